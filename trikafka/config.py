@@ -29,11 +29,15 @@ def _setting(
 class ClientConfig:
     """Settings that every client has. Times end in ``_ms`` and are milliseconds; sizes are bytes."""
 
-    bootstrap_servers: str | Sequence[str] = _setting("", "addresses to begin with: 'host:port,host:port' or a sequence of these")
+    bootstrap_servers: str | Sequence[str] = _setting(
+        "", "addresses to begin with: 'host:port,host:port' or a sequence of these"
+    )
     client_id: str = _setting("trikafka", "the name that brokers log and count quotas by")
     request_timeout_ms: float = _setting(30_000, "how long one request may wait for its answer", least=1)
     default_api_timeout_ms: float = _setting(60_000, "the limit of a call that is given no timeout=", least=0)
-    close_timeout_ms: float = _setting(30_000, "the limit for leaving: last commit, leave the group, flush, close sockets", least=0)
+    close_timeout_ms: float = _setting(
+        30_000, "the limit for leaving: last commit, leave the group, flush, close sockets", least=0
+    )
     retry_backoff_ms: float = _setting(100, "the wait before the second attempt; doubles with each further one", least=0)
     retry_backoff_max_ms: float = _setting(1_000, "the longest wait between two attempts", least=0)
     reconnect_backoff_ms: float = _setting(50, "the wait before a broker is dialled again; doubles with each failure", least=0)
@@ -41,7 +45,9 @@ class ClientConfig:
     socket_connection_setup_timeout_ms: float = _setting(10_000, "how long dialling and negotiating may take", least=1)
     connections_max_idle_ms: float = _setting(540_000, "a connection that carried nothing for so long is closed", least=1)
     metadata_max_age_ms: float = _setting(300_000, "metadata older than this is refreshed", least=1)
-    receive_message_max_bytes: int = _setting(100_000_000, "a longer answer is taken for bytes that are not Kafka's", least=1024)
+    receive_message_max_bytes: int = _setting(
+        100_000_000, "a longer answer is taken for bytes that are not Kafka's", least=1024
+    )
     plugins: Sequence[object] = _setting((), "plugin objects to use beside those found by entry point")
     dial: Callable[[str, int], Awaitable[trio.abc.Stream]] | None = _setting(
         None, "how to open a byte stream to (host, port); None: TCP. For proxies and tests"
@@ -91,7 +97,9 @@ class ConsumerConfig(ClientConfig):
     enable_auto_commit: bool = _setting(True, "commit what was processed, in the background and on leaving (needs group_id)")
     auto_commit_interval_ms: float = _setting(5_000, "how often", least=1)
     isolation_level: str = _setting(
-        "read_uncommitted", "whether records of open and aborted transactions are seen", choices=("read_uncommitted", "read_committed")
+        "read_uncommitted",
+        "whether records of open and aborted transactions are seen",
+        choices=("read_uncommitted", "read_committed"),
     )
     check_crcs: bool = _setting(True, "check the checksum of every record batch")
     fetch_min_bytes: int = _setting(1, "a fetch waits for so many bytes", least=0)
@@ -99,11 +107,17 @@ class ConsumerConfig(ClientConfig):
     fetch_max_wait_ms: float = _setting(500, "how long a fetch waits for fetch_min_bytes", least=0)
     max_partition_fetch_bytes: int = _setting(1_048_576, "the most bytes one fetch asks of one partition", least=1)
     fetch_buffer_bytes: int = _setting(67_108_864, "fetched and not yet received: no fetch begins above this", least=1)
-    max_poll_records: int | None = _setting(None, "the most records that receive_batch returns; None: as they were fetched", least=1)
+    max_poll_records: int | None = _setting(
+        None, "the most records that receive_batch returns; None: as they were fetched", least=1
+    )
     session_timeout_ms: float = _setting(45_000, "the group gives up a member it has not heard of for so long", least=1)
     heartbeat_interval_ms: float = _setting(3_000, "how often a member says that it lives", least=1)
-    max_poll_interval_ms: float = _setting(300_000, "a member that asks for nothing for so long leaves the group (KIP-62)", least=1)
-    partition_assignment_strategy: Sequence[str] = _setting(("range", "cooperative-sticky"), "assignors, the preferred one first")
+    max_poll_interval_ms: float = _setting(
+        300_000, "a member that asks for nothing for so long leaves the group (KIP-62)", least=1
+    )
+    partition_assignment_strategy: Sequence[str] = _setting(
+        ("range", "cooperative-sticky"), "assignors, the preferred one first"
+    )
     allow_auto_create_topics: bool = _setting(False, "whether asking for a topic may create it")
     client_rack: str = _setting("", "the rack this consumer is in")
 
@@ -196,15 +210,19 @@ def _check(name: str, value: Any, default: object, rules: Mapping[str, Any]) -> 
     if choices is not None and (value not in choices or isinstance(value, bool)):
         raise ConfigurationError(f"{name} must be one of {', '.join(map(repr, choices))}, not {value!r}")
     if isinstance(default, bool) != isinstance(value, bool):
-        raise ConfigurationError(f"{name} must be {'True or False' if isinstance(default, bool) else 'no boolean'}, not {value!r}")
+        raise ConfigurationError(
+            f"{name} must be {'True or False' if isinstance(default, bool) else 'no boolean'}, not {value!r}"
+        )
     number = least is not None or most is not None
     if number and value is not None:
         if not isinstance(value, int | float) or value != value:
             raise ConfigurationError(f"{name} must be a number, not {value!r}")
         if isinstance(default, int) and not name.endswith("_ms") and not isinstance(value, int):
             raise ConfigurationError(f"{name} must be a whole number, not {value!r}")
-        if least is not None and value < least or most is not None and value > most:
-            raise ConfigurationError(f"{name} must be at least {least:g}" + (f" and at most {most:g}" if most else "") + f", not {value!r}")
+        if (least is not None and value < least) or (most is not None and value > most):
+            raise ConfigurationError(
+                f"{name} must be at least {least:g}" + (f" and at most {most:g}" if most else "") + f", not {value!r}"
+            )
     elif number and default is not None:
         raise ConfigurationError(f"{name} must be a number, not None")
     if isinstance(default, str) and choices is None and name != "bootstrap_servers" and not isinstance(value, str):

@@ -6,6 +6,7 @@ compare error codes: they call :func:`from_code` and look at the three flags of 
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import trio
@@ -15,9 +16,11 @@ class TrikafkaError(Exception):
     """The root of all errors that trikafka raises.
 
     ``retriable`` tells whether the same call may succeed when it is made again; ``refresh_metadata`` and
-    ``refresh_coordinator`` tell what has to be looked up before it is.
+    ``refresh_coordinator`` tell what has to be looked up before it is. A call gives up after ``patience`` seconds of the
+    same error, even before its own limit: a topic that does not exist after that is not about to appear.
     """
 
+    patience: float = math.inf
     retriable: bool = False
     refresh_metadata: bool = False
     refresh_coordinator: bool = False
@@ -129,7 +132,9 @@ class BrokerResponseError(TrikafkaError):
 
 
 class UnknownTopicOrPartitionError(BrokerResponseError):
-    """The topic or partition does not exist, or the broker does not know of it yet."""
+    """The topic or partition does not exist, or the broker does not know of it yet (metadata takes a moment to spread)."""
+
+    patience = 3.0
 
 
 class InvalidTopicError(BrokerResponseError, ValueError):
@@ -202,7 +207,9 @@ _TABLE: dict[int, _Row] = {
     -1: _Row("UNKNOWN_SERVER_ERROR", "the broker failed in a way it does not name"),
     1: _Row("OFFSET_OUT_OF_RANGE", "the offset is outside the partition's log"),
     2: _Row("CORRUPT_MESSAGE", "the broker found the records corrupt", _B, _R),
-    3: _Row("UNKNOWN_TOPIC_OR_PARTITION", "the broker does not know this topic or partition", UnknownTopicOrPartitionError, _R, _M),
+    3: _Row(
+        "UNKNOWN_TOPIC_OR_PARTITION", "the broker does not know this topic or partition", UnknownTopicOrPartitionError, _R, _M
+    ),
     4: _Row("INVALID_FETCH_SIZE", "the fetch size is not valid"),
     5: _Row("LEADER_NOT_AVAILABLE", "the partition has no leader at the moment", NotLeaderError, _R, _M),
     6: _Row("NOT_LEADER_OR_FOLLOWER", "the broker does not lead this partition", NotLeaderError, _R, _M),

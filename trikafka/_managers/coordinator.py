@@ -1,0 +1,55 @@
+"""The coordinator manager: which broker coordinates a group or a transactional id. It alone writes that cache."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from kafka.protocol.metadata import FindCoordinatorRequest
+
+from .._net.singleflight import SingleFlight, StartSoon
+from ..errors import from_code
+from ..types import Node
+from .metadata import Metadata
+
+
+class CoordinatorKind(IntEnum):
+    """What is coordinated."""
+
+    GROUP = 0
+    TRANSACTION = 1
+
+
+class Coordinators:
+    """Finds coordinators; calls for the same one at the same time share the request."""
+
+    def __init__(self, metadata: Metadata, start_soon: StartSoon) -> None:
+        self._metadata, self._start_soon = metadata, start_soon
+        self._known: dict[tuple[CoordinatorKind, str], Node] = {}
+        self._flights: dict[tuple[CoordinatorKind, str], SingleFlight[Node]] = {}
+
+    async def find(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
+        """The coordinator of ``key``. Raises a retriable error while there is none."""
+        place = (kind, key)
+        if (node := self._known.get(place)) is not None:
+            return node
+        flight = self._flights.get(place)
+        if flight is None:
+            flight = self._flights[place] = SingleFlight(self._start_soon, lambda: self._look_up(key, kind))
+        return await flight()
+
+    def forget(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
+        """The coordinator has moved or does not answer: look it up at the next use."""
+        self._known.pop((kind, key), None)
+
+    async def _look_up(self, key: str, kind: CoordinatorKind) -> Node:
+        try:
+            answer = await self._metadata.ask_any(
+                lambda: FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
+            )
+            found = answer.coordinators[0] if answer.coordinators else answer
+            if found.error_code:
+                raise from_code(found.error_code, f"coordinator of {kind.name.lower()} {key!r}")
+            node = self._known[(kind, key)] = Node(found.node_id, found.host, found.port)
+            return node
+        finally:
+            self._flights.pop((kind, key), None)

@@ -1,0 +1,222 @@
+"""The metadata manager: what the cluster looks like, looked up once for all who ask, and kept fresh.
+
+It alone writes the :class:`ClusterSnapshot`. Any broker can answer, so a broker that does not within a second is overtaken by
+the next one; when no known broker answers, the bootstrap addresses are tried again.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, TypeVar
+
+import trio
+from kafka.protocol.metadata import MetadataRequest, MetadataResponse
+
+from .._net.addresses import parse_bootstrap
+from .._net.brokers import Brokers
+from .._net.deadlines import backoff
+from .._net.singleflight import SingleFlight, StartSoon
+from .._state.cluster import ClusterSnapshot, TopicInfo
+from ..config import ClientConfig
+from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, RequestTimedOutError, TrikafkaError, from_code
+from ..types import Node, PartitionInfo, TopicPartition
+
+T = TypeVar("T")
+_STAGGER = 1.0
+_log = logging.getLogger("trikafka.metadata")
+
+
+class Metadata:
+    """Holds the snapshot, refreshes it on demand and by age, and asks questions that any broker can answer."""
+
+    def __init__(self, config: ClientConfig, brokers: Brokers, start_soon: StartSoon) -> None:
+        self._config, self._brokers = config, brokers
+        self._bootstrap = parse_bootstrap(config.bootstrap_servers)
+        self._create_topics = bool(getattr(config, "allow_auto_create_topics", False))
+        self._snapshot = ClusterSnapshot()
+        self._wanted: set[str] = set()
+        self._wants_all = False
+        self._asked: set[str] = set()
+        self._flying: frozenset[str] = frozenset()
+        self._flight = SingleFlight(start_soon, self._look_up)
+        self._stale = trio.Event()
+        self._changed = trio.Event()
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        """The cluster as last seen."""
+        return self._snapshot
+
+    def want(self, topics: Iterable[str], *, everything: bool = False) -> None:
+        """Set which topics every refresh asks for; ``everything``: all topics of the cluster (for patterns)."""
+        self._wanted, self._wants_all = set(topics), everything
+
+    def also_want(self, topic: str) -> None:
+        """Add a topic to those that every refresh asks for."""
+        self._wanted.add(topic)
+
+    def mark_stale(self) -> None:
+        """Have the background task refresh soon."""
+        self._stale.set()
+
+    async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
+        """Wait until the snapshot is newer than ``seen``; return it."""
+        while self._snapshot.version <= seen.version:
+            await self._changed.wait()
+        return self._snapshot
+
+    async def refresh(self, topics: Iterable[str] = ()) -> ClusterSnapshot:
+        """Ask the cluster now, for the wanted topics and ``topics``; callers at the same time share the request.
+
+        Raises a retriable error when no broker answered.
+        """
+        names = set(topics)
+        if self._flight.busy and not (self._wants_all or names <= self._flying):
+            try:
+                await self._flight()
+            except TrikafkaError:
+                pass  # the next one has its own
+        self._asked |= names
+        await self._flight()
+        return self._snapshot
+
+    async def leader(self, partition: TopicPartition) -> Node:
+        """The node that leads ``partition``, looked up if it is not known. Raises a retriable error when there is none."""
+        try:
+            return self._snapshot.leader(partition)
+        except TrikafkaError:
+            return (await self.refresh([partition.topic])).leader(partition)
+
+    async def topic(self, name: str) -> TopicInfo | None:
+        """What is known of a topic, looked up if it is not; ``None`` when the cluster does not know it."""
+        info = self._snapshot.topics.get(name)
+        if info is None or info.error_code:
+            info = (await self.refresh([name])).topics.get(name)
+        if info is None or info.error_code == 3:
+            return None
+        if info.error_code:
+            raise from_code(info.error_code, f"topic {name!r}")
+        return info
+
+    async def bootstrap(self) -> None:
+        """Make the first contact. Raises :exc:`BootstrapError` with each address's cause when none of them answers."""
+        causes: list[str] = []
+        errors: list[Exception] = []
+
+        async def ask(node: Node) -> Any:
+            try:
+                return await self._brokers.request(node, self._request(frozenset(self._wanted)))
+            except TrikafkaError as error:
+                causes.append(str(error))
+                errors.append(error)
+                raise
+
+        try:
+            answer = await self._first(self._bootstrap, ask)
+        except TrikafkaError:
+            wrong = any(isinstance(error, ProtocolError) for error in errors)
+            what = "no bootstrap address answered as a Kafka broker" if wrong else "no bootstrap address could be reached"
+            raise BootstrapError(f"{what}: {'; '.join(causes)}") from (errors[0] if errors else None)
+        self._take(answer)
+
+    async def ask_any(self, message: Callable[[], Any]) -> Any:
+        """Send a request that any broker can answer; ``message`` makes it anew for each broker that is asked.
+
+        Raises the last broker's error when none answers.
+        """
+        nodes = list(self._snapshot.nodes.values())
+        random.shuffle(nodes)
+        return await self._first([*nodes, *self._bootstrap], lambda node: self._brokers.request(node, message()))
+
+    async def run(self) -> None:
+        """Refresh when the snapshot is stale or old; a failed refresh is tried again after a wait."""
+        failures = 0
+        while True:
+            with trio.move_on_after(self._config.metadata_max_age_ms / 1000):
+                await self._stale.wait()
+            self._stale = trio.Event()
+            try:
+                await self._flight()
+                failures = 0
+                await trio.sleep(self._config.retry_backoff_ms / 1000)  # a storm of errors is one refresh
+            except TrikafkaError as error:
+                failures += 1
+                _log.debug("metadata refresh failed (%d in a row): %s", failures, error)
+                self._stale.set()
+                await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+
+    async def _look_up(self) -> None:
+        self._flying = names = frozenset(self._wanted | self._asked)
+        self._asked = set()
+        self._take(await self.ask_any(lambda: self._request(names)))
+
+    def _request(self, names: frozenset[str]) -> MetadataRequest:
+        topics = None
+        if not self._wants_all:
+            topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)]
+        return MetadataRequest(topics=topics, allow_auto_topic_creation=self._create_topics)
+
+    def _take(self, answer: MetadataResponse) -> None:
+        known = read_metadata(answer)
+        keep = frozenset(self._wanted) if not self._wants_all else frozenset()
+        self._snapshot = self._snapshot.updated(known, keep)
+        self._brokers.keep_only(frozenset(self._snapshot.nodes.values()))
+        changed, self._changed = self._changed, trio.Event()
+        changed.set()
+
+    async def _first(self, nodes: list[Node], ask: Callable[[Node], Awaitable[T]]) -> T:
+        """Ask the nodes one after the other, a slow one overlapped by the next after a second; the first answer wins."""
+        answers: list[T] = []
+        last: TrikafkaError = KafkaConnectionError("no broker is known")
+        limit = self._config.request_timeout
+
+        async def attempt(node: Node, done: trio.Event) -> None:
+            nonlocal last
+            try:
+                with trio.move_on_after(limit) as scope:
+                    answers.append(await ask(node))
+                    nursery.cancel_scope.cancel()
+                if scope.cancelled_caught:
+                    last = RequestTimedOutError(f"{node} did not answer within {limit:g} s")
+            except TrikafkaError as error:
+                last = error
+            finally:
+                done.set()
+
+        async with trio.open_nursery() as nursery:
+            for node in nodes:
+                done = trio.Event()
+                nursery.start_soon(attempt, node, done)
+                with trio.move_on_after(_STAGGER):
+                    await done.wait()
+                if answers:
+                    break
+        if answers:
+            return answers[0]
+        raise last
+
+
+def read_metadata(answer: MetadataResponse) -> ClusterSnapshot:
+    """Turn a Metadata answer into a snapshot."""
+    nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers}
+    topics = {topic.name: _read_topic(topic) for topic in answer.topics if topic.name is not None}
+    controller = answer.controller_id if answer.controller_id is not None and answer.controller_id >= 0 else None
+    return ClusterSnapshot(0, answer.cluster_id, controller, nodes, topics)
+
+
+def _read_topic(topic: Any) -> TopicInfo:
+    partitions = {
+        part.partition_index: PartitionInfo(
+            topic.name,
+            part.partition_index,
+            part.leader_id if part.leader_id >= 0 else None,
+            part.leader_epoch if part.leader_epoch is not None and part.leader_epoch >= 0 else None,
+            tuple(part.replica_nodes),
+            tuple(part.isr_nodes),
+        )
+        for part in topic.partitions
+    }
+    topic_id = str(topic.topic_id) if topic.topic_id is not None else None
+    return TopicInfo(topic.name, topic.error_code, topic_id, bool(topic.is_internal), partitions)

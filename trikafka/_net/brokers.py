@@ -1,0 +1,137 @@
+"""The connections of one client: which broker, for which purpose, dialled once, again after a wait, closed when idle.
+
+A broker answers the requests of one connection one after the other. So requests that may wait inside the broker (a fetch, a
+JoinGroup) get a socket of their own, by *purpose*, and a heartbeat never stands behind them.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NamedTuple
+
+import trio
+from trio.abc import Stream
+
+from .. import _version
+from .._wire.messages import ApiMessage
+from ..config import ClientConfig
+from ..errors import KafkaConnectionError, TrikafkaError
+from ..types import Node
+from .connection import Connection
+from .deadlines import backoff
+from .singleflight import SingleFlight, StartSoon
+
+Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
+
+
+class _Key(NamedTuple):
+    node: Node
+    purpose: Purpose
+
+
+async def dial_tcp(host: str, port: int) -> Stream:
+    """Open a TCP stream, trying all addresses of ``host`` (RFC 8305)."""
+    return await trio.open_tcp_stream(host, port)
+
+
+class _Line:
+    """The line to one broker for one purpose: at most one connection, dialled when asked for."""
+
+    def __init__(self, key: _Key, config: ClientConfig, start_soon: StartSoon) -> None:
+        self._key, self._config, self._start_soon = key, config, start_soon
+        self._connection: Connection | None = None
+        self._failures = 0
+        self._not_before = 0.0
+        self._dial = SingleFlight(start_soon, self._connect)
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is lost by forgetting this line."""
+        return not self._dial.busy and (self._connection is None or self._connection.broken) and self._failures == 0
+
+    async def get(self) -> Connection:
+        """The connection, dialled if need be. Raises :exc:`KafkaConnectionError` or what the negotiation raises."""
+        if self._connection is not None and not self._connection.broken:
+            return self._connection
+        try:
+            return await self._dial()
+        except TrikafkaError as error:
+            raise _again(error) from error.__cause__
+
+    def close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+
+    async def _connect(self) -> Connection:
+        await trio.sleep_until(self._not_before)
+        try:
+            connection = await self._establish()
+        except BaseException:
+            self._failures += 1
+            delay = backoff(self._failures, self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
+            self._not_before = trio.current_time() + delay
+            raise
+        self._failures = 0
+        self._connection = connection
+        return connection
+
+    async def _establish(self) -> Connection:
+        node, limit = self._key.node, self._config.socket_connection_setup_timeout_ms / 1000
+        connection: Connection | None = None
+        ready = False
+        try:
+            with trio.fail_after(limit):
+                stream = await (self._config.dial or dial_tcp)(node.host, node.port)
+                connection = Connection(stream, node, self._config)
+                self._start_soon(connection.run)
+                await connection.negotiate(_version.VERSION)
+                ready = True
+                return connection
+        except trio.TooSlowError:
+            raise KafkaConnectionError(f"{node} did not answer as a Kafka broker within {limit:g} s") from None
+        except OSError as error:
+            if isinstance(error, TrikafkaError):
+                raise
+            raise KafkaConnectionError(f"cannot connect to {node}: {error.strerror or error}") from error
+        finally:
+            if connection is not None and not ready:
+                connection.close()
+
+
+class Brokers:
+    """All lines of one client. ``request`` makes one attempt; trying again is the caller's deadline's business."""
+
+    def __init__(self, config: ClientConfig, start_soon: StartSoon) -> None:
+        self._config, self._start_soon = config, start_soon
+        self._lines: dict[_Key, _Line] = {}
+
+    async def connection(self, node: Node, purpose: Purpose = "general") -> Connection:
+        """A negotiated connection to ``node``. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`."""
+        key = _Key(node, purpose)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = _Line(key, self._config, self._start_soon)
+        return await line.get()
+
+    async def request(
+        self, node: Node, message: ApiMessage, *, purpose: Purpose = "general", allowance: float | None = None
+    ) -> Any:
+        """Send ``message`` to ``node`` and return the answer. See :meth:`Connection.request`."""
+        connection = await self.connection(node, purpose)
+        return await connection.request(message, allowance)
+
+    def keep_only(self, nodes: frozenset[Node]) -> None:
+        """Close the lines to brokers that are not in the cluster any more (bootstrap addresses stay)."""
+        for key in [key for key in self._lines if key.node.node_id >= 0 and key.node not in nodes]:
+            self._lines.pop(key).close()
+
+    def close(self) -> None:
+        """Close every connection."""
+        for line in self._lines.values():
+            line.close()
+
+
+def _again(error: TrikafkaError) -> TrikafkaError:
+    """A copy of an error that several tasks raise, so that each has its own traceback."""
+    copy = type(error)(*error.args)
+    copy.__dict__.update(error.__dict__)
+    return copy

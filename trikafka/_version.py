@@ -1,0 +1,3 @@
+"""trikafka's version, as brokers and users see it."""
+
+VERSION = "0.1.0"

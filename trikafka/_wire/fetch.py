@@ -1,0 +1,129 @@
+"""The answer to a Fetch request, read without copying the records. No I/O.
+
+kafka-python's decoder copies every ``records`` field. A fetch carries megabytes, so this one reads the few fields around
+them by hand (versions 4 to 12) and hands out slices of the frame. Only the fetch manager uses it.
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+
+from ..errors import ProtocolError
+
+_MISSING = memoryview(b"")
+
+
+@dataclass(slots=True)
+class FetchedPartition:
+    """What one Fetch answer says of one partition. ``records`` is a slice of the frame; ``aborted`` is (producer id, first offset)."""
+
+    topic: str
+    partition: int
+    error_code: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    aborted: list[tuple[int, int]] | None
+    preferred_replica: int
+    records: memoryview
+
+
+@dataclass(slots=True)
+class FetchAnswer:
+    """One Fetch answer: the error and session of the whole, and each partition's part."""
+
+    throttle_ms: int
+    error_code: int
+    session_id: int
+    partitions: list[FetchedPartition]
+
+
+class _Reader:
+    """A cursor over a frame whose every step is checked against the frame's end."""
+
+    __slots__ = ("compact", "data", "position")
+
+    def __init__(self, data: memoryview, compact: bool) -> None:
+        self.data, self.position, self.compact = data, 0, compact
+
+    def take(self, size: int) -> memoryview:
+        end = self.position + size
+        if size < 0 or end > len(self.data):
+            raise ProtocolError(f"a Fetch answer of {len(self.data)} bytes ends inside a field")
+        part = self.data[self.position : end]
+        self.position = end
+        return part
+
+    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
+        return layout.unpack(self.take(layout.size))
+
+    def uvarint(self) -> int:
+        value = shift = 0
+        while True:
+            byte = self.take(1)[0]
+            value |= (byte & 0x7F) << shift
+            if byte < 0x80:
+                return value
+            shift += 7
+            if shift > 28:
+                raise ProtocolError("a Fetch answer holds a malformed length")
+
+    def length(self, wide: bool = True) -> int:
+        """The length of an array or of bytes (``wide``) or of a string; -1 for null."""
+        if self.compact:
+            return self.uvarint() - 1
+        return int(self.unpack(_INT32 if wide else _INT16)[0])
+
+    def count(self) -> int:
+        """The length of an array, of which every element takes at least one byte."""
+        count = self.length()
+        if count > len(self.data) - self.position:
+            raise ProtocolError("a Fetch answer holds an array longer than itself")
+        return count
+
+    def tags(self) -> None:
+        if self.compact:
+            for _ in range(self.uvarint()):
+                self.uvarint()
+                self.take(self.uvarint())
+
+
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_HEAD_V7, _PARTITION = struct.Struct(">hi"), struct.Struct(">ihqq")
+_INT64, _ABORTED = struct.Struct(">q"), struct.Struct(">qq")
+
+
+def read_fetch_answer(body: memoryview, version: int) -> FetchAnswer:
+    """Read the body of a Fetch answer in ``version`` (4 to 12). Raises :exc:`ProtocolError` for any other bytes."""
+    reader = _Reader(body, compact=version >= 12)
+    (throttle,) = reader.unpack(_INT32)
+    error_code, session_id = reader.unpack(_HEAD_V7) if version >= 7 else (0, 0)
+    partitions: list[FetchedPartition] = []
+    for _ in range(reader.count()):
+        try:
+            topic = str(reader.take(reader.length(wide=False)), "utf-8")
+        except UnicodeDecodeError:
+            raise ProtocolError("a Fetch answer names a topic that is not UTF-8") from None
+        for _ in range(reader.count()):
+            partitions.append(_read_partition(reader, topic, version))
+        reader.tags()
+    reader.tags()
+    return FetchAnswer(throttle, error_code, session_id, partitions)
+
+
+def _read_partition(reader: _Reader, topic: str, version: int) -> FetchedPartition:
+    partition, error_code, high_watermark, last_stable = reader.unpack(_PARTITION)
+    log_start = reader.unpack(_INT64)[0] if version >= 5 else -1
+    aborted: list[tuple[int, int]] | None = None
+    if (count := reader.count()) >= 0:
+        aborted = []
+        for _ in range(count):
+            producer_id, first_offset = reader.unpack(_ABORTED)
+            aborted.append((producer_id, first_offset))
+            reader.tags()
+    preferred = reader.unpack(_INT32)[0] if version >= 11 else -1
+    size = reader.length()
+    records = reader.take(size) if size >= 0 else _MISSING
+    reader.tags()
+    return FetchedPartition(topic, partition, error_code, high_watermark, last_stable, log_start, aborted, preferred, records)

@@ -1,0 +1,142 @@
+"""Frames and messages: a thin, strict wrapper around kafka-python's protocol classes. No I/O.
+
+Owns which version of a request is spoken and how a frame becomes a message. Bytes that do not decode raise
+:exc:`~trikafka.errors.ProtocolError`, whatever they are. Only ``_net`` encodes requests and decodes responses.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kafka.protocol.api_key import ApiKey
+from kafka.protocol.api_message import ApiMessage
+from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
+
+from ..errors import ProtocolError, UnsupportedVersionError
+
+__all__ = [
+    "ApiMessage",
+    "ApiVersionsRequest",
+    "Outgoing",
+    "VersionRanges",
+    "api_versions_request",
+    "choose_version",
+    "decode_response",
+    "encode_request",
+    "read_correlation_id",
+    "response_body",
+    "version_ranges",
+]
+
+#: API keys as numbers -> (lowest, highest) version that a broker speaks.
+VersionRanges = Mapping[int, tuple[int, int]]
+
+#: The newest version that trikafka speaks, where that is older than kafka-python's: from the next one on these requests
+#: name topics by id, which needs metadata of every topic that an answer may name.
+_NEWEST = {ApiKey.Produce: 12, ApiKey.Fetch: 12, ApiKey.OffsetCommit: 9, ApiKey.OffsetFetch: 9}
+#: The oldest versions that trikafka speaks: record batches in format 2 begin with these.
+_OLDEST = {ApiKey.Produce: 3, ApiKey.Fetch: 4, ApiKey.ListOffsets: 1, ApiKey.OffsetFetch: 1, ApiKey.OffsetCommit: 2}
+
+_INT32 = struct.Struct(">i")
+
+
+class Outgoing(NamedTuple):
+    """An encoded request and what is needed to read its answer."""
+
+    frame: bytes
+    api: str
+    version: int
+    response_class: Any
+    expects_response: bool
+
+
+def choose_version(request: ApiMessage | type[ApiMessage], ranges: VersionRanges, peer: str) -> int:
+    """Return the newest version that both sides speak. Raises :exc:`UnsupportedVersionError` when there is none."""
+    key = request.API_KEY
+    offered = ranges.get(key)
+    low = _OLDEST.get(key, 0)
+    high = min(request.max_version, _NEWEST.get(key, request.max_version))
+    if offered is None:
+        raise UnsupportedVersionError(f"the broker at {peer} does not offer {request.name}")
+    version = min(high, offered[1])
+    if version < max(low, offered[0]):
+        raise UnsupportedVersionError(
+            f"the broker at {peer} speaks versions {offered[0]} to {offered[1]} of {request.name}, trikafka {low} to {high}"
+        )
+    return int(version)
+
+
+def encode_request(request: ApiMessage, version: int, correlation_id: int, client_id: str) -> Outgoing:
+    """Encode ``request`` as one frame, length included."""
+    request.with_header(correlation_id=correlation_id, client_id=client_id)
+    frame = request.encode(version=version, header=True, framed=True)
+    response_class = request.header.get_response_class()
+    return Outgoing(frame, request.name, version, response_class, request.expect_response())
+
+
+def read_correlation_id(frame: bytes | bytearray | memoryview) -> int:
+    """Return the correlation id of an answer. Raises :exc:`ProtocolError` if the frame is too short for one."""
+    if len(frame) < 4:
+        raise ProtocolError(f"an answer of {len(frame)} bytes is too short to be Kafka's")
+    return int(_INT32.unpack_from(frame, 0)[0])
+
+
+def response_body(outgoing: Outgoing, frame: bytearray) -> memoryview:
+    """Return what follows the header of the answer ``frame`` (without its length), without copying it."""
+    position = 4
+    response_class = outgoing.response_class
+    if ApiKey.ApiVersions != response_class.API_KEY and response_class.flexible_version_q(outgoing.version):
+        if len(frame) < 5:
+            raise ProtocolError(f"the answer to {outgoing.api} ends in its header")
+        position = 5 if frame[4] == 0 else _skip_tags(frame, 4)
+    return memoryview(frame)[position:]
+
+
+def decode_response(outgoing: Outgoing, frame: bytearray) -> ApiMessage:
+    """Decode the answer ``frame``. Raises :exc:`ProtocolError` when the bytes are not such an answer."""
+    try:
+        body = response_body(outgoing, frame)
+        data = bytes(body) if ApiKey.ApiVersions == outgoing.response_class.API_KEY else body
+        return outgoing.response_class.decode(data, version=outgoing.version)
+    except ProtocolError:
+        raise
+    except Exception as error:
+        raise ProtocolError(
+            f"the answer to {outgoing.api} v{outgoing.version} ({len(frame)} bytes) cannot be read: {error!r}"
+        ) from error
+
+
+def api_versions_request(version: int, software_version: str) -> ApiVersionsRequest:
+    """The request that every connection begins with (KIP-511)."""
+    return ApiVersionsRequest(version=version, client_software_name="trikafka", client_software_version=software_version)
+
+
+def version_ranges(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
+    """Read the version ranges out of an ApiVersions answer."""
+    return {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
+
+
+def _skip_tags(frame: bytearray, position: int) -> int:
+    count, position = _uvarint(frame, position)
+    for _ in range(count):
+        _, position = _uvarint(frame, position)
+        size, position = _uvarint(frame, position)
+        position += size
+    if position > len(frame):
+        raise ProtocolError("an answer ends inside its header")
+    return position
+
+
+def _uvarint(frame: bytearray, position: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        if position >= len(frame) or shift > 28:
+            raise ProtocolError("an answer's header is malformed")
+        byte = frame[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, position
+        shift += 7
