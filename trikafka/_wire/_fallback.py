@@ -1,0 +1,396 @@
+"""The record path in pure Python: what ``_native.pyx`` does, with the same bytes, values and errors, only slower.
+
+Input is hostile. Every number read is checked against the end of its record before it is used.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from trikafka._wire import _format as f
+from trikafka._wire import compression
+from trikafka._wire._format import Buffer, Section
+from trikafka.types import Headers, Record, TimestampType
+
+if TYPE_CHECKING:
+    from trikafka._wire.columns import Columns
+
+_TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
+
+
+class _Bad(Exception):
+    """A section is corrupt; the argument is its number in ``REASONS``."""
+
+
+def _read_varint(data: memoryview, pos: int, end: int, width: int = 5) -> tuple[int, int]:
+    """The zigzag number at ``pos`` and where it ends; at most ``width`` bytes (5: 32 bits, 10: 64 bits)."""
+    number = shift = 0
+    for index in range(width):
+        if pos >= end:
+            raise _Bad(f.CUT)
+        byte = data[pos]
+        pos += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if index == width - 1 and byte > (0x0F if width == 5 else 0x01):
+                raise _Bad(f.BAD_VARINT)
+            return (number >> 1) ^ -(number & 1), pos
+        shift += 7
+    raise _Bad(f.BAD_VARINT)
+
+
+def _read_field(data: memoryview, pos: int, end: int) -> tuple[bytes | None, int]:
+    length, pos = _read_varint(data, pos, end)
+    if length < 0:
+        if length < -1:
+            raise _Bad(f.NEGATIVE_LENGTH)
+        return None, pos
+    if length > end - pos:
+        raise _Bad(f.CUT)
+    return bytes(data[pos : pos + length]), pos + length
+
+
+_Header = tuple[bytes, bytes | None]
+_Row = tuple[int, int, int, bytes | None, bytes | None, list[_Header]]
+
+
+def _read_headers(data: memoryview, pos: int, end: int) -> tuple[list[_Header], int]:
+    count, pos = _read_varint(data, pos, end)
+    if count < 0 or count > (end - pos) // 2:
+        raise _Bad(f.BAD_HEADERS)
+    headers: list[_Header] = []
+    for _ in range(count):
+        length, pos = _read_varint(data, pos, end)
+        if length < 0:
+            raise _Bad(f.BAD_HEADERS)
+        if length > end - pos:
+            raise _Bad(f.CUT)
+        name = bytes(data[pos : pos + length])
+        value, pos = _read_field(data, pos + length, end)
+        headers.append((name, value))
+    return headers, pos
+
+
+def _read_section(section: Section) -> list[_Row]:
+    data, pos, end = memoryview(section.data), section.start, section.end
+    if section.records < 0 or section.records > (end - pos) // f.MIN_RECORD:
+        raise _Bad(f.BAD_COUNT)
+    rows: list[_Row] = []
+    last_delta = -1
+    for _ in range(section.records):
+        length, pos = _read_varint(data, pos, end)
+        if length <= 0 or length > end - pos:
+            raise _Bad(f.CUT)
+        stop = pos + length
+        time_delta, pos = _read_varint(data, pos + 1, stop, 10)
+        delta, pos = _read_varint(data, pos, stop)
+        if delta <= last_delta or delta > section.last_offset_delta:
+            raise _Bad(f.BAD_OFFSET)
+        last_delta = delta
+        key, pos = _read_field(data, pos, stop)
+        value, pos = _read_field(data, pos, stop)
+        headers, pos = _read_headers(data, pos, stop)
+        if pos != stop:
+            raise _Bad(f.BAD_LENGTH)
+        timestamp = section.append_timestamp if section.timestamp_type else section.base_timestamp + time_delta
+        if not -f.MAX_INT64 - 1 <= timestamp <= f.MAX_INT64:
+            raise _Bad(f.BAD_TIMESTAMP)
+        offset = section.base_offset + delta
+        if offset >= section.min_offset:
+            rows.append((offset, timestamp, section.timestamp_type, key, value, headers))
+    if pos != end:
+        raise _Bad(f.LEFTOVER)
+    return rows
+
+
+class _Binary:
+    """A binary column that grows."""
+
+    def __init__(self) -> None:
+        self.offsets, self.data, self.valid = array("i", [0]), bytearray(), bytearray()
+        self.nulls = 0
+
+    def add(self, value: Buffer | None) -> None:
+        index = len(self.offsets) - 1
+        if index % 8 == 0:
+            self.valid.append(0)
+        if value is None:
+            self.nulls += 1
+        else:
+            self.data += value
+            self.valid[-1] |= 1 << index % 8
+        self.offsets.append(len(self.data))
+
+    def fields(self) -> tuple[memoryview, bytes, bytes | None]:
+        return _frozen(self.offsets), bytes(self.data), bytes(self.valid) if self.nulls else None
+
+
+def _frozen(numbers: array[int]) -> memoryview:
+    view: Any = memoryview(numbers.tobytes())
+    return view.cast(numbers.typecode)  # type: ignore[no-any-return]
+
+
+def fill(sections: Sequence[Section]) -> tuple[f.Fields, int, int]:
+    """Decodes the sections' records into the fields of ``Columns``.
+
+    Returns them with the index of the first section that is corrupt (else -1) and its reason's number in ``REASONS``;
+    the columns then hold what came before it.
+    """
+    rows: list[_Row] = []
+    failed, reason, size = -1, f.OK, 0
+    for index, section in enumerate(sections):
+        try:
+            size += section.end - section.start
+            if size > f.MAX_INT32:
+                raise _Bad(f.TOO_LARGE)
+            rows += _read_section(section)
+        except _Bad as bad:
+            failed, reason = index, bad.args[0]
+            break
+    return _columns(rows), failed, reason
+
+
+def _columns(rows: list[_Row]) -> f.Fields:
+    offsets, timestamps, types = array("q"), array("q"), array("b")
+    keys, values, names, contents = _Binary(), _Binary(), _Binary(), _Binary()
+    starts = array("i", [0])
+    for offset, timestamp, kind, key, value, headers in rows:
+        offsets.append(offset)
+        timestamps.append(timestamp)
+        types.append(kind)
+        keys.add(key)
+        values.add(value)
+        for name, content in headers:
+            names.add(name)
+            contents.add(content)
+        starts.append(len(names.offsets) - 1)
+    head = (len(rows), _frozen(offsets), _frozen(timestamps), _frozen(types), *keys.fields(), *values.fields())
+    if not starts[-1]:
+        return (*head, None, None, None, None, None, None)
+    return (*head, _frozen(starts), *names.fields()[:2], *contents.fields())
+
+
+def _value(offsets: memoryview, data: Buffer, validity: Buffer | None, index: int) -> bytes | None:
+    if validity is not None and not validity[index >> 3] >> (index & 7) & 1:
+        return None
+    return bytes(data[offsets[index] : offsets[index + 1]])
+
+
+def _headers_of(columns: Any, index: int) -> Headers:
+    starts = columns.header_offsets
+    if starts is None or starts[index] == starts[index + 1]:
+        return ()
+    names, name_data = columns.header_name_offsets, columns.header_name_data
+    return tuple(
+        (
+            str(name_data[names[at] : names[at + 1]], "utf-8"),
+            _value(columns.header_value_offsets, columns.header_value_data, columns.header_value_validity, at),
+        )
+        for at in range(starts[index], starts[index + 1])
+    )
+
+
+def make_records(columns: Columns, topic: str, partition: int, start: int, stop: int) -> list[Record]:
+    """``Record`` objects of the rows from ``start`` to ``stop``."""
+    c = columns
+    return [
+        Record(
+            topic,
+            partition,
+            c.offsets[index],
+            None if c.timestamps[index] == -1 else c.timestamps[index],
+            _TIMESTAMP_TYPES[c.timestamp_types[index]],
+            _value(c.key_offsets, c.key_data, c.key_validity, index),
+            _value(c.value_offsets, c.value_data, c.value_validity, index),
+            _headers_of(c, index),
+        )
+        for index in range(start, stop)
+    ]
+
+
+class BatchEncoder:
+    """Records going into one batch (message format v2), in the order of :meth:`append`. Used by one task at a time.
+
+    :meth:`close` compresses, once; :meth:`build` then puts a header in front, as often as the producer's ids change.
+    """
+
+    __slots__ = ("_body", "_codec", "_first_timestamp", "_level", "_payload", "count", "max_timestamp")
+
+    def __init__(self, compression_type: str = "none", level: int | None = None) -> None:
+        self._codec, self._level = compression.codec_named(compression_type), level
+        self._body = bytearray()
+        self._payload: bytes | None = None
+        self._first_timestamp = -1
+        self.count = 0
+        self.max_timestamp = -1
+
+    @property
+    def size(self) -> int:
+        """Bytes of the batch, not compressed, as it stands."""
+        return f.HEADER_SIZE + len(self._body)
+
+    def size_after(self, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
+        """An upper bound of :attr:`size` after this record."""
+        size = f.HEADER_SIZE + len(self._body) + f.RECORD_OVERHEAD
+        size += (0 if key is None else len(key)) + (0 if value is None else len(value))
+        for name, content in headers or ():
+            size += f.HEADER_OVERHEAD + len(name.encode()) + (0 if content is None else len(content))
+        return size
+
+    def append(self, timestamp_ms: int, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
+        """Adds a record (timestamp -1: none) and returns its index in the batch."""
+        encoded = [(name.encode(), _contents(content)) for name, content in headers] if headers else []
+        return self._add(timestamp_ms, _contents(key), _contents(value), encoded)
+
+    def _add(
+        self,
+        timestamp: int,
+        key: Buffer | None,
+        value: Buffer | None,
+        headers: Iterable[tuple[Buffer, Buffer | None]],
+    ) -> int:
+        if self._payload is not None:
+            raise ValueError("the batch is closed")
+        if not -1 <= timestamp <= f.MAX_TIMESTAMP:
+            raise ValueError(f"timestamp {timestamp} is out of range")
+        index = self.count
+        first = timestamp if not index else self._first_timestamp
+        self._body += f.encode_record(timestamp - first, index, key, value, headers)
+        self._first_timestamp = first
+        self.max_timestamp = max(self.max_timestamp, timestamp)
+        self.count = index + 1
+        return index
+
+    def extend_columns(
+        self,
+        columns: Columns,
+        *,
+        rows: Buffer | None = None,
+        start: int = 0,
+        stop: int | None = None,
+        max_size: int = f.MAX_INT32,
+    ) -> int:
+        """Adds the rows ``rows[start:stop]`` (32-bit row numbers; without ``rows``, ``start`` to ``stop`` themselves).
+
+        Ends before the row whose upper bound would take :attr:`size` over ``max_size``, but takes any first row.
+        Returns the position to go on from. Raises ``ValueError`` where the columns are not consistent.
+        """
+        c: Any = columns
+        table = None if rows is None else memoryview(rows).cast("B").cast("i")
+        limit = c.count if table is None else len(table)
+        stop = limit if stop is None else stop
+        if not 0 <= start <= stop <= limit:
+            raise ValueError(f"rows {start} to {stop} of {limit}")
+        for position in range(start, stop):
+            row = position if table is None else table[position]
+            if not 0 <= row < c.count:
+                raise ValueError(f"row {row} of {c.count}")
+            key = _checked(c.key_offsets, c.key_data, c.key_validity, row)
+            value = _checked(c.value_offsets, c.value_data, c.value_validity, row)
+            headers = _checked_headers(c, row)
+            size = self.size + f.RECORD_OVERHEAD + len(key or b"") + len(value or b"")
+            size += sum(f.HEADER_OVERHEAD + len(name) + len(content or b"") for name, content in headers)
+            if self.count and size > max_size:
+                return position
+            self._add(c.timestamps[row], key, value, headers)
+        return stop
+
+    def close(self) -> bytes:
+        """Compresses the records and returns them; a second call returns the same. May run in a thread."""
+        if self._payload is None:
+            self._payload = self._codec.compress(self._body, self._level)
+            self._body = bytearray(0) if self._codec.id == 0 else self._body
+        return self._payload
+
+    def build(self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False) -> bytes:
+        """The finished batch under these ids. Raises ``ValueError`` if it has no records."""
+        return f.build_batch(
+            self.close(),
+            codec_id=self._codec.id,
+            count=self.count,
+            first_timestamp=self._first_timestamp,
+            max_timestamp=self.max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )
+
+
+def _contents(data: Buffer | None) -> Buffer | None:
+    if data is None or isinstance(data, bytes):
+        return data
+    return memoryview(data).cast("B")
+
+
+def _checked(offsets: memoryview, data: Buffer, validity: Buffer | None, index: int) -> bytes | None:
+    if not 0 <= index < len(offsets) - 1 or (validity is not None and index >> 3 >= len(validity)):
+        raise ValueError("the columns are not consistent")
+    if validity is not None and not validity[index >> 3] >> (index & 7) & 1:
+        return None
+    start, stop = offsets[index], offsets[index + 1]
+    if not 0 <= start <= stop <= len(data):
+        raise ValueError("the columns are not consistent")
+    return bytes(data[start:stop])
+
+
+def _checked_headers(columns: Any, row: int) -> list[tuple[Buffer, Buffer | None]]:
+    starts = columns.header_offsets
+    if starts is None:
+        return []
+    if row + 1 >= len(starts) or not 0 <= starts[row] <= starts[row + 1]:
+        raise ValueError("the columns are not consistent")
+    c = columns
+    return [
+        (
+            _checked(c.header_name_offsets, c.header_name_data, None, at) or b"",
+            _checked(c.header_value_offsets, c.header_value_data, c.header_value_validity, at),
+        )
+        for at in range(starts[row], starts[row + 1])
+    ]
+
+
+def murmur2(data: Buffer) -> int:
+    """Kafka's murmur2 as a signed 32-bit integer."""
+    data = bytes(data)
+    length, mask, m = len(data), 0xFFFFFFFF, 0x5BD1E995
+    state = 0x9747B28C ^ length
+    whole = length & ~3
+    for pos in range(0, whole, 4):
+        k = int.from_bytes(data[pos : pos + 4], "little") * m & mask
+        k = (k ^ k >> 24) * m & mask
+        state = (state * m & mask) ^ k
+    if whole < length:
+        state = (state ^ int.from_bytes(data[whole:], "little")) * m & mask
+    state = (state ^ state >> 13) * m & mask
+    state ^= state >> 15
+    return state - (1 << 32) if state >> 31 else state
+
+
+def partition_columns(key_offsets: Buffer, key_data: Buffer, key_validity: Buffer | None, n_partitions: int) -> memoryview:
+    """The partition of each key of an Arrow binary column; -1 where it is null."""
+    if n_partitions < 1:
+        raise ValueError("no partitions")
+    offsets = memoryview(key_offsets).cast("B").cast("i")
+    result = array("i")
+    for index in range(len(offsets) - 1):
+        key = _checked(offsets, key_data, key_validity, index)
+        result.append(-1 if key is None else (murmur2(key) & 0x7FFFFFFF) % n_partitions)
+    return _frozen(result)
+
+
+def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]:
+    """Row numbers sorted by partition (stable), and where each partition's begin and end."""
+    wanted = memoryview(partitions).cast("B").cast("i")
+    groups: list[array[int]] = [array("i") for _ in range(n_partitions)]
+    for row, partition in enumerate(wanted):
+        if not 0 <= partition < n_partitions:
+            raise ValueError(f"partition {partition} of {n_partitions}")
+        groups[partition].append(row)
+    rows, bounds = array("i"), array("i", [0])
+    for group in groups:
+        rows += group
+        bounds.append(len(rows))
+    return _frozen(rows), _frozen(bounds)

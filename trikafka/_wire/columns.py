@@ -1,0 +1,255 @@
+"""Columns of records in Arrow's layout, and :class:`RecordBatch`, the public view of one partition's records over them.
+
+Nobody writes to a ``Columns`` or a ``RecordBatch`` after it was made; slices share the bytes of keys and values.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, overload
+
+from trikafka._wire import _implementation
+from trikafka.types import Record
+
+if TYPE_CHECKING:
+    import pyarrow
+
+Buffer = bytes | bytearray | memoryview
+
+#: Records that iteration makes at a time: enough to hide the call, few enough to stay lazy.
+_CHUNK = 128
+
+
+class Columns:
+    """``count`` records, column by column. Offsets have one entry more than there are records, and start anywhere.
+
+    A validity is a bitmap (least significant bit first, 1 = not null) or ``None`` where nothing is null. The header
+    columns are ``None`` when no record has headers; else ``header_offsets`` tells which of the headers are a record's.
+    A timestamp of -1 is none.
+    """
+
+    __slots__ = (
+        "count",
+        "header_name_data",
+        "header_name_offsets",
+        "header_offsets",
+        "header_value_data",
+        "header_value_offsets",
+        "header_value_validity",
+        "key_data",
+        "key_offsets",
+        "key_validity",
+        "offsets",
+        "timestamp_types",
+        "timestamps",
+        "value_data",
+        "value_offsets",
+        "value_validity",
+    )
+
+    def __init__(
+        self,
+        count: int,
+        offsets: memoryview,
+        timestamps: memoryview,
+        timestamp_types: memoryview,
+        key_offsets: memoryview,
+        key_data: Buffer,
+        key_validity: Buffer | None,
+        value_offsets: memoryview,
+        value_data: Buffer,
+        value_validity: Buffer | None,
+        header_offsets: memoryview | None = None,
+        header_name_offsets: memoryview | None = None,
+        header_name_data: Buffer | None = None,
+        header_value_offsets: memoryview | None = None,
+        header_value_data: Buffer | None = None,
+        header_value_validity: Buffer | None = None,
+    ) -> None:
+        self.count = count
+        self.offsets, self.timestamps, self.timestamp_types = offsets, timestamps, timestamp_types
+        self.key_offsets, self.key_data, self.key_validity = key_offsets, key_data, key_validity
+        self.value_offsets, self.value_data, self.value_validity = value_offsets, value_data, value_validity
+        self.header_offsets = header_offsets
+        self.header_name_offsets, self.header_name_data = header_name_offsets, header_name_data
+        self.header_value_offsets, self.header_value_data = header_value_offsets, header_value_data
+        self.header_value_validity = header_value_validity
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """The records from ``start`` to ``stop`` (``0 <= start <= stop <= count``); copies only the validity bits."""
+        headers = self.header_offsets
+        return Columns(
+            stop - start,
+            self.offsets[start:stop],
+            self.timestamps[start:stop],
+            self.timestamp_types[start:stop],
+            self.key_offsets[start : stop + 1],
+            self.key_data,
+            _slice_bits(self.key_validity, start, stop),
+            self.value_offsets[start : stop + 1],
+            self.value_data,
+            _slice_bits(self.value_validity, start, stop),
+            None if headers is None else headers[start : stop + 1],
+            self.header_name_offsets,
+            self.header_name_data,
+            self.header_value_offsets,
+            self.header_value_data,
+            self.header_value_validity,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these records' keys, values and headers, and of their entries in the columns."""
+        size = 25 * self.count
+        size += self.key_offsets[self.count] - self.key_offsets[0]
+        size += self.value_offsets[self.count] - self.value_offsets[0]
+        if self.header_offsets is not None:
+            assert self.header_name_offsets is not None
+            assert self.header_value_offsets is not None
+            first, last = self.header_offsets[0], self.header_offsets[self.count]
+            size += self.header_name_offsets[last] - self.header_name_offsets[first]
+            size += self.header_value_offsets[last] - self.header_value_offsets[first]
+            size += 4 * self.count + 8 * (last - first)
+        return size
+
+    @classmethod
+    def empty(cls) -> Columns:
+        """No records."""
+        none = memoryview(b"")
+        offsets = memoryview(bytes(4)).cast("i")
+        return cls(0, none.cast("q"), none.cast("q"), none.cast("b"), offsets, b"", None, offsets, b"", None)
+
+
+def _slice_bits(bits: Buffer | None, start: int, stop: int) -> Buffer | None:
+    if bits is None:
+        return None
+    if start % 8 == 0:
+        return memoryview(bits)[start // 8 : (stop + 7) // 8]
+    number = int.from_bytes(bits[start // 8 : (stop + 7) // 8], "little") >> start % 8
+    return (number & (1 << stop - start) - 1).to_bytes((stop - start + 7) // 8, "little")
+
+
+class RecordBatch(Sequence[Record]):
+    """Records of one partition, in the order of their offsets.
+
+    ``next_offset`` is the offset after the last one that the batch covers: it may lie beyond the last record, since
+    compaction, transaction markers and aborted transactions leave gaps. :class:`Record` objects are made when they are
+    asked for; :meth:`to_arrow` makes none.
+    """
+
+    __slots__ = ("_columns", "_leader_epoch", "_next_offset", "_partition", "_topic")
+
+    def __init__(self, topic: str, partition: int, columns: Columns, next_offset: int, leader_epoch: int | None = None) -> None:
+        self._topic, self._partition, self._columns = topic, partition, columns
+        self._next_offset, self._leader_epoch = next_offset, leader_epoch
+
+    @classmethod
+    def empty(cls) -> RecordBatch:
+        """A batch without records, of no partition (topic ``""``, partition and next offset -1)."""
+        return cls("", -1, Columns.empty(), -1)
+
+    @property
+    def topic(self) -> str:
+        """The topic of all the records."""
+        return self._topic
+
+    @property
+    def partition(self) -> int:
+        """The partition of all the records."""
+        return self._partition
+
+    @property
+    def columns(self) -> Columns:
+        """The columns of exactly these records."""
+        return self._columns
+
+    @property
+    def next_offset(self) -> int:
+        """The offset at which to go on after this batch."""
+        return self._next_offset
+
+    @property
+    def leader_epoch(self) -> int | None:
+        """The leader epoch of the last fetched record batch; ``None`` if the broker did not give one."""
+        return self._leader_epoch
+
+    @property
+    def offsets(self) -> memoryview:
+        """The records' offsets, as a view of 64-bit integers."""
+        return self._columns.offsets
+
+    @property
+    def timestamps(self) -> memoryview:
+        """The records' timestamps in ms since the epoch, as a view of 64-bit integers; -1 where there is none."""
+        return self._columns.timestamps
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the records take up, headers included."""
+        return self._columns.nbytes
+
+    def __len__(self) -> int:
+        return self._columns.count
+
+    def __bool__(self) -> bool:
+        return self._columns.count > 0
+
+    @overload
+    def __getitem__(self, index: int) -> Record: ...
+    @overload
+    def __getitem__(self, index: slice) -> RecordBatch: ...
+    def __getitem__(self, index: int | slice) -> Record | RecordBatch:
+        count = self._columns.count
+        if isinstance(index, slice):
+            start, stop, step = index.indices(count)
+            if step != 1:
+                raise ValueError("a RecordBatch can only be sliced with step 1")
+            return self._slice(start, max(start, stop))
+        position = index + count if index < 0 else index
+        if not 0 <= position < count:
+            raise IndexError(f"index {index} of {count} records")
+        return self._make(position, position + 1)[0]
+
+    def __iter__(self) -> Iterator[Record]:
+        for start in range(0, self._columns.count, _CHUNK):
+            yield from self._make(start, min(start + _CHUNK, self._columns.count))
+
+    def __repr__(self) -> str:
+        return f"<RecordBatch {self._topic}-{self._partition}: {self._columns.count} records, next offset {self._next_offset}>"
+
+    def _make(self, start: int, stop: int) -> list[Record]:
+        make = _implementation.current.make_records
+        records: list[Record] = make(self._columns, self._topic, self._partition, start, stop)
+        return records
+
+    def _slice(self, start: int, stop: int) -> RecordBatch:
+        columns = self._columns
+        if start == 0 and stop == columns.count:
+            return self
+        next_offset = self._next_offset if stop >= columns.count else columns.offsets[stop]
+        return RecordBatch(self._topic, self._partition, columns.slice(start, stop), next_offset, self._leader_epoch)
+
+    def head(self, end_offset: int) -> RecordBatch:
+        """The part of the batch before ``end_offset``."""
+        if end_offset >= self._next_offset:
+            return self
+        stop = bisect_left(self._columns.offsets, end_offset)
+        return RecordBatch(self._topic, self._partition, self._columns.slice(0, stop), end_offset, self._leader_epoch)
+
+    def to_arrow(self) -> pyarrow.RecordBatch:
+        """The records as a ``pyarrow.RecordBatch``; keys, values, headers and offsets share this batch's memory.
+
+        Columns: ``topic`` (dictionary of string), ``partition`` int32, ``offset`` int64, ``timestamp`` timestamp[ms, UTC]
+        (null where there is none), ``timestamp_type`` int8, ``key`` and ``value`` binary, ``headers`` list of (key, value).
+        Raises ``ImportError`` without pyarrow (the extra ``trikafka[arrow]``).
+        """
+        try:
+            from trikafka._wire import arrow
+        except ImportError as error:
+            raise ImportError("to_arrow() needs pyarrow: pip install 'trikafka[arrow]'") from error
+        return arrow.to_arrow(self._topic, self._partition, self._columns)
+
+    def __arrow_c_array__(self, requested_schema: Any = None) -> Any:
+        """The Arrow PyCapsule interface: lets Polars, DuckDB and others take the batch as it is."""
+        return self.to_arrow().__arrow_c_array__(requested_schema)

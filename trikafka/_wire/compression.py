@@ -1,0 +1,211 @@
+"""The compression codecs of record batches: one table over cramjam, with the framings that Kafka's other clients use.
+
+Owns nothing that lasts. Decompression takes hostile bytes: it never allocates more than ``limit``, nor more than the codec
+could make of so many input bytes, and raises ``ValueError`` (which :mod:`.records` turns into ``CorruptRecordError``).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+import cramjam
+
+from trikafka.errors import UnsupportedCompressionError
+
+Buffer = bytes | bytearray | memoryview
+
+#: Snappy's framing in Java (the xerial library): a 16-byte header, then blocks, each with its length in front.
+_XERIAL_MAGIC = b"\x82SNAPPY\x00"
+_XERIAL_HEADER = _XERIAL_MAGIC + struct.pack(">ii", 1, 1)
+_XERIAL_BLOCK = 32 * 1024
+
+_LZ4_MAGIC = b"\x04\x22\x4d\x18"
+
+
+class Codec(NamedTuple):
+    """A codec: its id in the attributes of a batch, and its two directions.
+
+    ``compress(data, level)`` gives bytes; ``decompress(data, limit)`` gives at most ``limit`` bytes or ``ValueError``.
+    """
+
+    name: str
+    id: int
+    compress: Callable[[Buffer, int | None], bytes]
+    decompress: Callable[[Buffer, int], Buffer]
+
+
+def codec_named(name: str) -> Codec:
+    """The codec that a setting names. Raises :class:`UnsupportedCompressionError`."""
+    try:
+        return BY_NAME[name]
+    except KeyError:
+        raise UnsupportedCompressionError(f"unknown compression {name!r}; known: {', '.join(BY_NAME)}") from None
+
+
+def _too_large(size: int, limit: int) -> ValueError:
+    return ValueError(f"decompresses to {size} bytes or more, over the limit of {limit}")
+
+
+class _Grower:
+    """Decompresses into a buffer of a guessed size and tries again with a larger one, up to the limit.
+
+    cramjam has no bounded "decompress", only "into this buffer", and does not say apart "too small" from "corrupt";
+    so a failure is final once the buffer is as large as it may be. The guess learns from the last success.
+    """
+
+    def __init__(self, into: Callable[[Buffer, bytearray], int], most_per_byte: int) -> None:
+        self._into, self._most_per_byte = into, most_per_byte
+        self._ratio = 4.0
+
+    def __call__(self, data: Buffer, limit: int, known_size: int | None = None) -> Buffer:
+        if not len(data):
+            raise ValueError("compressed data is empty")
+        # One byte over the limit, so that output of exactly ``limit`` bytes is told from a bomb.
+        ceiling = min(limit + 1, len(data) * self._most_per_byte + 1024)
+        size = int(len(data) * self._ratio * 1.25) + 1024 if known_size is None else known_size + 1
+        size = min(size, ceiling)
+        while True:
+            out = bytearray(size)
+            try:
+                written = self._into(data, out)
+                break
+            except cramjam.DecompressionError as error:
+                if size > limit:
+                    raise ValueError(f"{error}, or decompresses to more than the limit of {limit} bytes") from None
+                if size >= ceiling:
+                    raise ValueError(str(error)) from None
+                size = min(size * 4, ceiling)
+        if written > limit:
+            raise _too_large(written, limit)
+        self._ratio = max(1.0, written / len(data))
+        return memoryview(out)[:written]
+
+
+_gunzip = _Grower(cramjam.gzip.decompress_into, 1_032)
+_unlz4 = _Grower(cramjam.lz4.decompress_into, 255)
+_unzstd = _Grower(cramjam.zstd.decompress_into, 32_768)
+
+
+def _compress_none(data: Buffer, level: int | None) -> bytes:
+    return bytes(data)
+
+
+def _decompress_none(data: Buffer, limit: int) -> Buffer:
+    if len(data) > limit:
+        raise _too_large(len(data), limit)
+    return data
+
+
+def _compress_gzip(data: Buffer, level: int | None) -> bytes:
+    return bytes(cramjam.gzip.compress(data, level=6 if level is None else level))
+
+
+def _compress_zstd(data: Buffer, level: int | None) -> bytes:
+    return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
+
+
+def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
+    return _unzstd(data, limit, _zstd_content_size(data))
+
+
+def _zstd_content_size(data: Buffer) -> int | None:
+    """The size that the header of the first frame promises, if it does; a lie only costs one more attempt."""
+    if len(data) < 6 or bytes(data[:4]) != b"\x28\xb5\x2f\xfd":
+        return None
+    descriptor = data[4]
+    width = (1 if descriptor & 0x20 else 0, 2, 4, 8)[descriptor >> 6]
+    start = 5 + (0 if descriptor & 0x20 else 1) + (0, 1, 2, 4)[descriptor & 3]
+    if not width or len(data) < start + width:
+        return None
+    return int.from_bytes(data[start : start + width], "little") + (256 if width == 2 else 0)
+
+
+def _compress_lz4(data: Buffer, level: int | None) -> bytes:
+    # Java reads independent blocks only; cramjam's one-shot function links them.
+    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    compressor.compress(bytes(data))
+    return bytes(compressor.finish())
+
+
+def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
+    return _unlz4(data, limit)
+
+
+def repair_lz4_header(data: Buffer) -> bytes:
+    """The same LZ4 frame with a right header checksum: message format v0 was written with a wrong one (KAFKA-3160)."""
+    if len(data) < 7 or bytes(data[:4]) != _LZ4_MAGIC:
+        raise ValueError("not an LZ4 frame")
+    end = 4 + 2 + (8 if data[4] & 0x08 else 0)
+    if len(data) <= end:
+        raise ValueError("LZ4 frame is cut in its header")
+    checksum = _xxh32_short(bytes(data[4:end])) >> 8 & 0xFF
+    return bytes(data[:end]) + bytes([checksum]) + bytes(data[end + 1 :])
+
+
+def _xxh32_short(data: bytes) -> int:
+    """xxHash32 (seed 0) of fewer than 16 bytes."""
+    mask = 0xFFFFFFFF
+    prime_1, prime_2, prime_3, prime_4, prime_5 = 2654435761, 2246822519, 3266489917, 668265263, 374761393
+    state, pos = prime_5 + len(data), 0
+    while pos + 4 <= len(data):
+        state = state + int.from_bytes(data[pos : pos + 4], "little") * prime_3 & mask
+        state = ((state << 17 | state >> 15) & mask) * prime_4 & mask
+        pos += 4
+    for byte in data[pos:]:
+        state = state + byte * prime_5 & mask
+        state = ((state << 11 | state >> 21) & mask) * prime_1 & mask
+    state = (state ^ state >> 15) * prime_2 & mask
+    state = (state ^ state >> 13) * prime_3 & mask
+    return state ^ state >> 16
+
+
+def _compress_snappy(data: Buffer, level: int | None) -> bytes:
+    view, blocks = memoryview(data), [_XERIAL_HEADER]
+    for start in range(0, len(view), _XERIAL_BLOCK):
+        block = bytes(cramjam.snappy.compress_raw(view[start : start + _XERIAL_BLOCK]))
+        blocks += (len(block).to_bytes(4, "big"), block)
+    return b"".join(blocks)
+
+
+def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
+    """Both framings: raw (librdkafka and most others) and xerial blocks (Java)."""
+    view = memoryview(data)
+    if bytes(view[:8]) != _XERIAL_MAGIC:
+        return _decompress_snappy_block(view, limit)
+    out, pos = bytearray(), len(_XERIAL_HEADER)
+    if len(view) < pos:
+        raise ValueError("snappy header is cut")
+    while pos < len(view):
+        end = pos + 4 + int.from_bytes(view[pos : pos + 4], "big")
+        if len(view) - pos < 4 or end > len(view):
+            raise ValueError("snappy block is cut")
+        out += _decompress_snappy_block(view[pos + 4 : end], limit - len(out))
+        pos = end
+    return out
+
+
+def _decompress_snappy_block(block: memoryview, limit: int) -> Buffer:
+    try:
+        size = cramjam.snappy.decompress_raw_len(block)
+        if size > limit:
+            raise _too_large(size, limit)
+        if size > len(block) * 64:  # a copy element makes 64 bytes of 2 or 3
+            raise ValueError(f"snappy block of {len(block)} bytes claims {size}")
+        out = bytearray(size)
+        written = cramjam.snappy.decompress_raw_into(block, out)
+    except cramjam.DecompressionError as error:
+        raise ValueError(str(error)) from None
+    return out if written == size else memoryview(out)[:written]
+
+
+CODECS = (
+    Codec("none", 0, _compress_none, _decompress_none),
+    Codec("gzip", 1, _compress_gzip, _gunzip),
+    Codec("snappy", 2, _compress_snappy, _decompress_snappy),
+    Codec("lz4", 3, _compress_lz4, _decompress_lz4),
+    Codec("zstd", 4, _compress_zstd, _decompress_zstd),
+)
+BY_NAME = {codec.name: codec for codec in CODECS}
+BY_ID = {codec.id: codec for codec in CODECS}

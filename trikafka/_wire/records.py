@@ -1,0 +1,217 @@
+"""From the bytes of a fetch response to columns, and from records to the bytes of a produce request.
+
+This module walks over the batches and decides which count: checksum, compression, control batches, aborted transactions,
+what lies below the fetch position. The work on single records is done by :mod:`._native` or :mod:`._fallback`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from crc32c import crc32c
+
+from trikafka._wire import _format as f
+from trikafka._wire import _implementation, compression, legacy
+from trikafka._wire._format import Buffer, Section
+from trikafka._wire.columns import Columns, RecordBatch
+from trikafka.errors import CorruptRecordError
+
+if TYPE_CHECKING:
+    from trikafka._wire._fallback import BatchEncoder
+else:
+    BatchEncoder = _implementation.current.BatchEncoder
+
+__all__ = ["IMPLEMENTATION", "BatchEncoder", "decode_records"]
+
+#: ``"native"`` if the compiled record path is in use, else ``"pure"``.
+IMPLEMENTATION: str = _implementation.name_in_use
+
+_MAX_OFFSET = f.MAX_INT64 - 2**31
+_ABORT = 0
+_CONTROL_KEY = struct.Struct(">hh")
+
+
+def decode_records(
+    data: Buffer,
+    *,
+    topic: str,
+    partition: int,
+    fetch_offset: int,
+    aborted: Sequence[tuple[int, int]] | None,
+    check_crcs: bool,
+    max_bytes: int,
+) -> RecordBatch:
+    """The records that ``data`` (the ``records`` field of a fetch response) holds from ``fetch_offset`` on.
+
+    Leaves out control batches and, unless ``aborted`` is ``None``, the records of those aborted transactions, pairs of
+    (producer id, first offset). The last batch may be cut off. No more than ``max_bytes`` are decompressed at a time.
+
+    What stands before a corrupt batch is returned; ``next_offset`` is then where the corrupt one begins. Raises
+    :class:`CorruptRecordError` if nothing stands before it, so also on data without one complete batch.
+    """
+    scan = _Scan(memoryview(data).cast("B"), fetch_offset, aborted, check_crcs, max_bytes)
+    scan.run()
+    fields, failed, reason = _implementation.current.fill(scan.sections)
+    position, problem = scan.position, scan.problem
+    if failed >= 0:
+        position, problem = scan.positions[failed], f.REASONS[reason]
+    if problem and position <= fetch_offset:
+        raise CorruptRecordError(problem, topic, partition, position)
+    columns = Columns(*fields)
+    if columns.header_name_data is not None:
+        _repair_names(columns)
+    return RecordBatch(topic, partition, columns, position, scan.leader_epoch)
+
+
+class _Scan:
+    """One walk over the batches. ``problem`` is why it ended early; ``positions`` are those before each section."""
+
+    __slots__ = (
+        "aborted",
+        "aborting",
+        "budget",
+        "check_crcs",
+        "leader_epoch",
+        "position",
+        "positions",
+        "problem",
+        "sections",
+        "view",
+    )
+
+    def __init__(
+        self,
+        view: memoryview,
+        fetch_offset: int,
+        aborted: Sequence[tuple[int, int]] | None,
+        check_crcs: bool,
+        max_bytes: int,
+    ) -> None:
+        self.view, self.position, self.check_crcs, self.budget = view, fetch_offset, check_crcs, max_bytes
+        # Transactions not begun yet, the earliest last; None: read_uncommitted.
+        self.aborted = None if aborted is None else sorted(((first, pid) for pid, first in aborted), reverse=True)
+        self.aborting: set[int] = set()
+        self.leader_epoch: int | None = None
+        self.sections: list[Section] = []
+        self.positions: list[int] = []
+        self.problem: str | None = None
+
+    def run(self) -> None:
+        pos, total = 0, len(self.view)
+        try:
+            while total - pos > f.LENGTH_END + 4:
+                length = int.from_bytes(self.view[pos + 8 : pos + f.LENGTH_END], "big", signed=True)
+                if length < 14:
+                    raise ValueError(f"a batch claims a length of {length} bytes")
+                end = pos + f.LENGTH_END + length
+                if end > total:
+                    break
+                self._batch(pos, end)
+                pos = end
+            if pos == 0 and total:
+                raise ValueError(f"{total} bytes without one complete batch")
+        except ValueError as error:
+            self.problem = str(error)
+
+    def _batch(self, start: int, end: int) -> None:
+        magic = self.view[start + 16]
+        if magic == 2:
+            self._batch_v2(start, end)
+        elif magic < 2:
+            self._message(self.view[start:end])
+        else:
+            raise ValueError(f"unknown message format v{magic}")
+
+    def _batch_v2(self, start: int, end: int) -> None:
+        view = self.view
+        if end - start < f.HEADER_SIZE:
+            raise ValueError("a batch is shorter than its header")
+        base, _, epoch, _, crc, attributes, last_delta, first_time, max_time, pid, _, _, count = f.HEADER.unpack_from(view, start)
+        if not 0 <= base <= _MAX_OFFSET or last_delta < 0:
+            raise ValueError("a batch has impossible offsets")
+        last = base + last_delta
+        if last < self.position and not (self.aborted is not None and attributes & f.CONTROL):
+            return
+        if self.check_crcs and crc32c(view[start + f.CRC_START : end]) != crc:
+            raise ValueError("checksum mismatch")
+        if not self._hidden(base, last, attributes, pid, start, end, count):
+            data, begin = self._payload(attributes & f.CODEC_MASK, start, end)
+            self.positions.append(self.position)
+            self.sections.append(
+                Section(
+                    data,
+                    begin,
+                    len(data) if begin == 0 else end,
+                    count,
+                    base,
+                    last_delta,
+                    first_time,
+                    1 if attributes & f.LOG_APPEND else 0,
+                    max_time,
+                    self.position,
+                )
+            )
+        if epoch >= 0:
+            self.leader_epoch = epoch
+        self.position = max(self.position, last + 1)
+
+    def _payload(self, codec_id: int, start: int, end: int) -> tuple[Buffer, int]:
+        """The bytes of the records and where they begin: in the view itself, or decompressed (then at 0)."""
+        if codec_id == 0:
+            return self.view, start + f.HEADER_SIZE
+        codec = compression.BY_ID.get(codec_id)
+        if codec is None:
+            raise ValueError(f"unknown compression codec {codec_id}")
+        data = codec.decompress(self.view[start + f.HEADER_SIZE : end], self.budget)
+        self.budget -= len(data)
+        return data, 0
+
+    def _hidden(self, base: int, last: int, attributes: int, pid: int, start: int, end: int, count: int) -> bool:
+        """Whether the batch is a control batch or of an aborted transaction."""
+        if self.aborted is None:
+            return bool(attributes & f.CONTROL)
+        while self.aborted and self.aborted[-1][0] <= last:
+            self.aborting.add(self.aborted.pop()[1])
+        if attributes & f.CONTROL:
+            if pid in self.aborting and self._control_type(attributes, start, end, count) == _ABORT:
+                self.aborting.discard(pid)
+            return True
+        return bool(attributes & f.TRANSACTIONAL) and pid in self.aborting
+
+    def _control_type(self, attributes: int, start: int, end: int, count: int) -> int | None:
+        data, begin = self._payload(attributes & f.CODEC_MASK, start, end)
+        stop = len(data) if begin == 0 else end
+        section = Section(data, begin, stop, count, 0, f.MAX_INT32, 0, 0, 0, 0)
+        fields, failed, reason = _implementation.current.fill([section])
+        if failed >= 0:
+            raise ValueError(f.REASONS[reason])
+        key = bytes(fields[5])
+        if len(key) < _CONTROL_KEY.size:
+            raise ValueError("a control batch without a marker")
+        marker: int = _CONTROL_KEY.unpack_from(key)[1]
+        return marker
+
+    def _message(self, message: memoryview) -> None:
+        """One entry of a message set of format v0 or v1."""
+        rows, size = legacy.read_message(message, check_crcs=self.check_crcs, limit=self.budget)
+        self.budget -= size
+        section = legacy.to_section(rows, self.position)
+        self.positions.append(self.position)
+        self.sections.append(section)
+        self.position = max(self.position, rows[-1][0] + 1)
+
+
+def _repair_names(columns: Columns) -> None:
+    """Makes every header name valid UTF-8, with U+FFFD for what is not, as the Java client reads them."""
+    data, offsets = bytes(columns.header_name_data or b""), columns.header_name_offsets
+    assert offsets is not None
+    if data.isascii():
+        return
+    names = [data[offsets[i] : offsets[i + 1]].decode("utf-8", "replace").encode() for i in range(len(offsets) - 1)]
+    bounds = [0]
+    for name in names:
+        bounds.append(bounds[-1] + len(name))
+    columns.header_name_data = b"".join(names)
+    columns.header_name_offsets = memoryview(struct.pack(f"{len(bounds)}i", *bounds)).cast("i")
