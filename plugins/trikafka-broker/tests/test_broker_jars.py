@@ -1,0 +1,182 @@
+"""Finding Java and Ivy, and the cache of jars, with stand-ins for both programs."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from trikafka_broker import BrokerError, DownloadError, JavaError, KafkaCluster, fetch_jars
+from trikafka_broker.java import find_java, parse_version
+
+# Stands in for `java`: answers -version, and plays Ivy by writing jars where -retrieve says.
+FAKE_JAVA = """#!/bin/sh
+if [ "$1" = -version ]; then echo 'openjdk version "{version}" 2025-04-15' >&2; exit 0; fi
+for last; do :; done
+folder=$(dirname "$last")
+{ivy}
+"""
+DOWNLOADS = """
+mkdir -p "$folder"
+echo run >> {runs}
+echo "	found org.apache.kafka#kafka_2.13;9.9.9 in central"
+echo "	[SUCCESSFUL ] org.apache.kafka#kafka_2.13;9.9.9!kafka_2.13.jar (1ms)"
+touch "$folder/kafka_2.13-9.9.9.jar"
+"""
+NO_TOOLS = """
+echo run >> {runs}
+if grep -q 'name="kafka-tools"' "$(dirname "$folder")/ivy.xml"; then
+  echo "		module not found: org.apache.kafka#kafka-tools;9.9.9"; exit 1
+fi
+mkdir -p "$folder"
+touch "$folder/kafka_2.13-9.9.9.jar"
+"""
+FAILS = """
+echo "	Server access error at url x.pom (java.net.UnknownHostException: x)"
+echo "		module not found: org.apache.kafka#kafka-tools;9.9.9"
+exit 1
+"""
+
+
+class Machine:
+    """A machine with a `java` of our own, an Ivy jar and an empty cache."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.cache = folder / "cache"
+        self.runs = folder / "runs"
+        self._bin = folder / "bin"
+        self._bin.mkdir()
+        ivy = folder / "ivy.jar"
+        ivy.touch()
+        monkeypatch.delenv("JAVA_HOME", raising=False)
+        monkeypatch.setenv("PATH", f"{self._bin}:/usr/bin:/bin")
+        monkeypatch.setenv("TRIKAFKA_CACHE", str(self.cache))
+        monkeypatch.setenv("TRIKAFKA_IVY_JAR", str(ivy))
+
+    def install_java(self, version: str = "21.0.1", ivy: str = "exit 9") -> None:
+        java = self._bin / "java"
+        java.write_text(FAKE_JAVA.format(version=version, ivy=ivy.format(runs=self.runs)))
+        java.chmod(0o755)
+
+    def downloads(self) -> int:
+        return len(self.runs.read_text().splitlines())
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_java_missing(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(JavaError, match="No Java was found in JAVA_HOME or PATH: install Java 17 or newer"):
+        KafkaCluster().start()
+
+
+def test_java_too_old(machine: Machine) -> None:
+    machine.install_java("1.8.0_302")
+    with pytest.raises(JavaError, match="is Java 8, and Kafka needs Java 17 or newer"):
+        KafkaCluster().start()
+
+
+def test_java_home_goes_before_path(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    machine.install_java("11.0.2")
+    home = tmp_path / "home"
+    (home / "bin").mkdir(parents=True)
+    (home / "bin" / "java").write_text(FAKE_JAVA.format(version="25", ivy=""))
+    (home / "bin" / "java").chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(home))
+    assert find_java() == home / "bin" / "java"
+
+
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [('java version "1.8.0_302"', 8), ('openjdk version "17.0.15" 2025-04-15', 17), ('openjdk version "25" x', 25)],
+)
+def test_java_versions(text: str, version: int) -> None:
+    assert parse_version(text) == version
+
+
+def test_java_that_says_nothing_useful() -> None:
+    with pytest.raises(JavaError, match="names no version: 'what'"):
+        parse_version("what")
+
+
+def test_download_is_done_once_and_reported(machine: Machine) -> None:
+    machine.install_java(ivy=DOWNLOADS)
+    lines: list[str] = []
+    libs = fetch_jars("9.9.9", progress=lines.append)
+    assert libs == machine.cache / "kafka-9.9.9" / "libs"
+    assert "1 of 1 jars: kafka_2.13.jar" in lines
+    assert fetch_jars("9.9.9") == libs
+    assert machine.downloads() == 1
+
+
+def test_download_without_the_tools_when_there_are_none(machine: Machine) -> None:
+    machine.install_java(ivy=NO_TOOLS)
+    lines: list[str] = []
+    assert list(fetch_jars("9.9.9", progress=lines.append).iterdir())
+    assert machine.downloads() == 2
+    assert "Kafka 9.9.9 has no kafka-tools (yet): going on without" in lines
+
+
+def test_download_failed_quotes_ivy_and_names_its_log(machine: Machine) -> None:
+    machine.install_java(ivy=FAILS)
+    with pytest.raises(DownloadError, match="Kafka 9.9.9 could not be downloaded: .*UnknownHostException") as caught:
+        fetch_jars("9.9.9")
+    assert caught.value.log_file is not None
+    assert caught.value.log_file.exists()
+    assert not (machine.cache / "kafka-9.9.9").exists()
+    assert list(machine.cache.glob(".kafka-*")) == []
+
+
+def test_remains_of_a_killed_download_are_not_taken_for_a_whole(machine: Machine) -> None:
+    machine.install_java(ivy=DOWNLOADS)
+    (machine.cache / ".kafka-9.9.9-killed" / "libs").mkdir(parents=True)
+    assert list(fetch_jars("9.9.9").iterdir())
+    assert list(machine.cache.glob(".kafka-*")) == []
+
+
+def test_two_at_once_download_once(machine: Machine) -> None:
+    machine.install_java(ivy="sleep 0.3\n" + DOWNLOADS)
+    program = [sys.executable, "-c", "from trikafka_broker import fetch_jars; print(fetch_jars('9.9.9'))"]
+    other = subprocess.Popen(program, stdout=subprocess.PIPE, text=True)
+    threads = [threading.Thread(target=fetch_jars, args=("9.9.9",)) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    stdout, _ = other.communicate(timeout=30)
+    assert stdout.strip() == str(machine.cache / "kafka-9.9.9" / "libs")
+    assert machine.downloads() == 1
+
+
+def test_cache_that_cannot_be_written(machine: Machine) -> None:
+    machine.install_java(ivy=DOWNLOADS)
+    machine.cache.touch()
+    with pytest.raises(DownloadError, match="cannot be put into"):
+        fetch_jars("9.9.9")
+
+
+def test_ivy_missing(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install_java()
+    monkeypatch.delenv("TRIKAFKA_IVY_JAR")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(BrokerError, match=r"trikafka-broker\[ivy\]"):
+        fetch_jars("9.9.9")
+
+
+def test_ivy_named_wrongly(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install_java()
+    monkeypatch.setenv("TRIKAFKA_IVY_JAR", "/nowhere/ivy.jar")
+    with pytest.raises(BrokerError, match="TRIKAFKA_IVY_JAR names /nowhere/ivy.jar"):
+        fetch_jars("9.9.9")
+
+
+@pytest.mark.parametrize("version", ["", "newest", "4.3.1/../..", "4"])
+def test_versions_that_are_none(version: str) -> None:
+    with pytest.raises(BrokerError, match="is not a version of Kafka"):
+        fetch_jars(version)

@@ -1,0 +1,120 @@
+"""The command, and what is left when a program that runs brokers ends in a bad way."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import click
+import pytest
+from broker_waiting import eventually, processes_naming
+
+from trikafka_broker.probe import registered_brokers
+
+COMMAND = [sys.executable, "-c", "from trikafka_broker.cli import main; main()"]
+PROGRAM = """
+from trikafka_broker import KafkaCluster
+cluster = KafkaCluster()
+cluster.start()
+print(cluster.bootstrap_servers, flush=True)
+{rest}
+"""
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A child process, killed at the end with all that it has forked."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()
+
+
+def nothing_left(temporary: Path) -> bool:
+    return not processes_naming(str(temporary)) and not list(temporary.iterdir())
+
+
+def test_parent_killed(temporary: Path) -> None:
+    with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
+        host, port = first_line(parent).split(":")
+        assert registered_brokers(host, int(port)) == {0}
+        assert processes_naming(str(temporary))
+        parent.kill()
+        assert eventually(lambda: nothing_left(temporary))
+
+
+def test_parent_killed_while_the_broker_starts(temporary: Path) -> None:
+    with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
+        assert eventually(lambda: bool(processes_naming(f"{temporary}/trikafka-broker-")))
+        parent.kill()
+        assert eventually(lambda: nothing_left(temporary))
+
+
+def test_parent_killed_while_its_fork_lives(temporary: Path) -> None:
+    rest = "import os, time\nif os.fork() == 0:\n    time.sleep(60)\n    os._exit(0)\ninput()"
+    with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
+        assert first_line(parent)
+        parent.kill()
+        parent.wait()
+        assert eventually(lambda: nothing_left(temporary))
+
+
+def test_parent_that_forgets_to_close(temporary: Path) -> None:
+    program = [sys.executable, "-c", PROGRAM.format(rest="")]
+    subprocess.run(program, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    assert nothing_left(temporary)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_command_prints_the_address_and_ends_on_signals(number: signal.Signals, code: int, temporary: Path) -> None:
+    with running([*COMMAND, "--property", "num.partitions=2"]) as process:
+        host, port = first_line(process).split(":")
+        assert registered_brokers(host, int(port)) == {0}
+        process.send_signal(number)
+        stdout, stderr = process.communicate(timeout=30)
+    assert process.returncode == code
+    assert stdout == ""
+    assert "Traceback" not in stderr
+    assert nothing_left(temporary)
+
+
+def test_command_interrupted_while_it_starts(temporary: Path) -> None:
+    with running(COMMAND) as process:
+        assert eventually(lambda: bool(processes_naming(f"{temporary}/trikafka-broker-")))
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    assert nothing_left(temporary)
+
+
+def test_command_with_a_wrong_version() -> None:
+    done = subprocess.run([*COMMAND, "--kafka-version", "newest"], capture_output=True, text=True, timeout=30)
+    assert done.returncode == 1
+    assert done.stderr == "Error: 'newest' is not a version of Kafka; an example of one is 4.3.1\n"
+
+
+def test_command_fetches_and_names_the_folder() -> None:
+    done = subprocess.run([*COMMAND, "--fetch-only"], capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0
+    assert list(Path(done.stdout.strip()).glob("kafka-clients-*.jar"))
+
+
+def test_command_is_offered_to_trikafka() -> None:
+    (entry,) = entry_points(group="trikafka.commands", name="broker")
+    assert isinstance(entry.load(), click.Command)

@@ -1,0 +1,183 @@
+"""What a user sees of real brokers: they serve, stop, die, freeze and come back."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+import trio
+from broker_waiting import processes_naming
+
+from trikafka_broker import Broker, BrokerError, BrokerStartError, Cluster, KafkaBroker, KafkaCluster
+from trikafka_broker.probe import answers, registered_brokers
+from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+PRODUCER = "org.apache.kafka.tools.ConsoleProducer"
+CONSUMER = "org.apache.kafka.tools.consumer.ConsoleConsumer"
+TOPICS = "org.apache.kafka.tools.TopicCommand"
+
+
+def create_topic(cluster: KafkaCluster, topic: str) -> None:
+    cluster.run_tool(TOPICS, "--bootstrap-server", cluster.bootstrap_servers, "--create", "--topic", topic)
+
+
+def produce(cluster: KafkaCluster, topic: str, text: str) -> None:
+    cluster.run_tool(PRODUCER, "--bootstrap-server", cluster.bootstrap_servers, "--topic", topic, input=text)
+
+
+def consume(cluster: KafkaCluster, topic: str, count: int) -> str:
+    where = ["--bootstrap-server", cluster.bootstrap_servers, "--topic", topic]
+    return cluster.run_tool(CONSUMER, *where, "--from-beginning", "--max-messages", str(count)).stdout
+
+
+@pytest.mark.trio
+async def test_one_broker_serves_and_leaves_nothing(temporary: Path) -> None:
+    async with Cluster.open() as cluster:
+        (broker,) = cluster.brokers
+        assert broker.alive
+        assert answers(broker.host, broker.port)
+        assert cluster.bootstrap_servers == f"127.0.0.1:{broker.port}"
+        assert cluster.directory.parent == temporary
+        pid = broker.pid
+    assert not broker.alive
+    assert pid is not None
+    assert not Path(f"/proc/{pid}").exists()
+    assert list(temporary.iterdir()) == []
+    assert processes_naming(str(temporary)) == []
+    with pytest.raises(BrokerError, match="not open"):
+        cluster.directory  # noqa: B018
+
+
+@pytest.mark.trio
+async def test_kill_and_start_keep_port_and_data(make_kafka_cluster: MakeKafkaCluster) -> None:
+    synchronous = make_kafka_cluster()
+    broker = Broker(synchronous.brokers[0])
+    create_topic(synchronous, "kept")
+    produce(synchronous, "kept", "one\ntwo\n")
+    port, pid = broker.port, broker.pid
+    await broker.kill()
+    assert not broker.alive
+    assert not answers(broker.host, port)
+    await broker.start()
+    assert broker.port == port
+    assert broker.pid != pid
+    assert consume(synchronous, "kept", 2) == "one\ntwo\n"
+    await broker.restart()
+    assert registered_brokers(broker.host, port) == {0}
+
+
+@pytest.mark.trio
+async def test_a_frozen_broker_accepts_and_does_not_answer(make_kafka_cluster: MakeKafkaCluster) -> None:
+    broker = Broker(make_kafka_cluster().brokers[0])
+    await broker.freeze()
+    assert broker.alive
+    assert broker.frozen
+    stream = await trio.open_tcp_stream(broker.host, broker.port)
+    await stream.aclose()
+    assert not answers(broker.host, broker.port, timeout=0.5)
+    await broker.thaw()
+    assert answers(broker.host, broker.port)
+    await broker.freeze()
+    await broker.stop()
+    assert not broker.alive
+
+
+def test_three_brokers_know_each_other(kafka_cluster: KafkaCluster) -> None:
+    assert len(kafka_cluster.bootstrap_servers.split(",")) == 3
+    for broker in kafka_cluster.brokers:
+        assert registered_brokers(broker.host, broker.port) == {0, 1, 2}
+        assert broker.log_file.exists()
+
+
+def test_brokers_of_a_cluster_come_back_together(make_kafka_cluster: MakeKafkaCluster) -> None:
+    cluster = make_kafka_cluster(brokers=3)
+    before = cluster.bootstrap_servers
+    for broker in cluster.brokers:
+        broker.kill()
+    cluster.start()
+    assert cluster.bootstrap_servers == before
+    assert registered_brokers(cluster.brokers[2].host, cluster.brokers[2].port) == {0, 1, 2}
+
+
+def test_fixture_in_a_synchronous_test(kafka_broker: KafkaBroker) -> None:
+    assert answers(kafka_broker.host, kafka_broker.port)
+
+
+def test_fixture_in_an_asyncio_program(kafka_broker: KafkaBroker) -> None:
+    async def connect() -> None:
+        _, writer = await asyncio.open_connection(kafka_broker.host, kafka_broker.port)
+        writer.close()
+        await writer.wait_closed()
+
+    asyncio.run(connect())
+
+
+@pytest.mark.trio
+async def test_fixture_in_a_trio_test(kafka_broker: KafkaBroker) -> None:
+    stream = await trio.open_tcp_stream(kafka_broker.host, kafka_broker.port)
+    await stream.aclose()
+
+
+def test_a_given_directory_keeps_data_and_logs_and_is_opened_again(tmp_path: Path) -> None:
+    directory, logs = tmp_path / "here", tmp_path / "logs"
+    with KafkaCluster(directory=directory, logs=logs) as cluster:
+        port = cluster.brokers[0].port
+        create_topic(cluster, "kept")
+    assert "Kafka Server started" in (logs / "broker-0.log").read_text()
+    with KafkaCluster(directory=directory, logs=logs) as cluster:
+        assert cluster.brokers[0].port == port
+        listed = cluster.run_tool(TOPICS, "--bootstrap-server", cluster.bootstrap_servers, "--list")
+        assert "kept" in listed.stdout.split()
+    with pytest.raises(BrokerError, match="holds the data of 1 brokers, not 3"):
+        KafkaCluster(directory=directory, brokers=3).start()
+
+
+def test_properties_win_and_listeners_get_ports(make_kafka_cluster: MakeKafkaCluster) -> None:
+    cluster = make_kafka_cluster(
+        properties={"num.partitions": 7, "auto.create.topics.enable": True, "offsets.topic.num.partitions": 3},
+        listeners={"SECOND": "PLAINTEXT"},
+    )
+    log = cluster.brokers[0].log_file.read_text()
+    assert "num.partitions = 7" in log
+    assert "auto.create.topics.enable = true" in log
+    assert "offsets.topic.num.partitions = 3" in log
+    host, port = cluster.bootstrap_servers_of("SECOND").split(":")
+    assert int(port) != cluster.brokers[0].port
+    assert registered_brokers(host, int(port)) == {0}
+
+
+def test_a_broker_that_does_not_start_says_why(temporary: Path) -> None:
+    cluster = KafkaCluster(properties={"num.network.threads": "many"})
+    with pytest.raises(BrokerStartError, match=r"num\.network\.threads") as caught:
+        cluster.start()
+    assert caught.value.log_file.exists()
+    assert str(caught.value.log_file) in str(caught.value)
+    assert processes_naming(str(temporary)) == []
+
+
+def test_a_port_in_use_is_an_error_that_names_it(kafka_broker: KafkaBroker, temporary: Path) -> None:
+    with pytest.raises(BrokerError, match=f"Port {kafka_broker.port} cannot be used"):
+        KafkaCluster(port=kafka_broker.port).start()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.trio
+async def test_cancelling_the_start_leaves_nothing(temporary: Path) -> None:
+    began = time.monotonic()
+    with trio.move_on_after(1.2) as scope:
+        async with Cluster.open(properties={"controller.quorum.voters": "0@127.0.0.1:1"}):
+            pytest.fail("a broker without a quorum came up")
+    assert scope.cancelled_caught
+    assert time.monotonic() - began < 10
+    assert list(temporary.iterdir()) == []
+    assert processes_naming(str(temporary)) == []
+
+
+def test_a_tool_that_fails_is_an_error(make_kafka_cluster: MakeKafkaCluster, kafka_cluster: KafkaCluster) -> None:
+    with pytest.raises(BrokerError, match="TopicCommand exited with code 1"):
+        kafka_cluster.run_tool(TOPICS, "--bootstrap-server", kafka_cluster.bootstrap_servers, "--create")
+    done = subprocess.run(kafka_cluster.java_command(TOPICS, "--version"), capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("4.")

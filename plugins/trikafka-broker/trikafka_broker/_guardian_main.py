@@ -1,0 +1,75 @@
+"""The guardian process: kills process groups and removes directories once its parent is gone.
+
+Run by path as a script, with the standard library alone, by `guardian.Guardian`. It reads commands from its standard
+input, a JSON list a line (`["group", pid]`, `["forget", pid]`, `["directory", path]`, `["keep", path]`, `["end"]`), and
+acts when the input ends. That happens whenever the parent dies, by SIGKILL too. A fork of the parent may hold the
+other end of the pipe open, so the guardian also looks whether it still has the same parent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import shutil
+import signal
+import sys
+import time
+
+
+def main() -> None:
+    parent = int(sys.argv[1])
+    groups: set[int] = set()
+    directories: set[str] = set()
+    pending = b""
+    while True:
+        if not select.select([0], [], [], 0.5)[0]:
+            if os.getppid() != parent:  # asked only when all that it said has been read
+                break
+            continue
+        chunk = os.read(0, 65536)
+        if not chunk:
+            break
+        *lines, pending = (pending + chunk).split(b"\n")
+        if not all([_obey(json.loads(line), groups, directories) for line in lines]):
+            break
+    _kill(groups)
+    for directory in directories:
+        _remove(directory)
+
+
+def _obey(command: list[str | int], groups: set[int], directories: set[str]) -> bool:
+    match command:
+        case ["group", int(pid)]:
+            groups.add(pid)
+        case ["forget", int(pid)]:
+            groups.discard(pid)
+        case ["directory", str(path)]:
+            directories.add(path)
+        case ["keep", str(path)]:
+            directories.discard(path)
+        case ["end"]:
+            return False
+    return True
+
+
+def _kill(groups: set[int]) -> None:
+    deadline = time.monotonic() + 10
+    while groups and time.monotonic() < deadline:
+        for group in list(groups):
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):  # macOS says the latter of a zombie
+                groups.discard(group)
+        time.sleep(0.02)
+
+
+def _remove(directory: str) -> None:
+    deadline = time.monotonic() + 10
+    while os.path.isdir(directory) and time.monotonic() < deadline:  # noqa: PTH112
+        shutil.rmtree(directory, ignore_errors=True)
+        time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    main()

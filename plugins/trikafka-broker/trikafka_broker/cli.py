@@ -1,0 +1,134 @@
+"""The command `trikafka-broker`, which is also `trikafka broker`. Owns the signals of the process while it runs."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from types import FrameType
+
+import click
+
+from .cluster import KafkaCluster
+from .errors import BrokerError
+from .jars import fetch_jars
+from .settings import DEFAULT_VERSION
+
+
+class _Signalled(BaseException):
+    """A signal asked for the end. Not an `Exception`: no handler of errors is meant to stop it."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+
+@click.command()
+@click.option("--brokers", type=click.IntRange(1, 100), default=1, show_default=True, help="How many brokers.")
+@click.option("--kafka-version", default=DEFAULT_VERSION, show_default=True, help="The version of Kafka, as on Maven.")
+@click.option(
+    "--port", type=click.IntRange(1, 65535), help="Of the first broker; others have the next.  [default: free]"
+)
+@click.option(
+    "--directory", type=click.Path(file_okay=False), help="For data and logs, which stay.  [default: a temporary one]"
+)
+@click.option("--logs", type=click.Path(file_okay=False), help="For the brokers' logs, which stay.")
+@click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="A broker property; repeatable.")
+@click.option("--keep", is_flag=True, help="Keep the temporary directory.")
+@click.option("--fetch-only", is_flag=True, help="Download the jars and end.")
+@click.option("--debug", is_flag=True, help="Show tracebacks.")
+def broker(
+    brokers: int,
+    kafka_version: str,
+    port: int | None,
+    directory: str | None,
+    logs: str | None,
+    properties: tuple[str, ...],
+    keep: bool,
+    fetch_only: bool,
+    debug: bool,
+) -> None:
+    """Run real Apache Kafka brokers on this machine, until Ctrl-C.
+
+    The bootstrap servers are printed to the standard output, as one line, once all brokers serve. Kafka is
+    downloaded at the first use.
+    """
+    given = _parse(properties)
+    try:
+        with _signals_raise():
+            if fetch_only:
+                click.echo(fetch_jars(kafka_version, progress=_say))
+                return
+            cluster = KafkaCluster(
+                brokers=brokers,
+                version=kafka_version,
+                port=port,
+                directory=directory,
+                logs=logs,
+                properties=given,
+                keep=keep,
+                progress=_say,
+            )
+            with cluster:
+                _serve(cluster)
+    except _Signalled as signalled:
+        sys.exit(128 + signalled.number)
+    except (BrokerError, ValueError, OSError) as error:
+        if debug:
+            traceback.print_exc()
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(1)
+
+
+def main() -> None:
+    """The console script."""
+    broker.main(prog_name="trikafka-broker")
+
+
+def _say(line: str) -> None:
+    click.echo(line, err=True)
+
+
+def _parse(properties: tuple[str, ...]) -> dict[str, object]:
+    pairs: dict[str, object] = {}
+    for given in properties:
+        key, equals, value = given.partition("=")
+        if not equals or not key:
+            raise click.BadParameter(f"{given!r} is not KEY=VALUE", param_hint="--property")
+        pairs[key.strip()] = value
+    return pairs
+
+
+def _serve(cluster: KafkaCluster) -> None:
+    """Announce the cluster, then wait for a signal (which raises) or for the last broker's end."""
+    for one in cluster.brokers:
+        _say(f"broker {one.node_id} at {one.bootstrap_servers}, log {one.log_file}")
+    click.echo(cluster.bootstrap_servers)
+    sys.stdout.flush()
+    alive = set(cluster.brokers)
+    tick = threading.Event()
+    while alive:
+        tick.wait(0.25)
+        for gone in [one for one in alive if not one.alive]:
+            alive.discard(gone)
+            _say(f"broker {gone.node_id} has ended; its log is {gone.log_file}")
+    raise BrokerError("All brokers have ended")
+
+
+@contextmanager
+def _signals_raise() -> Iterator[None]:
+    """SIGINT and SIGTERM raise `_Signalled` once. A second one ends the process, and the guardian cleans up."""
+
+    def handler(number: int, frame: FrameType | None) -> None:
+        for each in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(each, signal.SIG_DFL)
+        raise _Signalled(number)
+
+    before = {each: signal.signal(each, handler) for each in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for each, old in before.items():
+            signal.signal(each, old)

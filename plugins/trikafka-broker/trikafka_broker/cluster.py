@@ -1,0 +1,321 @@
+"""A cluster: brokers that form one, their directory, ports and jars. Owns all of them from `start` to `close`."""
+
+from __future__ import annotations
+
+import atexit
+import base64
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import uuid
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Self, Unpack
+
+from .broker import KafkaBroker, log_tail
+from .errors import BrokerError, BrokerStartError
+from .guardian import Guardian
+from .jars import fetch_jars
+from .java import find_java
+from .ports import Ports
+from .settings import (
+    CONTROLLER,
+    PLAINTEXT,
+    ClusterOptions,
+    Settings,
+    logging_options,
+    server_properties,
+    write_logging,
+    write_properties,
+)
+
+_PORT_ATTEMPTS = 3
+
+
+class KafkaCluster:
+    """One or more real Kafka brokers on loopback ports. Synchronous; `Cluster` is the same for Trio.
+
+    Use it as a context manager, or call `start` and `close`. The options are those of `Settings`. What it started is
+    gone when it is closed, when the interpreter exits, and when this process is killed.
+    """
+
+    def __init__(self, **options: Unpack[ClusterOptions]) -> None:
+        self.settings = Settings(**options)
+        self.brokers: tuple[KafkaBroker, ...] = ()
+        self.guardian = Guardian()
+        self._ports = Ports()
+        self._directory: Path | None = None
+        self._java: Path | None = None
+        self._libs: Path | None = None
+        self._owner = os.getpid()
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # --- what it is
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """`host:port` of the plain listener of all brokers, with commas between."""
+        return self.bootstrap_servers_of(PLAINTEXT)
+
+    def bootstrap_servers_of(self, listener: str) -> str:
+        """The same for a listener of the option `listeners`. Raises `KeyError` if there is none of that name."""
+        return ",".join(f"{broker.host}:{broker.ports[listener]}" for broker in self.brokers)
+
+    @property
+    def directory(self) -> Path:
+        """Where everything is. Raises `BrokerError` before the start and after the close."""
+        if self._directory is None:
+            raise BrokerError("The cluster is not open: call start(), or use it in a with statement")
+        return self._directory
+
+    @property
+    def start_timeout(self) -> float:
+        """Seconds that the brokers may take to come up."""
+        return self.settings.start_timeout
+
+    @property
+    def stop_timeout(self) -> float:
+        """Seconds that a clean stop may take."""
+        return self.settings.stop_timeout
+
+    # --- life
+
+    def start(self) -> None:
+        """Start all brokers that are not alive, and wait until each knows all of them.
+
+        The first call downloads the jars if need be. Raises `JavaError`, `DownloadError`, `BrokerStartError` and, for a
+        port or a directory that cannot be used, `BrokerError`.
+        If the first start fails or is cancelled, the cluster is closed again; logs stay if a broker failed. If a
+        later one fails, the brokers that it started are down again.
+        """
+        if self.brokers:
+            self._bring_up()
+            return
+        try:
+            self._open()
+        except BrokerStartError:
+            self._close(keep_logs=True)
+            raise
+        except BaseException:
+            self.close()
+            raise
+
+    def stop(self) -> None:
+        """Stop all brokers cleanly, at the same time; data, ports and the directory stay for another `start`."""
+        for broker in self.brokers:
+            broker.ask_to_stop()
+        for broker in self.brokers:
+            broker.await_end()
+
+    def close(self) -> None:
+        """End all brokers and remove what is temporary. Closing twice is fine.
+
+        Brokers whose data stays are stopped cleanly first, the others are killed.
+        """
+        self._close(keep_logs=False)
+
+    # --- tools
+
+    def java_command(self, main_class: str, *arguments: str, jvm_options: Sequence[str] = ()) -> list[str]:
+        """The command that runs a class of Kafka's jars, as `org.apache.kafka.tools.ConsoleProducer`.
+
+        It logs warnings to its standard error. Raises `BrokerError` if the cluster is not open.
+        """
+        return self._command("WARN", main_class, *arguments, jvm_options=jvm_options)
+
+    def run_tool(
+        self, main_class: str, *arguments: str, input: str | None = None, timeout: float = 60
+    ) -> subprocess.CompletedProcess[str]:
+        """Run such a command to its end, with `input` as its standard input.
+
+        Raises `BrokerError` with the tool's last words if it fails, `subprocess.TimeoutExpired` past the limit.
+        """
+        command = self.java_command(main_class, *arguments, jvm_options=["-Xmx256m", "-XX:TieredStopAtLevel=1"])
+        done = subprocess.run(command, input=input or "", capture_output=True, text=True, timeout=timeout)
+        if done.returncode != 0:
+            words = (done.stderr.strip() or done.stdout.strip())[-2000:]
+            raise BrokerError(f"{main_class} exited with code {done.returncode}: {words}")
+        return done
+
+    # --- for the brokers
+
+    def broker_command(self, node_id: int) -> list[str]:
+        """The command of a broker's process."""
+        properties = self.directory / f"broker-{node_id}" / "server.properties"
+        return self._command("INFO", "kafka.Kafka", str(properties), jvm_options=self.settings.jvm_options)
+
+    # --- the steps of start and close
+
+    def _command(self, level: str, main_class: str, *arguments: str, jvm_options: Sequence[str]) -> list[str]:
+        logging = logging_options(self.directory, level)
+        return [str(self._java), *jvm_options, *logging, "-cp", f"{self._libs}/*", main_class, *arguments]
+
+    def _open(self) -> None:
+        self._java = find_java()
+        self._libs = fetch_jars(self.settings.version, progress=self.settings.progress)
+        self.guardian.start()
+        atexit.register(self.close)
+        self._directory = self._make_directory()
+        write_logging(self._directory)
+        for attempt in range(1, _PORT_ATTEMPTS + 1):
+            self._make_brokers()
+            self._format()
+            try:
+                self._bring_up()
+                return
+            except BrokerStartError as error:
+                port_lost = "Address already in use" in error.tail and self.settings.port is None
+                if not port_lost or attempt == _PORT_ATTEMPTS:
+                    raise
+                self._ports.release()
+
+    def _make_directory(self) -> Path:
+        if self.settings.directory is not None:
+            directory = Path(self.settings.directory).absolute()
+            try:
+                directory.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise BrokerError(f"The directory {directory} cannot be made: {error.strerror}") from error
+            return directory
+        directory = Path(tempfile.mkdtemp(prefix="trikafka-broker-"))
+        if not self.settings.keep:
+            self.guardian.own_directory(directory)
+        return directory
+
+    def _make_brokers(self) -> None:
+        """Choose ports and write each broker's properties. Ports of an earlier opening are preferred."""
+        memory = self.directory / "ports.json"
+        earlier = json.loads(memory.read_text()) if memory.exists() else []
+        if earlier and len(earlier) != self.settings.brokers:
+            raise BrokerError(f"{self.directory} holds the data of {len(earlier)} brokers, not {self.settings.brokers}")
+        ports = [self._choose_ports(node, earlier[node] if earlier else {}) for node in range(self.settings.brokers)]
+        memory.write_text(json.dumps(ports))
+        logs = Path(self.settings.logs).absolute() if self.settings.logs is not None else self.directory / "logs"
+        logs.mkdir(parents=True, exist_ok=True)
+        brokers = []
+        for node, own in enumerate(ports):
+            home = self.directory / f"broker-{node}"
+            home.mkdir(exist_ok=True)
+            properties = server_properties(self.settings, node, ports, home / "data")
+            write_properties(home / "server.properties", properties)
+            brokers.append(KafkaBroker(self, node, own, home, logs / f"broker-{node}.log"))
+        self.brokers = tuple(brokers)
+
+    def _choose_ports(self, node: int, earlier: dict[str, int]) -> dict[str, int]:
+        ports = {
+            name: self._ports.take_preferred(earlier.get(name, 0)) for name in [CONTROLLER, *self.settings.listeners]
+        }
+        wanted = self.settings.port
+        if wanted is None:
+            ports[PLAINTEXT] = self._ports.take_preferred(earlier.get(PLAINTEXT, 0))
+            return ports
+        try:
+            ports[PLAINTEXT] = self._ports.take(wanted + node)
+        except OSError as error:
+            raise BrokerError(f"Port {wanted + node} cannot be used: {error.strerror}") from error
+        return ports
+
+    def _format(self) -> None:
+        """Make the brokers' data directories, unless they are there.
+
+        What Kafka's tool writes is the same for all brokers but for two ids, so it runs once and the others get copies.
+        """
+        first, *others = self.brokers
+        template = first.directory / "data"
+        if not (template / "meta.properties").exists():
+            shutil.rmtree(template, ignore_errors=True)
+            self._run_storage_tool(first)
+        for broker in others:
+            data = broker.directory / "data"
+            if not (data / "meta.properties").exists():
+                shutil.rmtree(data, ignore_errors=True)
+                _copy_formatted(template, data, broker.node_id)
+
+    def _run_storage_tool(self, broker: KafkaBroker) -> None:
+        arguments = ["format", "-t", _kafka_uuid(), "-c", str(broker.directory / "server.properties")]
+        options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command = self._command("WARN", "kafka.tools.StorageTool", *arguments, jvm_options=options)
+        with broker.log_file.open("ab") as log:
+            process = self.guardian.spawn(command, log)
+        try:
+            code = process.wait(self.start_timeout)
+        except subprocess.TimeoutExpired:
+            code = None
+        finally:
+            self.guardian.kill(process)
+        if code != 0:
+            how = "took too long" if code is None else f"exited with code {code}"
+            message = f"Kafka's storage tool {how} when it formatted the data directory"
+            raise BrokerStartError(message, broker.log_file, log_tail(broker.log_file))
+
+    def _bring_up(self) -> None:
+        down = [broker for broker in self.brokers if not broker.alive]
+        self._ports.let_brokers_bind()
+        try:
+            for broker in down:
+                broker.launch()
+            nodes = frozenset(range(len(self.brokers)))
+            for broker in self.brokers if down else ():
+                broker.await_ready(nodes)
+        except BaseException:
+            for broker in down:
+                broker.kill()
+            raise
+
+    def _close(self, *, keep_logs: bool) -> None:
+        if os.getpid() != self._owner:
+            return  # a fork of the process that owns the brokers
+        atexit.unregister(self.close)
+        directory, temporary = self._directory, self.settings.directory is None
+        if directory is not None and not self._removes(directory):
+            self.stop()
+        for broker in self.brokers:
+            broker.kill()
+        if directory is not None and temporary and keep_logs:
+            self.guardian.disown_directory(directory)
+            _remove_all_but_logs(directory)
+        self.guardian.close()
+        self._ports.release()
+        self._directory = None
+
+    def _removes(self, directory: Path) -> bool:
+        return self.settings.directory is None and not self.settings.keep
+
+
+def _kafka_uuid() -> str:
+    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+
+
+def _copy_formatted(template: Path, data: Path, node_id: int) -> None:
+    """Copy a formatted data directory for another node. `meta.properties` is last: it says that the rest is there."""
+    data.mkdir()
+    for file in template.iterdir():
+        if file.is_file() and file.name == "bootstrap.checkpoint":
+            shutil.copyfile(file, data / file.name)
+    replaced = {"node.id": str(node_id), "directory.id": _kafka_uuid()}
+    lines = []
+    for line in (template / "meta.properties").read_text().splitlines():
+        key, _, _ = line.partition("=")
+        lines.append(f"{key}={replaced[key]}\n" if key in replaced else f"{line}\n")
+    (data / "meta.properties").write_text("".join(lines))
+
+
+def _remove_all_but_logs(directory: Path) -> None:
+    for entry in directory.iterdir():
+        if entry.name == "logs":
+            continue
+        if entry.is_dir():
+            shutil.rmtree(entry, ignore_errors=True)
+        else:
+            entry.unlink(missing_ok=True)

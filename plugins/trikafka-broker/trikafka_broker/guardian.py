@@ -1,0 +1,119 @@
+"""Starts processes that cannot outlive this one. Owns the guardian process and the pipe to it.
+
+Nothing may be left behind even if this process is killed by SIGKILL, so the cleaning cannot be done here alone: a
+second, tiny process does it (`_guardian_main.py`). PR_SET_PDEATHSIG would be shorter, but it follows the *thread* that
+started the child, and worker threads of an event loop end while the program goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+from typing import IO
+
+# The child waits for one line before it becomes the command. So a command never runs that the guardian does not know
+# of: should this process die in between, the line never comes and the shell ends.
+_WAIT_FOR_GO = 'read -r go && exec "$@" </dev/null'
+
+
+class Guardian:
+    """Process groups and directories that go away with this process at the latest.
+
+    Safe to use from several threads. Start it before use, close it when done; closing kills and removes all that was
+    not forgotten.
+    """
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen[bytes] | None = None
+        self._lock = threading.Lock()
+
+    def start(self) -> None:
+        """Start the guardian process, unless it runs already."""
+        if self._process is None:
+            script = Path(__file__).with_name("_guardian_main.py")
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(script), str(os.getpid())],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C is not for it
+                cwd="/",
+            )
+
+    def spawn(
+        self, command: Sequence[str], output: IO[bytes] | int, *, keep_open: Sequence[int] = ()
+    ) -> subprocess.Popen[bytes]:
+        """Run `command` as a process group of its own, with both its outputs going to `output`.
+
+        It inherits the descriptors `keep_open` and no others.
+        """
+        process = subprocess.Popen(
+            ["/bin/sh", "-c", _WAIT_FOR_GO, "sh", *command],
+            stdin=subprocess.PIPE,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            pass_fds=keep_open,
+        )
+        self._tell("group", process.pid)
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError), process.stdin:
+            process.stdin.write(b"go\n")
+        return process
+
+    def kill(self, process: subprocess.Popen[bytes]) -> None:
+        """SIGKILL the whole group of `process`, wait for it and forget it."""
+        signal_group(process, signal.SIGKILL)
+        process.wait()
+        self.forget(process)
+
+    def forget(self, process: subprocess.Popen[bytes]) -> None:
+        """`process` has ended; its number may soon be another's."""
+        self._tell("forget", process.pid)
+
+    def own_directory(self, path: Path) -> None:
+        """Remove `path` at the end."""
+        self._tell("directory", str(path))
+
+    def disown_directory(self, path: Path) -> None:
+        """Leave `path` alone after all."""
+        self._tell("keep", str(path))
+
+    def close(self) -> None:
+        """Let the guardian kill and remove what is left, and wait until it has."""
+        process = self._process
+        if process is None:
+            return
+        self._tell("end")
+        self._process = None
+        assert process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            process.stdin.close()
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _tell(self, *command: str | int) -> None:
+        process = self._process
+        if process is None:
+            return
+        assert process.stdin is not None
+        with self._lock, contextlib.suppress(BrokenPipeError):
+            process.stdin.write(json.dumps(command).encode() + b"\n")
+            process.stdin.flush()
+
+
+def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
+    """Send a signal to the whole group of a process that `Guardian.spawn` started; nothing if it has ended."""
+    if process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)

@@ -1,0 +1,58 @@
+"""Finds Java and knows how old it is. Owns no state."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+from .errors import JavaError
+
+#: Kafka 4 brokers need Java 17.
+MINIMUM_JAVA = 17
+
+
+def find_java() -> Path:
+    """The `java` of `JAVA_HOME`, or else of `PATH`.
+
+    Raises `JavaError` when there is none, when it does not run, and when it is older than Java 17.
+    """
+    java = _locate()
+    if java is None:
+        raise JavaError(f"No Java was found in JAVA_HOME or PATH: install Java {MINIMUM_JAVA} or newer")
+    version = _major_version(java)
+    if version < MINIMUM_JAVA:
+        raise JavaError(f"{java} is Java {version}, and Kafka needs Java {MINIMUM_JAVA} or newer")
+    return java
+
+
+def _locate() -> Path | None:
+    home = os.environ.get("JAVA_HOME")
+    if home:
+        candidate = Path(home, "bin", "java")
+        if os.access(candidate, os.X_OK):
+            return candidate
+    found = shutil.which("java")
+    return Path(found) if found else None
+
+
+def _major_version(java: Path) -> int:
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise JavaError(f"{java} does not run: {error}") from error
+    return parse_version(answer.stderr + answer.stdout)
+
+
+def parse_version(text: str) -> int:
+    """The feature release in what `java -version` prints: 17 of `"17.0.15"`, 8 of `"1.8.0_302"`.
+
+    Raises `JavaError` when the text names no version.
+    """
+    match = re.search(r'version "(\d+)(?:\.(\d+))?', text)
+    if match is None:
+        raise JavaError(f"The output of java -version names no version: {text.strip()[:200]!r}")
+    first, second = int(match[1]), match[2]
+    return int(second) if first == 1 and second else first
