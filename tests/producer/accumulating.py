@@ -1,0 +1,86 @@
+"""An accumulator with a clock that the test moves, and what it said; real encoders, no tasks."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+from trikafka._state.accumulator import Accumulator, Limits
+from trikafka._state.outbatch import OutBatch
+from trikafka._state.sequences import Identity
+from trikafka._wire.records import BatchEncoder, decode_records
+from trikafka.types import Record, RecordMetadata
+
+Ticket = tuple[OutBatch, int, int]
+
+
+class Bench:
+    """An accumulator for topic ``t``, with the time in ``now``."""
+
+    def __init__(self, *leaders: int | None, **limits: Any) -> None:
+        self.now = 0.0
+        self.woken: list[int | None] = []
+        self.made_room = 0
+        settings: dict[str, Any] = {
+            "batch_size": 400,
+            "linger": 1.0,
+            "buffer_memory": 10_000,
+            "max_request_size": 2_000,
+            "delivery_timeout": 60.0,
+            "idempotent": True,
+        }
+        self.limits = Limits(**(settings | limits))
+        self.accumulator: Accumulator[Ticket] = Accumulator(
+            self.limits,
+            make_encoder=BatchEncoder,
+            make_ack=lambda batch, index, timestamp: (batch, index, timestamp),
+            clock=lambda: self.now,
+            delay=lambda failures: 0.1 * 2 ** (failures - 1),
+            on_work=self.woken.append,
+            on_room=self._room,
+            choose=random.Random(7),
+        )
+        self.accumulator.identity = Identity(1000, 0)
+        if leaders:
+            self.accumulator.update_topic("t", leaders)
+
+    def _room(self) -> None:
+        self.made_room += 1
+
+    def put(self, value: bytes | None = b"v", **fields: Any) -> Ticket:
+        ack = self.accumulator.append(
+            "t", value, fields.get("key"), fields.get("headers", ()), fields.get("timestamp"), fields.get("partition")
+        )
+        assert ack is not None
+        return ack
+
+    def fill(self, count: int, partition: int = 0) -> list[OutBatch]:
+        """Put ``count`` batches of one record each on their way into the queue."""
+        batches = []
+        for number in range(count):
+            batches.append(self.put(b"%d" % number, partition=partition)[0])
+            self.accumulator.close_open()
+        return batches
+
+    def prove(self, partition: int = 0) -> None:
+        """Have the broker take a first batch, number 0: others may be pipelined from then on."""
+        batch = self.fill(1, partition)[0]
+        assert self.drain() == [batch]
+        self.accumulator.succeeded(batch, 0, None)
+
+    def drain(self, node: int = 0, limit: int = 10_000) -> list[OutBatch]:
+        return self.accumulator.drain(node, self.now, limit)
+
+
+def records(batch: OutBatch) -> list[Record]:
+    """What a broker would find in the batch."""
+    data = batch.to_bytes()
+    return list(
+        decode_records(data, topic="t", partition=batch.partition, fetch_offset=0, aborted=None, check_crcs=True, max_bytes=10**6)
+    )
+
+
+def outcome(ticket: Ticket) -> RecordMetadata:
+    batch, index, timestamp = ticket
+    batch, index = batch.part(index)
+    return batch.metadata(index, timestamp)

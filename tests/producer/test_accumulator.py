@@ -1,0 +1,447 @@
+"""Batching, room, partitions, and what answers mean: rows of answers against what must follow."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from accumulating import Bench, outcome, records
+
+from trikafka._state.outbatch import BatchState
+from trikafka._state.sequences import Identity
+from trikafka._wire.partitioning import partition_for_key
+from trikafka.errors import (
+    ConfigurationError,
+    DeliveryTimeoutError,
+    KafkaConnectionError,
+    RecordTooLargeError,
+    from_code,
+)
+from trikafka.types import RecordMetadata
+
+LOST = KafkaConnectionError("gone")
+OUT_OF_ORDER = from_code(45)
+
+
+def test_a_batch_lingers_and_is_ready_when_it_is_full() -> None:
+    bench = Bench(0)
+    first, _, _ = bench.put(b"x" * 100, partition=0)
+    assert bench.accumulator.due_at(0, bench.now) == 1.0
+    bench.now = 0.99
+    assert bench.drain() == []
+    bench.put(b"x" * 300, partition=0)
+    assert first.state is BatchState.WAITING, "the second did not fit in"
+    assert bench.accumulator.due_at(0, bench.now) == 0.0
+    assert bench.drain() == [first]
+    bench.accumulator.succeeded(first, 0, None)
+    bench.now = 1.98
+    assert bench.drain() == []
+    bench.now = 1.99
+    assert len(bench.drain()) == 1
+
+
+def test_records_come_out_as_they_went_in() -> None:
+    bench = Bench(0)
+    bench.put(b"v", key=b"k", headers=[("h", b"1"), ("n", None)], timestamp=5)
+    bench.put(None, key=None, partition=0, timestamp=7)
+    bench.put(memoryview(b"view"), partition=0, timestamp=7)
+    bench.accumulator.close_open()
+    found = [(r.timestamp, r.key, r.value, r.headers) for r in records(bench.drain()[0])]
+    assert found == [(5, b"k", b"v", (("h", b"1"), ("n", None))), (7, None, None, ()), (7, None, b"view", ())]
+
+
+def test_one_batch_a_partition_a_request_and_turns() -> None:
+    bench = Bench(0, 0, 0, 1)
+    for partition in (0, 1, 2):
+        bench.prove(partition)
+    for partition in (0, 1, 2, 3):
+        bench.fill(2, partition)
+    size = bench.accumulator.unsettled()[0].size
+    assert [batch.partition for batch in bench.drain(limit=2 * size)] == [0, 1]
+    assert [batch.partition for batch in bench.drain(limit=2 * size)] == [2, 0]
+    assert [batch.partition for batch in bench.drain()] == [1, 2]
+    assert [batch.partition for batch in bench.drain(1)] == [3]
+
+
+def test_a_large_record_gets_its_own_batch_and_a_larger_one_is_refused() -> None:
+    bench = Bench(0)
+    batch, index, _ = bench.put(b"x" * 1_900, partition=0)
+    assert (index, bench.drain(limit=1)) == (0, [])  # it lingers, for nothing says that no other comes
+    bench.accumulator.close_open()
+    assert bench.drain(limit=1) == [batch]
+    used = bench.accumulator.used
+    with pytest.raises(RecordTooLargeError, match="max_request_size"):
+        bench.put(b"x" * 1_910, partition=0)
+    assert bench.accumulator.used == used
+    with pytest.raises(RecordTooLargeError, match="buffer_memory"):
+        Bench(0, buffer_memory=500).put(b"x" * 500)
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "text"),
+    [
+        ({"value": "text"}, TypeError, r"value must be bytes, not str; encode it"),
+        ({"key": "text"}, TypeError, r"key must be bytes, not str"),
+        ({"value": 5}, TypeError, "value must be bytes-like or None, not int"),
+        ({"headers": {"a": b"b"}}, TypeError, "headers must be pairs"),
+        ({"headers": [("a", "b")]}, TypeError, "header value must be bytes, not str"),
+        ({"headers": [(b"a", b"b")]}, TypeError, "headers must be pairs"),
+        ({"timestamp": 1.5}, ConfigurationError, "timestamp must be milliseconds"),
+        ({"timestamp": -1}, ConfigurationError, "timestamp must be milliseconds"),
+        ({"timestamp": 2**63}, ConfigurationError, "timestamp must be milliseconds"),
+        ({"partition": -1}, ConfigurationError, "partition must be at least 0"),
+    ],
+)
+def test_what_is_no_record_leaves_nothing_behind(fields: dict[str, object], error: type[Exception], text: str) -> None:
+    bench = Bench(0)
+    with pytest.raises(error, match=text):
+        bench.put(**fields)  # type: ignore[arg-type]
+    assert bench.accumulator.used == 0
+    assert bench.accumulator.unsettled() == []
+
+
+def test_room_is_counted_to_the_byte() -> None:
+    bench = Bench(0, buffer_memory=1_000)
+    tickets = []
+    while (ticket := bench.accumulator.append("t", b"x" * 100, None, (), None, 0)) is not None:
+        tickets.append(ticket)
+    assert 500 < bench.accumulator.used <= 1_000
+    assert bench.accumulator.used == sum(batch.size for batch in bench.accumulator.unsettled())
+    while bench.accumulator.unsettled():
+        bench.accumulator.close_open()
+        for batch in bench.drain():
+            bench.accumulator.succeeded(batch, 0, None)
+    assert bench.accumulator.used == 0
+    assert bench.made_room > 0
+
+
+def test_who_waits_for_room_goes_first_and_ends_the_lingering() -> None:
+    bench = Bench(0)
+    bench.put(partition=0)
+    assert bench.accumulator.due_at(0, 0.0) == 1.0
+    bench.accumulator.crowded = True
+    assert bench.accumulator.due_at(0, 0.0) == 0.0
+    assert bench.accumulator.append("t", b"", None, (), None, 0) is None
+    assert bench.accumulator.append("t", b"", None, (), None, 0, admitted=True) is not None
+
+
+# --- partitions ------------------------------------------------------------------------------------------------------
+
+
+def test_keys_go_where_java_puts_them_and_explicit_partitions_are_honoured() -> None:
+    bench = Bench(0, 0, 0)
+    for number in range(20):
+        key = b"%d" % number
+        assert bench.put(key=key)[0].partition == partition_for_key(key, 3)
+        assert bench.put(key=key, partition=1)[0].partition == 1
+
+
+def test_without_a_key_a_partition_is_kept_until_its_batch_is_full() -> None:
+    bench = Bench(0, 0, 0)
+    runs: list[int] = []
+    for _ in range(60):
+        partition = bench.put(b"x" * 50)[0].partition
+        if not runs or runs[-1] != partition:
+            runs.append(partition)
+    assert 10 <= len(runs) <= 20
+    assert set(runs) == {0, 1, 2}
+
+
+def test_a_slow_trickle_changes_partitions_too_after_a_batch_size_of_bytes() -> None:
+    bench = Bench(0, 0)
+    seen = []
+    for _ in range(12):
+        batch, _, _ = bench.put(b"x" * 50)
+        seen.append(batch.partition)
+        bench.now += 1
+        bench.accumulator.succeeded(bench.drain()[0], 0, None)
+    assert seen[:4] == [seen[0]] * 4
+    assert set(seen) == {0, 1}
+
+
+def test_without_a_key_partitions_without_a_leader_are_left_out() -> None:
+    bench = Bench(None, 0, None)
+    assert {bench.put(b"x" * 300)[0].partition for _ in range(10)} == {1}
+
+
+def test_a_new_leader_takes_over_what_waits() -> None:
+    bench = Bench(0, None)
+    bench.fill(1, 0)
+    bench.fill(1, 1)
+    assert bench.accumulator.leaderless == {"t"}
+    bench.accumulator.update_topic("t", [2, 2, 2])
+    assert bench.accumulator.leaderless == set()
+    assert bench.drain(0) == []
+    assert len(bench.drain(2)) == 2
+    assert bench.put(partition=2)[0].partition == 2
+
+
+def test_a_topic_that_is_gone_takes_no_more_records() -> None:
+    bench = Bench(0)
+    bench.fill(1)
+    bench.accumulator.forget_topic("t")
+    assert bench.accumulator.append("t", b"", None, (), None, None) is None
+    assert bench.accumulator.leaderless == {"t"}
+    bench.accumulator.update_topic("t", [0])
+    assert len(bench.drain()) == 1
+
+
+# --- order and numbers -----------------------------------------------------------------------------------------------
+
+
+def test_batches_are_pipelined_with_numbers_one_after_the_other() -> None:
+    bench = Bench(0)
+    batches = bench.fill(4)
+    assert bench.drain() == [batches[0]]
+    assert bench.drain() == [], "the broker would take any number until it has the first"
+    bench.accumulator.succeeded(batches[0], 9, None)
+    assert [bench.drain() for _ in batches] == [[batches[1]], [batches[2]], [batches[3]], []]
+    assert [batch.sequence for batch in batches] == [0, 1, 2, 3]
+    batches.pop(0)
+    bench.accumulator.succeeded(batches[0], 10, None)
+    assert outcome((batches[0], 0, 3)).offset == 10
+
+
+def test_a_lost_connection_repeats_all_in_order_one_by_one_with_their_numbers() -> None:
+    bench = Bench(0)
+    bench.prove()
+    batches = bench.fill(4)
+    for _ in range(3):
+        bench.drain()
+    for batch in batches[:3]:
+        bench.accumulator.refused(batch, LOST, bench.now)
+    assert bench.accumulator.due_at(0, 0.0) == 0.1, "one backoff for what failed together"
+    bench.now = 0.1
+    for number, batch in enumerate(batches[:3]):
+        assert bench.drain() == [batch]
+        assert (batch.sequence, batch.identity) == (number + 1, Identity(1000, 0))
+        assert bench.drain() == ([batches[3]] if number == 2 else []), "new ones may follow the last repeated one"
+        bench.accumulator.succeeded(batch, number, None)
+    assert batches[3].sequence == 4
+
+
+def test_what_stands_behind_a_repeated_batch_keeps_its_number_when_refused() -> None:
+    bench = Bench(0)
+    bench.prove()
+    one, two = bench.fill(2)
+    bench.drain(), bench.drain()
+    bench.accumulator.refused(one, from_code(6), bench.now)
+    bench.accumulator.refused(two, OUT_OF_ORDER, bench.now)
+    bench.now = 0.1
+    assert bench.drain() == [one]
+    assert bench.drain() == []
+    bench.accumulator.succeeded(one, 0, None)
+    assert bench.drain() == [two]
+    assert (two.sequence, two.identity) == (2, Identity(1000, 0))
+
+
+def test_nothing_overtakes_what_is_in_flight_to_the_former_leader() -> None:
+    bench = Bench(0)
+    bench.prove()
+    one, two = bench.fill(2)
+    bench.drain()
+    bench.accumulator.update_topic("t", [1])
+    assert bench.drain(1) == []
+    bench.accumulator.refused(one, LOST, bench.now)
+    bench.now = 1
+    assert bench.drain(1) == [one]
+    assert bench.drain(1) == [two]
+
+
+@pytest.mark.parametrize("code", [45, 59])
+def test_the_first_one_out_of_order_means_that_the_broker_forgot_and_begins_a_new_epoch(code: int) -> None:
+    bench = Bench(0)
+    bench.prove()
+    two, three = bench.fill(2)
+    for batch in (two, three):
+        assert bench.drain() == [batch]
+    bench.accumulator.refused(two, from_code(code), bench.now)
+    bench.now = 1
+    assert bench.drain() == [two]
+    assert (two.sequence, two.identity) == (0, Identity(1000, 1))
+    bench.fill(1)
+    assert bench.drain() == [], "three is still in flight with the old epoch"
+    bench.accumulator.succeeded(two, 1, None)
+    bench.accumulator.refused(three, from_code(code), bench.now)
+    assert bench.drain() == [three]
+    assert (three.sequence, three.identity) == (1, Identity(1000, 1))
+
+
+def test_a_duplicate_is_a_success_without_an_offset() -> None:
+    bench = Bench(0)
+    ticket = bench.put(partition=0, timestamp=77)
+    bench.accumulator.close_open()
+    bench.drain()
+    bench.accumulator.refused(ticket[0], from_code(46), bench.now)
+    assert outcome(ticket) == RecordMetadata("t", 0, None, 77)
+    assert bench.accumulator.used == 0
+
+
+def test_a_fenced_producer_fails_its_batch_and_needs_a_new_id() -> None:
+    bench = Bench(0)
+    one, two = bench.fill(2)
+    bench.drain()
+    bench.accumulator.refused(one, from_code(47), bench.now)
+    assert isinstance(one.error, type(from_code(47)))
+    assert bench.accumulator.identity is None
+    assert bench.drain() == []
+    bench.accumulator.identity = Identity(2000, 0)
+    assert bench.drain() == [two]
+    assert (two.sequence, two.identity) == (0, Identity(2000, 0))
+
+
+def test_the_last_epoch_used_up_needs_a_new_id() -> None:
+    bench = Bench(0)
+    bench.accumulator.identity = Identity(1000, 32_767)
+    (batch,) = bench.fill(1)
+    bench.drain()
+    bench.accumulator.refused(batch, OUT_OF_ORDER, bench.now)
+    assert bench.accumulator.identity is None
+    bench.now = 1
+    assert bench.drain() == []
+    bench.accumulator.identity = Identity(2000, 0)
+    assert bench.drain() == [batch]
+    assert batch.identity == Identity(2000, 0)
+
+
+def test_without_idempotence_no_numbers_and_still_in_order() -> None:
+    bench = Bench(0, idempotent=False)
+    bench.accumulator.identity = None
+    one, two = bench.fill(2)
+    bench.drain()
+    bench.accumulator.refused(one, LOST, bench.now)
+    bench.now = 1
+    assert (bench.drain(), bench.drain()) == ([one], [two])
+    assert one.sequence is None
+
+
+# --- expiry ----------------------------------------------------------------------------------------------------------
+
+
+def test_batches_expire_in_order_and_what_was_never_sent_costs_no_epoch() -> None:
+    bench = Bench(0)
+    one, two = bench.fill(2)
+    bench.now = 1
+    (three,) = bench.fill(1)
+    bench.accumulator.refused(one, LOST, bench.now)  # not in flight: says nothing
+    assert bench.accumulator.next_deadline() == 60
+    assert bench.accumulator.expire(59.9) == 0
+    assert bench.accumulator.expire(60) == 2
+    assert isinstance(one.error, DeliveryTimeoutError)
+    assert isinstance(two.error, DeliveryTimeoutError)
+    assert bench.accumulator.next_deadline() == 61
+    assert bench.drain() == [three]
+    assert (three.sequence, three.identity) == (0, Identity(1000, 0))
+
+
+def test_a_batch_that_expires_in_flight_fails_at_once_and_keeps_its_place_until_its_answer() -> None:
+    bench = Bench(0)
+    (one,) = bench.fill(1)
+    bench.drain()
+    assert bench.accumulator.expire(60) == 1
+    assert one.settled
+    assert bench.accumulator.used > 0
+    assert bench.accumulator.next_deadline() == math.inf
+    bench.accumulator.succeeded(one, 0, None)
+    assert isinstance(one.error, DeliveryTimeoutError), "the verdict stays"
+    assert bench.accumulator.used == 0
+    (two,) = bench.fill(1)
+    assert bench.drain() == [two]
+    assert (two.sequence, two.identity) == (1, Identity(1000, 0)), "the broker has it: no gap"
+
+
+def test_after_a_batch_of_unknown_fate_the_partition_goes_on_in_a_new_epoch() -> None:
+    bench = Bench(0)
+    (one,) = bench.fill(1)
+    bench.drain()
+    bench.accumulator.refused(one, LOST, bench.now)
+    bench.now = 60
+    (two,) = bench.fill(1)
+    bench.accumulator.expire(60)
+    assert bench.drain() == [two]
+    assert (two.sequence, two.identity) == (0, Identity(1000, 1))
+
+
+def test_while_a_number_is_lost_the_batches_behind_it_find_out() -> None:
+    bench = Bench(0)
+    bench.prove()
+    (one,) = bench.fill(1)
+    bench.now = 30
+    two, three = bench.fill(2)
+    assert (bench.drain(), bench.drain()) == ([one], [two])
+    bench.accumulator.refused(one, LOST, bench.now)
+    bench.accumulator.refused(two, LOST, bench.now)
+    bench.now = 60
+    bench.accumulator.expire(60)
+    assert bench.drain() == [two]
+    assert two.sequence == 2, "it may be in the log: the same number again"
+    assert bench.drain() == [], "no new number yet"
+    bench.accumulator.succeeded(two, 1, None)
+    assert bench.drain() == [three]
+    assert (three.sequence, three.identity) == (3, Identity(1000, 0)), "two in the log: so is one"
+
+
+def test_while_a_number_is_lost_a_refusal_of_the_next_begins_a_new_epoch() -> None:
+    bench = Bench(0)
+    bench.prove()
+    (one,) = bench.fill(1)
+    bench.now = 30
+    two, three = bench.fill(2)
+    assert (bench.drain(), bench.drain()) == ([one], [two])
+    bench.accumulator.expire(60)
+    bench.now = 60
+    bench.accumulator.refused(one, LOST, bench.now)
+    assert bench.drain() == []
+    bench.accumulator.refused(two, OUT_OF_ORDER, bench.now)
+    bench.now = 61
+    assert bench.drain() == [two]
+    assert (two.sequence, two.identity) == (0, Identity(1000, 1))
+    bench.accumulator.succeeded(two, 0, None)
+    assert bench.drain() == [three]
+
+
+# --- too large for the broker ----------------------------------------------------------------------------------------
+
+
+def test_a_batch_too_large_for_the_broker_is_split_until_it_fits() -> None:
+    bench = Bench(0)
+    tickets = [bench.put(b"%d" % number, partition=0, timestamp=number) for number in range(5)]
+    bench.accumulator.close_open()
+    sent: list[tuple[int | None, list[bytes | None]]] = []
+    offset = 0
+    while bench.accumulator.unsettled():
+        (batch,) = bench.drain()
+        if batch.count > 2:
+            bench.accumulator.refused(batch, from_code(10), bench.now)
+            continue
+        found = [record.value for record in records(batch)]
+        sent.append((batch.sequence, found))
+        bench.accumulator.succeeded(batch, offset, None)
+        offset += len(found)
+    assert sent == [(0, [b"0", b"1"]), (2, [b"2"]), (3, [b"3", b"4"])]
+    assert [outcome(ticket).offset for ticket in tickets] == [0, 1, 2, 3, 4]
+    assert [outcome(ticket).timestamp for ticket in tickets] == [0, 1, 2, 3, 4]
+    assert bench.accumulator.used == 0
+
+
+def test_one_record_too_large_for_the_broker_fails() -> None:
+    bench = Bench(0)
+    ticket = bench.put(partition=0)
+    bench.accumulator.close_open()
+    bench.drain()
+    bench.accumulator.refused(ticket[0], from_code(10), bench.now)
+    with pytest.raises(RecordTooLargeError):
+        outcome(ticket)
+
+
+def test_abort_fails_everything_and_gives_all_room_back() -> None:
+    bench = Bench(0, None)
+    bench.fill(2, 0)
+    bench.drain()
+    tickets = [bench.put(partition=1), bench.put(partition=0)]
+    bench.accumulator.abort(RuntimeError("closed"))
+    assert bench.accumulator.used == 0
+    for ticket in tickets:
+        with pytest.raises(RuntimeError):
+            outcome(ticket)
+    assert bench.accumulator.counters.accepted == bench.accumulator.counters.failed == 4

@@ -1,0 +1,42 @@
+"""What a caller may give as the parts of a record. No I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .._wire import _format
+from ..errors import ConfigurationError
+
+#: Headers as they are given: pairs of a name and a value.
+HeaderPairs = Sequence[tuple[str, bytes | None]]
+
+
+def as_bytes(what: str, data: object) -> bytes:
+    """``data`` as bytes. Raises :exc:`TypeError` that says what to do for what is not bytes-like."""
+    if isinstance(data, str):
+        raise TypeError(f"{what} must be bytes, not str; encode it first: {what}={what}.encode()")
+    try:
+        return bytes(memoryview(data))  # type: ignore[arg-type]
+    except TypeError:
+        raise TypeError(f"{what} must be bytes-like or None, not {type(data).__name__}") from None
+
+
+def check_headers(headers: HeaderPairs) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
+    """Return the headers with their values as bytes, and the most that they take in a batch."""
+    checked = []
+    size = 0
+    for header in headers:
+        if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
+            raise TypeError(f"headers must be pairs of a name (str) and a value (bytes or None), not {header!r}")
+        name, value = header
+        value = None if value is None else as_bytes("header value", value)
+        size += _format.HEADER_OVERHEAD + len(name.encode()) + (0 if value is None else len(value))
+        checked.append((name, value))
+    return tuple(checked), size
+
+
+def check_timestamp(timestamp: object) -> int:
+    """``timestamp``, if it is one."""
+    if type(timestamp) is not int or not 0 <= timestamp <= _format.MAX_TIMESTAMP:
+        raise ConfigurationError(f"timestamp must be milliseconds since the epoch, at least 0, not {timestamp!r}")
+    return timestamp
