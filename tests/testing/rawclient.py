@@ -1,0 +1,140 @@
+"""A raw client: one connection, one request at a time or pipelined, in kafka-python's messages. Knows nothing of trikafka."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any
+
+import trio
+from kafka.protocol.consumer import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+    HeartbeatRequest,
+    JoinGroupRequest,
+    SyncGroupRequest,
+)
+
+from trikafka.testing import ScriptedCluster
+from trikafka.testing.messages import REQUESTS, RESPONSES, api_key, build
+
+
+class RawClient:
+    """Sends frames and reads answers. ``versions`` pins an API's version; else it is the highest that the cluster offers."""
+
+    def __init__(self, stream: trio.abc.Stream, client_id: str = "raw") -> None:
+        self.stream, self.client_id = stream, client_id
+        self.next_id = 1
+        self.buffer = b""
+
+    @classmethod
+    async def connect(cls, cluster: ScriptedCluster, node: int = 0, client_id: str = "raw") -> RawClient:
+        return cls(await cluster.dial(f"broker-{node}", 9092), client_id)
+
+    async def send(self, request: Any) -> tuple[int, Any]:
+        """Send a request that has its version; returns what :meth:`receive` needs."""
+        number, self.next_id = self.next_id, self.next_id + 1
+        request.with_header(number, self.client_id)
+        await self.stream.send_all(bytes(request.encode(header=True, framed=True)))
+        return number, RESPONSES[request.API_KEY][request.API_VERSION]
+
+    async def frame(self) -> bytes:
+        """The next frame without its length. EOF is an ``EOFError``."""
+        size = struct.unpack(">i", await self.exactly(4))[0]
+        return await self.exactly(size)
+
+    async def exactly(self, count: int) -> bytes:
+        while len(self.buffer) < count:
+            data = await self.stream.receive_some()
+            if not data:
+                raise EOFError
+            self.buffer += data
+        taken, self.buffer = self.buffer[:count], self.buffer[count:]
+        return taken
+
+    async def receive(self, expected: tuple[int, Any]) -> Any:
+        number, cls = expected
+        response = cls.decode(await self.frame(), header=True)
+        assert response.header.correlation_id == number
+        return response
+
+    async def call(self, api: str, version: int, /, **fields: Any) -> Any:
+        """One request from plain values, and its response."""
+        key = api_key(api)
+        return await self.receive(await self.send(build(REQUESTS[key], version, fields)))
+
+    async def closed(self) -> bool:
+        """Wait for the end; whether it came without a byte."""
+        return not await self.stream.receive_some()
+
+    # -- the conversations that take several requests -----------------------------------------------------------------
+
+    def join_request(self, group: str, member: str = "", version: int = 9, **fields: Any) -> Any:
+        metadata = bytes(ConsumerProtocolSubscription(version=1, topics=["t"], user_data=None).encode())
+        values = {
+            "group_id": group,
+            "session_timeout_ms": 10_000,
+            "rebalance_timeout_ms": 60_000,
+            "member_id": member,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocols": [{"name": "range", "metadata": metadata}],
+            "reason": None,
+        }
+        return build(JoinGroupRequest, version, values | fields)
+
+    async def join(self, group: str, member: str = "", **fields: Any) -> Any:
+        """Join, with the detour over MEMBER_ID_REQUIRED where the broker wants it."""
+        response = await self.receive(await self.send(self.join_request(group, member, **fields)))
+        if response.error_code == 79:
+            response = await self.receive(await self.send(self.join_request(group, response.member_id, **fields)))
+        return response
+
+    async def sync(self, group: str, joined: Any, assignments: dict[str, dict[str, list[int]]] | None = None) -> Any:
+        items = [
+            {
+                "member_id": member,
+                "assignment": bytes(
+                    ConsumerProtocolAssignment(version=0, assigned_partitions=_pairs(parts), user_data=None).encode()
+                ),
+            }
+            for member, parts in (assignments or {}).items()
+        ]
+        values = {
+            "group_id": group,
+            "generation_id": joined.generation_id,
+            "member_id": joined.member_id,
+            "group_instance_id": None,
+            "protocol_type": "consumer",
+            "protocol_name": joined.protocol_name,
+            "assignments": items,
+        }
+        return await self.receive(await self.send(build(SyncGroupRequest, 5, values)))
+
+    async def heartbeat(self, group: str, joined: Any) -> int:
+        values = {
+            "group_id": group,
+            "generation_id": joined.generation_id,
+            "member_id": joined.member_id,
+            "group_instance_id": None,
+        }
+        response = await self.receive(await self.send(build(HeartbeatRequest, 4, values)))
+        return int(response.error_code)
+
+
+def _pairs(parts: dict[str, list[int]]) -> list[Any]:
+    cls = ConsumerProtocolAssignment.TopicPartition
+    return [cls(version=0, topic=topic, partitions=numbers) for topic, numbers in parts.items()]
+
+
+def fetch_fields(topic: str, partition: int, offset: int, **fields: Any) -> dict[str, Any]:
+    part = {"partition": partition, "fetch_offset": offset, "partition_max_bytes": 1_000_000, "current_leader_epoch": -1}
+    part |= {name: fields.pop(name) for name in list(fields) if name in ("partition_max_bytes", "current_leader_epoch")}
+    item = {"topic": topic, "partitions": [part]} | {name: fields.pop(name) for name in ("topic_id",) if name in fields}
+    values = {"max_wait_ms": 0, "min_bytes": 1, "max_bytes": 50_000_000, "topics": [item], "session_id": 0, "session_epoch": -1}
+    return values | fields
+
+
+def produce_fields(topic: str, partition: int, records: bytes, **fields: Any) -> dict[str, Any]:
+    item = {"name": topic, "partition_data": [{"index": partition, "records": records}]}
+    item |= {name: fields.pop(name) for name in ("topic_id",) if name in fields}
+    return {"transactional_id": None, "acks": -1, "timeout_ms": 1000, "topic_data": [item]} | fields

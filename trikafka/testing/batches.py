@@ -1,0 +1,217 @@
+"""Record batches (format v2) as bytes: made, read and rewritten as a broker does it.
+
+Pure functions. Compression goes through cramjam, the records themselves through kafka-python's record classes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import cramjam
+from crc32c import crc32c
+from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
+
+from trikafka.types import Headers, Record, TimestampType
+
+#: What a test may append: a value, or ``(key, value[, timestamp in ms[, headers]])``.
+Appendable: TypeAlias = (
+    bytes
+    | tuple[bytes | None, bytes | None]
+    | tuple[bytes | None, bytes | None, int | None]
+    | tuple[bytes | None, bytes | None, int | None, Headers]
+    | None
+)
+
+HEADER_SIZE = 61
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CODECS = {"none": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
+_XERIAL = b"\x82SNAPPY\x00"
+
+
+class BadBatch(Exception):
+    """The bytes are not a whole, valid record batch. ``code`` is the error with which a broker answers."""
+
+    def __init__(self, code: int, reason: str) -> None:
+        self.code = code
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchInfo:
+    """What the header of a batch says."""
+
+    base_offset: int
+    size: int
+    leader_epoch: int
+    attributes: int
+    last_offset_delta: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    count: int
+
+    @property
+    def last_sequence(self) -> int:
+        """The sequence number of the last record; sequence numbers wrap to 0 after 2**31 - 1."""
+        return (self.base_sequence + self.last_offset_delta) % 2**31
+
+    @property
+    def transactional(self) -> bool:
+        """Whether the batch belongs to a transaction."""
+        return bool(self.attributes & 0x10)
+
+    @property
+    def control(self) -> bool:
+        """Whether the batch is a marker of a transaction's end and no data."""
+        return bool(self.attributes & 0x20)
+
+
+def split_batches(data: bytes) -> list[bytes]:
+    """Cut the ``records`` field of a request into its batches. Raises :exc:`BadBatch` unless they fill it exactly."""
+    batches, position = [], 0
+    while position < len(data):
+        if len(data) - position < HEADER_SIZE:
+            raise BadBatch(2, "a batch shorter than its header")
+        end = position + 12 + int(struct.unpack_from(">i", data, position + 8)[0])
+        if end < position + HEADER_SIZE or end > len(data):
+            raise BadBatch(2, "a batch whose length does not fit")
+        batches.append(bytes(data[position:end]))
+        position = end
+    return batches
+
+
+def inspect(batch: bytes, *, check: bool = True) -> BatchInfo:
+    """Read a batch's header. With ``check``, raises :exc:`BadBatch` for a wrong magic, CRC or count."""
+    base, length, leader_epoch, magic, crc, attributes, delta, _, latest, pid, epoch, sequence, count = _HEADER.unpack_from(batch)
+    if check and magic != 2:
+        raise BadBatch(43, f"record format {magic}")
+    if check and crc != crc32c(memoryview(batch)[21:]):
+        raise BadBatch(2, "the CRC is wrong")
+    if check and (count < 1 or delta != count - 1):
+        raise BadBatch(87, f"{count} records, but the last has the offset delta {delta}")
+    return BatchInfo(base, length + 12, leader_epoch, attributes, delta, latest, pid, epoch, sequence, count)
+
+
+def place(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
+    """The batch with its place in the log written in. The CRC does not cover these two fields."""
+    return struct.pack(">q", base_offset) + batch[8:12] + struct.pack(">i", leader_epoch) + batch[16:]
+
+
+def stamp(batch: bytes, timestamp: int) -> bytes:
+    """The batch with the broker's own time (``message.timestamp.type=LogAppendTime``) and a new CRC."""
+    fields = list(_HEADER.unpack_from(batch))
+    fields[5] |= 0x08
+    fields[8] = timestamp
+    return _sealed(fields, batch[HEADER_SIZE:])
+
+
+def encode_batch(
+    records: Iterable[Appendable],
+    *,
+    timestamp: int,
+    compression: str = "none",
+    producer: tuple[int, int, int] = (-1, -1, -1),
+    transactional: bool = False,
+) -> bytes:
+    """A batch with base offset 0. ``timestamp`` is for records without one; ``producer`` is (id, epoch, base sequence)."""
+    builder = DefaultRecordBatchBuilder(
+        magic=2,
+        compression_type=0,
+        is_transactional=transactional,
+        producer_id=producer[0],
+        producer_epoch=producer[1],
+        base_sequence=producer[2],
+        batch_size=2**31 - 1,
+    )
+    for index, record in enumerate(records):
+        key, value, when, headers = _normal(record)
+        builder.append(index, timestamp if when is None else when, key, value, list(headers))
+    batch = bytes(builder.build())
+    if compression == "none":
+        return batch
+    fields = list(_HEADER.unpack_from(batch))
+    fields[5] |= _CODECS[compression]
+    return _sealed(fields, _compress(_CODECS[compression], batch[HEADER_SIZE:]))
+
+
+def control_batch(producer_id: int, producer_epoch: int, *, commit: bool, timestamp: int) -> bytes:
+    """The marker that ends a transaction in a partition."""
+    key, value = struct.pack(">hh", 0, int(commit)), struct.pack(">hi", 0, 0)
+    batch = encode_batch([(key, value)], timestamp=timestamp, producer=(producer_id, producer_epoch, 0), transactional=True)
+    fields = list(_HEADER.unpack_from(batch))
+    fields[5] |= 0x20
+    fields[11] = -1
+    return _sealed(fields, batch[HEADER_SIZE:])
+
+
+def decode_batch(batch: bytes, topic: str, partition: int) -> list[Record]:
+    """The records of a batch; those of a control batch are none."""
+    info = inspect(batch, check=False)
+    if info.control:
+        return []
+    if codec := info.attributes & 0x07:
+        fields = list(_HEADER.unpack_from(batch))
+        fields[5] &= ~0x07
+        batch = _sealed(fields, _decompress(codec, batch[HEADER_SIZE:]))
+    return [
+        Record(
+            topic,
+            partition,
+            record.offset,
+            record.timestamp,
+            TimestampType(record.timestamp_type or 0),
+            record.key,
+            record.value,
+            tuple((name, value) for name, value in record.headers),
+        )
+        for record in DefaultRecordBatch(batch)
+    ]
+
+
+def _normal(record: Appendable) -> tuple[bytes | None, bytes | None, int | None, Sequence[tuple[str, bytes | None]]]:
+    if not isinstance(record, tuple):
+        return None, record, None, ()
+    key, value, *rest = record
+    when = rest[0] if rest else None
+    headers = rest[1] if len(rest) > 1 else ()
+    if not (when is None or isinstance(when, int)) or not isinstance(headers, tuple):
+        raise TypeError(f"a record is a value or (key, value[, timestamp in ms[, headers]]), not {record!r}")
+    return key, value, when, headers
+
+
+def _sealed(fields: list[int], body: bytes) -> bytes:
+    fields[1] = HEADER_SIZE - 12 + len(body)
+    data = bytearray(_HEADER.pack(*fields)) + body
+    struct.pack_into(">I", data, 17, crc32c(memoryview(data)[21:]))
+    return bytes(data)
+
+
+def _compress(codec: int, data: bytes) -> bytes:
+    if codec == 1:
+        return bytes(cramjam.gzip.compress(data))
+    if codec == 2:
+        return bytes(cramjam.snappy.compress_raw(data))
+    return bytes(cramjam.lz4.compress(data) if codec == 3 else cramjam.zstd.compress(data))
+
+
+def _decompress(codec: int, data: bytes) -> bytes:
+    if codec == 1:
+        return bytes(cramjam.gzip.decompress(data))
+    if codec == 2:
+        return _snappy(data)
+    return bytes(cramjam.lz4.decompress(data) if codec == 3 else cramjam.zstd.decompress(data))
+
+
+def _snappy(data: bytes) -> bytes:
+    if not data.startswith(_XERIAL):
+        return bytes(cramjam.snappy.decompress_raw(data))
+    parts, position = [], 16
+    while position < len(data):
+        size = struct.unpack_from(">i", data, position)[0]
+        parts.append(bytes(cramjam.snappy.decompress_raw(data[position + 4 : position + 4 + size])))
+        position += 4 + size
+    return b"".join(parts)

@@ -1,0 +1,376 @@
+"""The scripted cluster: what a test holds.
+
+Owns the nodes' life (up, frozen, down), the connections and the script. What is in the logs and groups is in ``state`` and
+``group``; how an API is answered stands in ``topics``, ``records`` and ``groups``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+
+import trio
+import trio.testing
+
+from trikafka.types import OffsetAndMetadata, Record
+
+from .batches import Appendable, decode_batch, encode_batch
+from .connection import Connection
+from .group import Group, Groups
+from .messages import Api, Versions, api_key, api_name
+from .script import Delay, Drop, Fail, Garbage, Handle, Handler, Predicate, Rule, Script, Seen, Verdict
+from .state import NodeState, Partition, State
+
+_EPOCH_MS = 1_700_000_000_000
+
+
+class ScriptedCluster:
+    """A small Kafka cluster in memory that does what Kafka does, until the script says otherwise.
+
+    Use it as an async context manager, and give :attr:`bootstrap_servers` and :meth:`dial` to the client::
+
+        async with ScriptedCluster(nodes=2, topics={"t": 3}) as cluster:
+            cluster.fail("Fetch", 6)
+            async with trikafka.open_consumer("t", bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as consumer:
+                ...
+
+    Nothing here does real I/O or looks at a real clock: with ``trio.testing.MockClock(autojump_threshold=0)`` a test with
+    minutes of waiting takes milliseconds, and its times are exact. An exception in a handler of the test ends the ``async with``
+    block with it. A request that no Kafka could read closes the connection and, if ``strict``, fails the block at its end.
+    """
+
+    def __init__(
+        self,
+        *,
+        nodes: int = 1,
+        topics: Mapping[str, int] | None = None,
+        api_versions: Mapping[Api, Versions | None] | None = None,
+        coordinator: int = 0,
+        auto_create_topics: bool = False,
+        initial_rebalance_delay: float = 0,
+        session_timeouts: tuple[float, float] = (6, 1800),
+        cluster_id: str = "scripted-cluster",
+        strict: bool = True,
+    ) -> None:
+        if nodes < 1:
+            raise ValueError("a cluster needs at least one node")
+        self._state = State(nodes, self.now_ms, cluster_id)
+        self._state.coordinator = coordinator
+        self._state.auto_create = auto_create_topics
+        self._groups = Groups(initial_rebalance_delay, *session_timeouts)
+        self._script = Script()
+        self._connections: list[Connection] = []
+        self._connections_made = 0
+        self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self._nursery: trio.Nursery | None = None
+        self._started = 0.0
+        self.strict = strict
+        #: What came in that was no request of Kafka's, in words.
+        self.malformed: list[str] = []
+        #: At most so many bytes at a time reach the client; ``None``: as they come.
+        self.chunk: int | None = None
+        #: New connections have no buffer: a send waits until the other side receives, and may be cut in the middle.
+        self.unbuffered = False
+        #: Seconds that a dial takes.
+        self.dial_delay: float = 0
+        #: Every dial: (time, node id or None, what came of it).
+        self.dials: list[tuple[float, int | None, str]] = []
+        for name, count in (topics or {}).items():
+            self._state.create_topic(name, count)
+        for api, versions in (api_versions or {}).items():
+            self.offer(api, versions)
+
+    async def __aenter__(self) -> ScriptedCluster:
+        self._started = trio.current_time()
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        self._nursery.start_soon(self._groups.watch)
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        assert self._nursery is not None
+        assert self._nursery_manager is not None
+        self._nursery.cancel_scope.cancel()
+        try:
+            # The body's exception is kept out of the nursery, so that it leaves the block as it is and in no group.
+            await self._nursery_manager.__aexit__(None, None, None)
+        except BaseExceptionGroup as group:
+            single: BaseException = group
+            while isinstance(single, BaseExceptionGroup) and len(single.exceptions) == 1:
+                single = single.exceptions[0]
+            raise single from None
+        finally:
+            self._nursery = None
+        if self.strict and self.malformed and error is None:
+            raise AssertionError("the cluster got what no Kafka understands: " + "; ".join(self.malformed))
+
+    # -- what a client needs -----------------------------------------------------------------------------------------
+
+    @property
+    def bootstrap_servers(self) -> str:
+        """The addresses of all nodes: ``"broker-0:9092,broker-1:9092"``."""
+        return ",".join(f"{node.host}:{node.port}" for node in self._state.nodes)
+
+    async def dial(self, host: str, port: int) -> trio.abc.Stream:
+        """Connect to a node. Raises :exc:`ConnectionRefusedError` if it is down and :exc:`OSError` if there is none."""
+        node = next((node for node in self._state.nodes if (node.host, node.port) == (host, port)), None)
+        await trio.lowlevel.checkpoint()
+        if self.dial_delay:
+            await trio.sleep(self.dial_delay)
+        now, node_id = trio.current_time(), node.node_id if node else None
+        if node is not None and node.state is NodeState.LOST:
+            self.dials.append((now, node_id, "lost"))
+            await trio.sleep_forever()
+        if self._nursery is None or node is None or node.state is NodeState.DOWN:
+            self.dials.append((now, node_id, "refused"))
+            if node is None:
+                raise OSError(f"there is no host {host}:{port}")
+            raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
+        self.dials.append((now, node_id, "connected"))
+        ours, theirs = trio.testing.lockstep_stream_pair() if self.unbuffered else trio.testing.memory_stream_pair()
+        self._connections_made += 1
+        connection = Connection(self._connections_made, node, ours, self._state, self._groups, self._script)
+        self._connections.append(connection)
+        self._nursery.start_soon(self._serve, connection)
+        return _ClientStream(self, theirs)
+
+    async def _serve(self, connection: Connection) -> None:
+        try:
+            await connection.run()
+        finally:
+            self.malformed += connection.malformed
+            self._connections.remove(connection)
+
+    # -- what was seen -----------------------------------------------------------------------------------------------
+
+    @property
+    def log(self) -> list[Seen]:
+        """Every request that arrived, in order."""
+        return self._script.log
+
+    def requests(self, api: Api | None = None, *, node: int | None = None, where: Predicate | None = None) -> list[Seen]:
+        """Those requests of the log that fit: by API (``"Fetch"`` or its number), node, and what they say."""
+        return self._script.requests(api, node, where)
+
+    async def seen(self, api: Api, count: int = 1, *, node: int | None = None, where: Predicate | None = None) -> Seen:
+        """Wait until ``count`` such requests have arrived since the cluster started, and return the last of these."""
+        while len(found := self._script.requests(api, node, where)) < count:
+            await self._script.arrived.wait()
+        return found[count - 1]
+
+    def connections(self, node: int | None = None) -> int:
+        """How many connections are open."""
+        return sum(node in (None, connection.node.node_id) for connection in self._connections)
+
+    def now_ms(self) -> int:
+        """The cluster's clock, for timestamps: ms since the epoch, a fixed start plus the time since the cluster started."""
+        return _EPOCH_MS + (round((trio.current_time() - self._started) * 1000) if self._nursery else 0)
+
+    # -- the script --------------------------------------------------------------------------------------------------
+
+    def fail(
+        self,
+        api: Api,
+        code: int,
+        times: int | None = 1,
+        *,
+        node: int | None = None,
+        where: Predicate | None = None,
+        topic: str | None = None,
+        partition: int | None = None,
+        after: bool = False,
+    ) -> Rule:
+        """Answer the next ``times`` requests (``None``: all) with an error code, where the API has its place for one.
+
+        ``topic`` (for calls on groups: the group id) and ``partition`` limit the code to these items; the rest is answered as
+        usual. ``after``: the request is carried out first, as when the broker fails between doing and answering.
+        """
+        return self._rule(api, Fail(code, topic, partition, after), times, node, where)
+
+    def delay(
+        self,
+        api: Api,
+        seconds: float,
+        times: int | None = None,
+        *,
+        node: int | None = None,
+        where: Predicate | None = None,
+        after: bool = False,
+    ) -> Rule:
+        """Let requests wait before they are carried out; with ``after`` between that and the answer. Delays add up."""
+        return self._rule(api, Delay(seconds, after), times, node, where)
+
+    def drop(
+        self, api: Api, times: int | None = 1, *, node: int | None = None, where: Predicate | None = None, after: bool = False
+    ) -> Rule:
+        """Close the connection instead of answering; with ``after`` the request is carried out first (a lost answer)."""
+        return self._rule(api, Drop(after), times, node, where)
+
+    def garbage(
+        self, api: Api, data: bytes, times: int | None = 1, *, node: int | None = None, where: Predicate | None = None
+    ) -> Rule:
+        """Send these bytes instead of an answer, as they are: no length is put before them."""
+        return self._rule(api, Garbage(data), times, node, where)
+
+    def on(
+        self, api: Api, handler: Handler, times: int | None = None, *, node: int | None = None, where: Predicate | None = None
+    ) -> Rule:
+        """Answer by ``async def handler(request, default) -> response | None``.
+
+        ``await default()`` carries the request out and returns the response that the cluster would give; :func:`respond` makes
+        one from plain values. ``None`` sends nothing; to keep the client waiting, do not return.
+        """
+        return self._rule(api, Handle(handler), times, node, where)
+
+    def _rule(self, api: Api, action: Verdict | Delay, times: int | None, node: int | None, where: Predicate | None) -> Rule:
+        return self._script.add(Rule(api_key(api), action, times, node, where))
+
+    def offer(self, api: Api, versions: Versions | None, *, node: int | None = None) -> None:
+        """Offer an API in these versions only (lowest, highest), on one node or all; ``None``: not at all."""
+        key = api_key(api)
+        for each in self._state.nodes:
+            if node not in (None, each.node_id):
+                continue
+            if versions is None:
+                each.versions.pop(key, None)
+            else:
+                each.versions[key] = versions
+
+    # -- the nodes' life ---------------------------------------------------------------------------------------------
+
+    def freeze(self, node: int) -> None:
+        """Let a node take connections and bytes but answer nothing, like a process that was stopped."""
+        self._set_state(node, NodeState.FROZEN)
+
+    def thaw(self, node: int) -> None:
+        """Let a frozen node go on; what it got meanwhile is answered now."""
+        self._set_state(node, NodeState.UP)
+
+    def stop(self, node: int, *, noticed: bool = True) -> None:
+        """Close a node's connections and refuse new ones. ``noticed``: the others' metadata shows that it is away."""
+        self._set_state(node, NodeState.DOWN)
+        self._state.nodes[node].listed = not noticed
+        self.disconnect(node)
+        self._state.changed.notify()
+
+    def lose(self, node: int) -> None:
+        """Let a node become unreachable: nothing it is sent is answered, and a new dial hangs."""
+        self._set_state(node, NodeState.LOST)
+
+    def start(self, node: int) -> None:
+        """Bring a node back that was stopped or lost."""
+        self._state.nodes[node].listed = True
+        self._set_state(node, NodeState.UP)
+
+    def disconnect(self, node: int | None = None) -> None:
+        """Close the connections of a node, or all; new ones are accepted."""
+        for connection in self._connections:
+            if node in (None, connection.node.node_id):
+                connection.close()
+
+    def move_leader(self, topic: str, partition: int, node: int | None) -> None:
+        """Let another node lead a partition, in the next leader epoch; ``None``: nobody."""
+        found = self.partition(topic, partition)
+        found.leader = node
+        found.leader_epoch += 1
+        self._state.changed.notify()
+
+    def move_coordinator(self, node: int, group: str | None = None) -> None:
+        """Let another node coordinate a group, or all. Those who wait in a rebalance get NOT_COORDINATOR."""
+        if group is None:
+            self._state.coordinator = node
+            self._state.coordinators.clear()
+        else:
+            self._state.coordinators[group] = node
+        for each in self._groups.by_id.values():
+            if group in (None, each.group_id):
+                each.refuse_all(16)
+
+    def _set_state(self, node: int, state: NodeState) -> None:
+        self._state.nodes[node].state = state
+        self._state.changed.notify()
+
+    # -- the data ----------------------------------------------------------------------------------------------------
+
+    def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
+        """Make a topic. Of its config, ``max.message.bytes`` and ``message.timestamp.type`` have an effect."""
+        self._state.create_topic(name, partitions, None, config)
+
+    def partition(self, topic: str, partition: int) -> Partition:
+        """What the cluster knows of a partition. Raises ``LookupError`` if there is none."""
+        found = self._state.topics[topic].partition(partition)
+        if found is None:
+            raise LookupError(f"{topic} has no partition {partition}")
+        return found
+
+    def append(self, topic: str, partition: int, records: Iterable[Appendable], *, compression: str = "none") -> int:
+        """Put records into a partition's log as one batch and return its first offset.
+
+        A record is a value, or ``(key, value[, timestamp in ms[, headers]])``; without a timestamp it gets the cluster's time.
+        """
+        data = encode_batch(records, timestamp=self.now_ms(), compression=compression)
+        return self.append_batch(topic, partition, data)
+
+    def append_batch(self, topic: str, partition: int, data: bytes, *, offset: int | None = None, count: int | None = None) -> int:
+        """Put one record batch into the log, its checks left out, and return its first offset.
+
+        Without ``offset`` it goes to the end and the offset is written into it; with one the bytes stay as they are, right or
+        wrong. ``count`` is how many offsets it takes, where its header does not say so.
+        """
+        log = self.partition(topic, partition)
+        base = log.end if offset is None else offset
+        log.append_raw(data, base, count, rewrite=offset is None)
+        self._state.changed.notify()
+        return base
+
+    def delete_records(self, topic: str, partition: int, before: int) -> None:
+        """Forget the records before an offset, as retention does: the earliest offset moves."""
+        self.partition(topic, partition).truncate_before(before)
+
+    def records(self, topic: str, partition: int) -> list[Record]:
+        """What is in a partition's log, decoded."""
+        log = self.partition(topic, partition)
+        return [
+            record for batch in log.batches for record in decode_batch(batch.data, topic, partition) if record.offset >= log.start
+        ]
+
+    def group(self, group: str) -> Group | None:
+        """A consumer group as the coordinator knows it: its state, generation and members."""
+        return self._groups.by_id.get(group)
+
+    def committed(self, group: str, partition: tuple[str, int]) -> OffsetAndMetadata | None:
+        """What a group has committed for a partition."""
+        known = self._groups.by_id.get(group)
+        found = known.offsets.get((partition[0], partition[1])) if known else None
+        if found is None:
+            return None
+        return OffsetAndMetadata(found.offset, found.leader_epoch if found.leader_epoch >= 0 else None, found.metadata or "")
+
+    def __repr__(self) -> str:
+        states = ", ".join(f"{node.host}: {node.state.value}" for node in self._state.nodes)
+        last = f", last {api_name(self.log[-1].api_key)}" if self.log else ""
+        return f"<ScriptedCluster {states}; {len(self.log)} requests{last}>"
+
+
+class _ClientStream(trio.abc.HalfCloseableStream):
+    """The client's end of a connection; gives what was received in pieces if the cluster says so."""
+
+    def __init__(self, cluster: ScriptedCluster, stream: trio.abc.HalfCloseableStream) -> None:
+        self._cluster, self._stream = cluster, stream
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        limits = [limit for limit in (max_bytes, self._cluster.chunk) if limit is not None]
+        return await self._stream.receive_some(min(limits, default=None))
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

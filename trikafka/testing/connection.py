@@ -1,0 +1,180 @@
+"""One connection of the scripted cluster, from the broker's side.
+
+A reader takes frames as they come and logs them; the answers are made one at a time and in order, as Kafka does it, however
+long one takes. Owns the stream; the rules come from the :class:`Script`, the answers from the handlers.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+from kafka.protocol.api_key import ApiKey
+
+from . import groups, records, topics
+from ._signal import Signal
+from .call import Answer, Call, HangUp
+from .group import Groups
+from .messages import Head, MalformedRequest, Message, api_name, decode_request, encode_response, read_head
+from .script import Drop, Fail, Garbage, Handle, Plan, Script, Seen
+from .state import Node, NodeState, State
+
+ANSWERS: Mapping[int, Answer] = {
+    ApiKey.ApiVersions: topics.api_versions,
+    ApiKey.Metadata: topics.metadata,
+    ApiKey.FindCoordinator: topics.find_coordinator,
+    ApiKey.CreateTopics: topics.create_topics,
+    ApiKey.DeleteTopics: topics.delete_topics,
+    ApiKey.CreatePartitions: topics.create_partitions,
+    ApiKey.Produce: records.produce,
+    ApiKey.InitProducerId: records.init_producer_id,
+    ApiKey.Fetch: records.fetch,
+    ApiKey.ListOffsets: records.list_offsets,
+    ApiKey.OffsetForLeaderEpoch: records.offset_for_leader_epoch,
+    ApiKey.JoinGroup: groups.join_group,
+    ApiKey.SyncGroup: groups.sync_group,
+    ApiKey.Heartbeat: groups.heartbeat,
+    ApiKey.LeaveGroup: groups.leave_group,
+    ApiKey.OffsetCommit: groups.offset_commit,
+    ApiKey.OffsetFetch: groups.offset_fetch,
+    ApiKey.ListGroups: groups.list_groups,
+    ApiKey.DescribeGroups: groups.describe_groups,
+    ApiKey.DeleteGroups: groups.delete_groups,
+}
+
+_MAX_FRAME = 104_857_600  # Kafka's socket.request.max.bytes
+
+
+class Connection:
+    """A client's connection to one node. :meth:`run` serves it until either side closes or :meth:`close` is called."""
+
+    def __init__(
+        self, number: int, node: Node, stream: trio.StapledStream[Any, Any], state: State, groups: Groups, script: Script
+    ) -> None:
+        self.number = number
+        self.node = node
+        self.malformed: list[str] = []
+        self._stream = stream
+        self._state, self._groups, self._script = state, groups, script
+        self._scope = trio.CancelScope()
+        self._waiting: deque[tuple[Seen, Head]] = deque()  # read, not yet answered; the client's own cap bounds it
+        self._arrived = Signal()
+        self._buffer = bytearray()
+
+    def close(self) -> None:
+        """Hang up at once, whatever is under way."""
+        self._scope.cancel()
+
+    async def run(self) -> None:
+        """Serve. The stream is closed when this returns."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._answer_all)
+                    await self._read_all()
+                    nursery.cancel_scope.cancel()
+        finally:
+            # No await here: a cancellation that comes now must not hide the exception of a test's handler.
+            for half in (self._stream.send_stream, self._stream.receive_stream):
+                half.close()
+
+    # -- reading -----------------------------------------------------------------------------------------------------
+
+    async def _read_all(self) -> None:
+        try:
+            while (frame := await self._read_frame()) is not None:
+                self._take(frame)
+        except MalformedRequest as error:
+            self.malformed.append(str(error))
+        except trio.BrokenResourceError:
+            pass
+
+    async def _read_frame(self) -> bytes | None:
+        size = await self._read_exactly(4)
+        if size is None:
+            return None
+        length = int(struct.unpack(">i", size)[0])
+        if not 0 <= length <= _MAX_FRAME:
+            raise MalformedRequest(f"a frame of {length} bytes")
+        return await self._read_exactly(length)
+
+    async def _read_exactly(self, count: int) -> bytes | None:
+        while len(self._buffer) < count:
+            data = await self._stream.receive_stream.receive_some()
+            if not data:
+                return None
+            self._buffer += data
+        taken = bytes(self._buffer[:count])
+        del self._buffer[:count]
+        return taken
+
+    def _take(self, frame: bytes) -> None:
+        head = read_head(frame)
+        offered = self.node.versions.get(head.api_key)
+        known = offered is not None and offered[0] <= head.version <= offered[1]
+        if not known and head.api_key != ApiKey.ApiVersions:
+            raise MalformedRequest(f"{api_name(head.api_key)} v{head.version} is not offered by node {self.node.node_id}")
+        request = decode_request(head, frame) if known else None
+        client_id = request.header.client_id if request is not None else None
+        seen = Seen(
+            trio.current_time(), self.node.node_id, self.number, head.api_key, api_name(head.api_key), head.version,
+            head.correlation_id, client_id, request,
+        )  # fmt: skip
+        self._waiting.append((seen, head))
+        self._script.record(seen)
+        self._arrived.notify()
+
+    # -- answering ---------------------------------------------------------------------------------------------------
+
+    async def _answer_all(self) -> None:
+        try:
+            while True:
+                while not self._waiting:
+                    await self._arrived.wait()
+                await self._thawed()
+                await self._answer(*self._waiting.popleft())
+        except (HangUp, trio.BrokenResourceError):
+            self.close()
+
+    async def _thawed(self) -> None:
+        while self.node.state is not NodeState.UP:
+            await self._state.changed.wait()
+
+    async def _answer(self, seen: Seen, head: Head) -> None:
+        plan = self._script.plan(seen)
+        if plan.before:
+            await trio.sleep(plan.before)
+        if isinstance(plan.verdict, Garbage):
+            await self._stream.send_stream.send_all(plan.verdict.data)
+            return
+        response = await self._respond(seen, head, plan)
+        if plan.after:
+            await trio.sleep(plan.after)
+        await self._thawed()
+        if response is not None:
+            frame = encode_response(response, head.version, head.correlation_id)
+            await self._stream.send_stream.send_all(frame)
+            seen.response = response
+        seen.answered_at = trio.current_time()
+
+    async def _respond(self, seen: Seen, head: Head, plan: Plan) -> Message | None:
+        call = Call(self._state, self._groups, self.node, seen.request, head.version, seen.client_id or "")
+
+        async def default() -> Message | None:
+            return await ANSWERS[head.api_key](call)
+
+        match plan.verdict:
+            case Handle(handler):
+                return await handler(seen.request, default)
+            case Drop(after):
+                if after:
+                    await default()
+                raise HangUp
+            case Fail(after=after):
+                if after:
+                    await default()
+                call.fail = plan.verdict
+        return await default()

@@ -1,0 +1,384 @@
+"""The classic group coordinator: one consumer group's members, generations and committed offsets.
+
+A state machine without I/O: every call changes the group at once, and a member that has to wait gets a :class:`Promise`. The
+only task is :meth:`Groups.watch`, which calls :meth:`Group.expire` when the next deadline has come.
+
+    state                  leaves it when
+    EMPTY                  a member joins                                  -> PREPARING
+    PREPARING              all members have joined, or the time is up      -> COMPLETING (EMPTY if nobody is left)
+    COMPLETING             the leader has synced                           -> STABLE
+                           a member comes, goes or changes                 -> PREPARING
+    STABLE                 a member comes, goes or changes, the leader joins again   -> PREPARING
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import NamedTuple
+
+import trio
+
+from ._signal import Promise, Signal
+
+
+class GroupState(Enum):
+    """The names are those that DescribeGroups and ListGroups show."""
+
+    EMPTY = "Empty"
+    PREPARING = "PreparingRebalance"
+    COMPLETING = "CompletingRebalance"
+    STABLE = "Stable"
+
+
+class Joined(NamedTuple):
+    """The answer to a JoinGroup request. ``members`` is for the leader: (member id, instance id, metadata)."""
+
+    error: int
+    member_id: str = ""
+    generation: int = -1
+    protocol: str = ""
+    leader: str = ""
+    members: tuple[tuple[str, str | None, bytes], ...] = ()
+    skip_assignment: bool = False
+
+
+class Synced(NamedTuple):
+    """The answer to a SyncGroup request."""
+
+    error: int
+    assignment: bytes = b""
+
+
+class CommittedOffset(NamedTuple):
+    """A committed position."""
+
+    offset: int
+    leader_epoch: int
+    metadata: str | None
+
+
+@dataclass(slots=True, eq=False)
+class Member:
+    """One member. ``deadline`` is when its session ends, unless it waits for an answer of ours."""
+
+    member_id: str
+    instance_id: str | None
+    client_id: str
+    session_timeout: float
+    rebalance_timeout: float
+    protocols: list[tuple[str, bytes]]
+    deadline: float = math.inf
+    assignment: bytes = b""
+    synced: bool = False
+    joining: Promise[Joined] | None = None
+    syncing: Promise[Synced] | None = None
+
+    @property
+    def waits(self) -> bool:
+        """Whether the member waits for an answer, so that its session cannot end."""
+        return self.joining is not None or self.syncing is not None
+
+    def metadata(self, protocol: str) -> bytes:
+        """What the member said about itself for one protocol."""
+        return dict(self.protocols).get(protocol, b"")
+
+    def touch(self) -> None:
+        """Start the session anew."""
+        self.deadline = trio.current_time() + self.session_timeout
+
+    def refuse(self, error: int) -> None:
+        """Answer what the member waits for with an error."""
+        if self.joining is not None:
+            self.joining.give(Joined(error, self.member_id))
+        if self.syncing is not None:
+            self.syncing.give(Synced(error))
+        self.joining = self.syncing = None
+
+
+@dataclass(slots=True, eq=False)
+class Group:
+    """One consumer group."""
+
+    group_id: str
+    initial_delay: float
+    changed: Signal
+    state: GroupState = GroupState.EMPTY
+    generation: int = 0
+    protocol_type: str = ""
+    protocol: str = ""
+    leader: str | None = None
+    members: dict[str, Member] = field(default_factory=dict)
+    pending: dict[str, float] = field(default_factory=dict)  # member ids given with MEMBER_ID_REQUIRED, until when
+    offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
+    deadline: float = math.inf  # of PREPARING and COMPLETING
+    delaying: bool = False  # the first rebalance waits for more members
+
+    # -- the calls of the members ------------------------------------------------------------------------------------
+
+    def check(self, member_id: str, instance_id: str | None, generation: int | None) -> int:
+        """The error for a member's call that does not fit the group, or 0."""
+        if instance_id is not None:
+            owner = self.static_member(instance_id)
+            if owner is None:
+                return 25
+            if owner.member_id != member_id:
+                return 82
+        if member_id not in self.members:
+            return 25
+        return 22 if generation is not None and generation != self.generation else 0
+
+    def static_member(self, instance_id: str) -> Member | None:
+        """The member that holds a group instance id."""
+        return next((member for member in self.members.values() if member.instance_id == instance_id), None)
+
+    def accepts(self, protocol_type: str, protocols: Sequence[tuple[str, bytes]], member_id: str) -> bool:
+        """Whether somebody with these protocols can be a member beside the others."""
+        if not protocol_type or not protocols:
+            return False
+        others = [member for member in self.members.values() if member.member_id != member_id]
+        if not others:
+            return True
+        common = {name for name, _ in protocols}
+        for member in others:
+            common &= {name for name, _ in member.protocols}
+        return protocol_type == self.protocol_type and bool(common)
+
+    def expect(self, member_id: str, session_timeout: float) -> None:
+        """Remember a member id that was given to somebody who is to join with it."""
+        self.pending[member_id] = trio.current_time() + session_timeout
+        self.changed.notify()
+
+    def join(self, member: Member, protocol_type: str) -> Promise[Joined]:
+        """A member joins, for the first time or again. ``member`` replaces what was known of it."""
+        promise: Promise[Joined] = Promise()
+        self.pending.pop(member.member_id, None)
+        known = self.members.get(member.member_id)
+        if known is not None and not self._rejoin_matters(known, member):
+            known.touch()
+            promise.give(self._joined(known))
+            self.changed.notify()
+            return promise
+        if known is not None:
+            member.assignment = known.assignment
+        member.joining = promise
+        self.members[member.member_id] = member
+        self.protocol_type = protocol_type
+        if self.state is GroupState.PREPARING:
+            self._complete_join_if_all()
+        else:
+            self._rebalance()
+        self.changed.notify()
+        return promise
+
+    def _rejoin_matters(self, known: Member, new: Member) -> bool:
+        if self.state is GroupState.COMPLETING:
+            return known.protocols != new.protocols  # else the answer was lost: the same again
+        if self.state is GroupState.STABLE:
+            return known.protocols != new.protocols or known.member_id == self.leader
+        return True
+
+    def replace(self, old: Member, new: Member, *, can_skip: bool) -> Promise[Joined]:
+        """A static member comes back under a new member id (KIP-345); a stable group need not rebalance for it."""
+        promise: Promise[Joined] = Promise()
+        old.refuse(82)
+        del self.members[old.member_id]
+        self.members[new.member_id] = new
+        new.assignment, new.synced = old.assignment, old.synced
+        led = old.member_id == self.leader
+        if led:
+            self.leader = new.member_id
+        if self.state is GroupState.STABLE and old.protocols == new.protocols:
+            new.touch()
+            answer = self._joined(new)
+            if led and can_skip:
+                answer = answer._replace(skip_assignment=True)
+            elif led:
+                answer = answer._replace(leader=old.member_id, members=())
+            promise.give(answer)
+        else:
+            new.joining = promise
+            if self.state is GroupState.PREPARING:
+                self._complete_join_if_all()
+            else:
+                self._rebalance()
+        self.changed.notify()
+        return promise
+
+    def sync(self, member_id: str, assignments: dict[str, bytes]) -> Promise[Synced]:
+        """A member asks for its part; the leader brings everybody's."""
+        promise: Promise[Synced] = Promise()
+        member = self.members[member_id]
+        if self.state is GroupState.COMPLETING:
+            member.synced = True
+            member.syncing = promise
+            if member_id == self.leader:
+                self._assign(assignments)
+        elif self.state is GroupState.STABLE:
+            member.touch()
+            promise.give(Synced(0, member.assignment))
+        else:
+            promise.give(Synced(27))
+        self.changed.notify()
+        return promise
+
+    def heartbeat(self, member_id: str) -> int:
+        """A member is alive; the answer tells it whether it has to join again."""
+        self.members[member_id].touch()
+        self.changed.notify()
+        return 27 if self.state is GroupState.PREPARING else 0
+
+    def remove(self, member_id: str) -> bool:
+        """A member leaves or is thrown out. False if there is none of that id."""
+        if self.pending.pop(member_id, None) is not None:
+            self._complete_join_if_all()
+            self.changed.notify()
+            return True
+        member = self.members.pop(member_id, None)
+        if member is None:
+            return False
+        member.refuse(25)
+        if member_id == self.leader:
+            self.leader = None
+        if self.state is GroupState.PREPARING:
+            self._complete_join_if_all()
+        elif self.state is not GroupState.EMPTY:
+            self._rebalance()
+        self.changed.notify()
+        return True
+
+    def refuse_all(self, error: int) -> None:
+        """Answer everybody who waits with an error: the coordinator has moved."""
+        for member in self.members.values():
+            if member.waits:
+                member.touch()
+            member.refuse(error)
+        self.changed.notify()
+
+    # -- time --------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_deadline(self) -> float:
+        """When something happens of itself."""
+        sessions = [member.deadline for member in self.members.values() if not member.waits]
+        return min([self.deadline, *sessions, *self.pending.values()])
+
+    def expire(self, now: float) -> None:
+        """Throw out whose time is up."""
+        for member_id in [member_id for member_id, until in self.pending.items() if until <= now]:
+            self.remove(member_id)
+        for member in list(self.members.values()):
+            if not member.waits and member.deadline <= now:
+                self.remove(member.member_id)
+        if self.deadline > now:
+            return
+        if self.state is GroupState.PREPARING:
+            self._complete_join()
+        elif self.state is GroupState.COMPLETING:
+            for member in list(self.members.values()):
+                if not member.synced:
+                    self.remove(member.member_id)
+
+    # -- the way from one generation to the next ---------------------------------------------------------------------
+
+    def _rebalance(self) -> None:
+        first = self.state is GroupState.EMPTY
+        for member in self.members.values():
+            if member.syncing is not None:
+                member.syncing.give(Synced(27))
+                member.syncing = None
+                member.touch()
+        self.state = GroupState.PREPARING
+        self.delaying = first and self.initial_delay > 0
+        wait = self.initial_delay if first else max((member.rebalance_timeout for member in self.members.values()), default=0)
+        self.deadline = trio.current_time() + wait
+        if not self.delaying:
+            self._complete_join_if_all()
+
+    def _complete_join_if_all(self) -> None:
+        everybody = all(member.joining is not None for member in self.members.values()) and not self.pending
+        if self.state is GroupState.PREPARING and everybody and not self.delaying:
+            self._complete_join()
+
+    def _complete_join(self) -> None:
+        self.delaying = False
+        for member in list(self.members.values()):
+            if member.joining is None and member.instance_id is None:
+                del self.members[member.member_id]
+                if member.member_id == self.leader:
+                    self.leader = None
+        joined = [member for member in self.members.values() if member.joining is not None]
+        now = trio.current_time()
+        if self.members and not joined:  # static members only, and all of them away
+            self.deadline = now + max(member.rebalance_timeout for member in self.members.values())
+            return
+        self.generation += 1
+        if not self.members:
+            self.state, self.protocol, self.leader, self.deadline = GroupState.EMPTY, "", None, math.inf
+            return
+        self.state = GroupState.COMPLETING
+        self.deadline = now + max(member.rebalance_timeout for member in self.members.values())
+        if self.leader is None or self.members[self.leader] not in joined:
+            self.leader = joined[0].member_id
+        self.protocol = self._vote()
+        for member in self.members.values():
+            member.synced = False
+        for member in joined:
+            assert member.joining is not None
+            member.joining.give(self._joined(member))
+            member.joining = None
+            member.touch()
+
+    def _vote(self) -> str:
+        members = list(self.members.values())
+        common = set.intersection(*({name for name, _ in member.protocols} for member in members))
+        votes = [next(name for name, _ in member.protocols if name in common) for member in members]
+        return max(votes, key=votes.count)
+
+    def _joined(self, member: Member) -> Joined:
+        leads = member.member_id == self.leader
+        everybody = tuple((other.member_id, other.instance_id, other.metadata(self.protocol)) for other in self.members.values())
+        return Joined(0, member.member_id, self.generation, self.protocol, self.leader or "", everybody if leads else ())
+
+    def _assign(self, assignments: dict[str, bytes]) -> None:
+        self.state, self.deadline = GroupState.STABLE, math.inf
+        for member in self.members.values():
+            member.assignment = assignments.get(member.member_id, b"")
+            if member.syncing is not None:
+                member.syncing.give(Synced(0, member.assignment))
+                member.syncing = None
+                member.touch()
+
+
+class Groups:
+    """All groups of a cluster."""
+
+    def __init__(self, initial_delay: float, min_session_timeout: float, max_session_timeout: float) -> None:
+        self.initial_delay = initial_delay
+        self.min_session_timeout = min_session_timeout
+        self.max_session_timeout = max_session_timeout
+        self.by_id: dict[str, Group] = {}
+        self.changed = Signal()
+        self._members_made = 0
+
+    def get_or_make(self, group_id: str) -> Group:
+        """The group of that id, made if there is none."""
+        if group_id not in self.by_id:
+            self.by_id[group_id] = Group(group_id, self.initial_delay, self.changed)
+        return self.by_id[group_id]
+
+    def new_member_id(self, prefix: str) -> str:
+        """A member id that has not been given before; the same ones in the same order in every run."""
+        self._members_made += 1
+        return f"{prefix}-{self._members_made:04d}"
+
+    async def watch(self) -> None:
+        """Throw out those whose time is up, for ever."""
+        while True:
+            deadline = min((group.next_deadline for group in self.by_id.values()), default=math.inf)
+            with trio.move_on_at(deadline):
+                await self.changed.wait()
+            for group in list(self.by_id.values()):
+                group.expire(trio.current_time())

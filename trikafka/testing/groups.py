@@ -1,0 +1,293 @@
+"""JoinGroup, SyncGroup, Heartbeat, LeaveGroup, OffsetCommit, OffsetFetch and the group calls of an admin: one handler an API."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .call import Call
+from .group import CommittedOffset, Group, GroupState, Joined, Member
+from .messages import Message
+
+
+def _refusal(call: Call, group_id: str) -> int:
+    """The error that a call on a group gets before anybody looks into the group, or 0."""
+    if code := call.error(group_id):
+        return code
+    if not group_id:
+        return 24
+    return 0 if call.state.coordinator_of(group_id) is call.node else 16
+
+
+def _checked(call: Call, member_id: str, instance_id: str | None, generation: int | None) -> tuple[Group | None, int]:
+    """The group of a member's call, and the error if the call does not fit."""
+    if code := _refusal(call, call.request.group_id):
+        return None, code
+    group = call.groups.by_id.get(call.request.group_id)
+    if group is None:
+        return None, 25
+    return group, group.check(member_id, instance_id, generation)
+
+
+async def join_group(call: Call) -> Message:
+    """Join, once the whole group has."""
+    joined = await _join(call)
+    group = call.groups.by_id.get(call.request.group_id)
+    # v0 to v6 cannot say null
+    protocol = joined.protocol if joined.protocol or call.version < 7 else None
+    return call.respond(
+        error_code=joined.error,
+        generation_id=joined.generation,
+        protocol_type=group.protocol_type if group and not joined.error else None,
+        protocol_name=protocol,
+        leader=joined.leader,
+        skip_assignment=joined.skip_assignment,
+        member_id=joined.member_id,
+        members=[{"member_id": m, "group_instance_id": i, "metadata": data} for m, i, data in joined.members],
+    )
+
+
+async def _join(call: Call) -> Joined:
+    request, groups = call.request, call.groups
+    session = request.session_timeout_ms / 1000
+    if code := _refusal(call, request.group_id):
+        return Joined(code, request.member_id)
+    if not groups.min_session_timeout <= session <= groups.max_session_timeout:
+        return Joined(26, request.member_id)
+    known = groups.by_id.get(request.group_id)
+    if request.member_id and (known is None or (request.member_id not in known.members and request.member_id not in known.pending)):
+        return Joined(25, request.member_id)
+    group = groups.get_or_make(request.group_id)
+    protocols = [(item.name, bytes(item.metadata)) for item in request.protocols]
+    if not group.accepts(request.protocol_type, protocols, request.member_id):
+        return Joined(23, request.member_id)
+    instance = request.group_instance_id
+    holder = group.static_member(instance) if instance is not None else None
+    if request.member_id and holder is not None and holder.member_id != request.member_id:
+        return Joined(82, request.member_id)
+    member_id = request.member_id or groups.new_member_id(instance or call.client_id)
+    if not request.member_id and instance is None and call.version >= 4:
+        group.expect(member_id, session)
+        return Joined(79, member_id)
+    rebalance = request.rebalance_timeout_ms / 1000 if call.version >= 1 else session
+    member = Member(member_id, instance, call.client_id, session, rebalance, protocols)
+    if holder is not None and not request.member_id:
+        return await group.replace(holder, member, can_skip=call.version >= 9).wait()
+    return await group.join(member, request.protocol_type).wait()
+
+
+async def sync_group(call: Call) -> Message:
+    """Get this member's part, once the leader has brought everybody's."""
+    request = call.request
+    group, code = _checked(call, request.member_id, request.group_instance_id, request.generation_id)
+    if group is not None and not code:
+        wrong_type = request.protocol_type is not None and request.protocol_type != group.protocol_type
+        wrong_name = request.protocol_name is not None and request.protocol_name != group.protocol
+        if wrong_type or wrong_name:
+            code = 23
+    if group is None or code:
+        return call.respond(error_code=code, assignment=b"")
+    assignments = {item.member_id: bytes(item.assignment) for item in request.assignments}
+    synced = await group.sync(request.member_id, assignments).wait()
+    named = {} if synced.error else {"protocol_type": group.protocol_type, "protocol_name": group.protocol}
+    return call.respond(error_code=synced.error, assignment=synced.assignment, **named)
+
+
+async def heartbeat(call: Call) -> Message:
+    """Tell the group that a member is alive."""
+    request = call.request
+    group, code = _checked(call, request.member_id, request.group_instance_id, request.generation_id)
+    if group is not None and not code:
+        code = group.heartbeat(request.member_id)
+    return call.respond(error_code=code)
+
+
+async def leave_group(call: Call) -> Message:
+    """Take members out of the group."""
+    request = call.request
+    if call.version < 3:
+        group, code = _checked(call, request.member_id, None, None)
+        if group is not None and code == 25:
+            code = 0 if request.member_id in group.pending else 25
+        if group is not None and not code:
+            group.remove(request.member_id)
+        return call.respond(error_code=code)
+    if code := _refusal(call, request.group_id):
+        return call.respond(error_code=code, members=[])
+    group = call.groups.by_id.get(request.group_id)
+    members = []
+    for item in request.members:
+        code = 25 if group is None else _leave_one(group, item.member_id, item.group_instance_id)
+        members.append({"member_id": item.member_id, "group_instance_id": item.group_instance_id, "error_code": code})
+    return call.respond(error_code=0, members=members)
+
+
+def _leave_one(group: Group, member_id: str, instance_id: str | None) -> int:
+    if instance_id is not None:
+        holder = group.static_member(instance_id)
+        if holder is None:
+            return 25
+        if member_id and holder.member_id != member_id:
+            return 82
+        member_id = holder.member_id
+    return 0 if group.remove(member_id) else 25
+
+
+async def offset_commit(call: Call) -> Message:
+    """Store positions, if the member is one and in this generation."""
+    request = call.request
+    code = _commit_refusal(call)
+    topics = []
+    for item in request.topics:
+        topic, missing = call.state.find_topic(item.name, item.topic_id)
+        parts = []
+        for part in item.partitions:
+            label = topic.name if topic else item.name
+            error = call.error(label, part.partition_index) or code or missing
+            if not error and (topic is None or topic.partition(part.partition_index) is None):
+                error = 3
+            if not error and len(part.committed_metadata or "") > 4096:
+                error = 12
+            if not error:
+                committed = CommittedOffset(part.committed_offset, part.committed_leader_epoch, part.committed_metadata)
+                call.groups.get_or_make(request.group_id).offsets[label, part.partition_index] = committed
+            parts.append({"partition_index": part.partition_index, "error_code": error})
+        topics.append({"name": item.name, "topic_id": item.topic_id, "partitions": parts})
+    return call.respond(topics=topics)
+
+
+def _commit_refusal(call: Call) -> int:
+    request = call.request
+    if not request.group_id:
+        return 24
+    if call.state.coordinator_of(request.group_id) is not call.node:
+        return 16
+    generation = request.generation_id_or_member_epoch
+    group = call.groups.by_id.get(request.group_id)
+    if group is None or not group.members:
+        # somebody who manages no group may commit into an empty one
+        return 0 if generation < 0 else 22 if group is None else 25
+    code = group.check(request.member_id, request.group_instance_id, generation)
+    if code:
+        return code
+    if group.state is GroupState.COMPLETING:
+        return 27
+    group.members[request.member_id].touch()
+    return 0
+
+
+async def offset_fetch(call: Call) -> Message:
+    """Committed positions; -1 for none."""
+    request = call.request
+    if call.version < 8:
+        code = _refusal(call, request.group_id)
+        return call.respond(error_code=code, topics=_fetch_topics(call, request.group_id, request.topics, code))
+    groups = []
+    for item in request.groups:
+        code = _refusal(call, item.group_id)
+        topics = [] if code else _fetch_topics(call, item.group_id, item.topics, 0)
+        groups.append({"group_id": item.group_id, "topics": topics, "error_code": code})
+    return call.respond(groups=groups)
+
+
+def _fetch_topics(call: Call, group_id: str, topics: Any, code: int) -> list[dict[str, Any]]:
+    group = call.groups.by_id.get(group_id)
+    offsets = group.offsets if group else {}
+    asked: list[tuple[str | None, Any, list[int]]]
+    if topics is None:
+        names = dict.fromkeys(name for name, _ in offsets)
+        asked = [(name, None, [index for topic, index in offsets if topic == name]) for name in names]
+    else:
+        asked = [(item.name, item.topic_id if call.version >= 10 else None, item.partition_indexes) for item in topics]
+    answers = []
+    for name, topic_id, indexes in asked:
+        topic, missing = call.state.find_topic(name, topic_id)
+        label = topic.name if topic else name or ""
+        parts = []
+        for index in indexes:
+            found = offsets.get((label, index), CommittedOffset(-1, -1, ""))
+            # an unknown name is no error here; an unknown id is
+            error = call.error(label, index) or code or (missing if missing == 100 else 0)
+            if error:
+                found = CommittedOffset(-1, -1, "")
+            parts.append(
+                {
+                    "partition_index": index,
+                    "committed_offset": found.offset,
+                    "committed_leader_epoch": found.leader_epoch,
+                    "metadata": found.metadata,
+                    "error_code": error,
+                }
+            )
+        answers.append({"name": label, "topic_id": topic.topic_id if topic else topic_id, "partitions": parts})
+    return answers
+
+
+async def list_groups(call: Call) -> Message:
+    """The groups that this node coordinates."""
+    if code := call.error():
+        return call.respond(error_code=code, groups=[])
+    states = {name.lower() for name in call.request.states_filter or ()}
+    types = {name.lower() for name in call.request.types_filter or ()}
+    groups = [
+        {
+            "group_id": group.group_id,
+            "protocol_type": group.protocol_type,
+            "group_state": group.state.value,
+            "group_type": "classic",
+        }
+        for group in call.groups.by_id.values()
+        if call.state.coordinator_of(group.group_id) is call.node
+        and (not states or group.state.value.lower() in states)
+        and (not types or "classic" in types)
+    ]
+    return call.respond(error_code=0, groups=groups)
+
+
+async def describe_groups(call: Call) -> Message:
+    """The state and the members of groups."""
+    return call.respond(groups=[_describe(call, group_id) for group_id in call.request.groups])
+
+
+def _describe(call: Call, group_id: str) -> dict[str, Any]:
+    empty = {"group_id": group_id, "protocol_type": "", "protocol_data": "", "members": []}
+    if code := _refusal(call, group_id):
+        return empty | {"error_code": code, "group_state": ""}
+    group = call.groups.by_id.get(group_id)
+    if group is None:
+        return empty | {"error_code": 69 if call.version >= 6 else 0, "group_state": "Dead"}
+    shown = group.state is GroupState.STABLE
+    members = [
+        {
+            "member_id": member.member_id,
+            "group_instance_id": member.instance_id,
+            "client_id": member.client_id,
+            "client_host": "/127.0.0.1",
+            "member_metadata": member.metadata(group.protocol) if shown else b"",
+            "member_assignment": member.assignment if shown else b"",
+        }
+        for member in group.members.values()
+    ]
+    return {
+        "error_code": 0,
+        "group_id": group_id,
+        "group_state": group.state.value,
+        "protocol_type": group.protocol_type,
+        "protocol_data": group.protocol if shown else "",
+        "members": members,
+    }
+
+
+async def delete_groups(call: Call) -> Message:
+    """Delete groups that have no members."""
+    results = []
+    for group_id in call.request.groups_names:
+        code = _refusal(call, group_id)
+        group = call.groups.by_id.get(group_id)
+        if not code and group is None:
+            code = 69
+        elif not code and group is not None and group.state is not GroupState.EMPTY:
+            code = 68
+        if not code:
+            del call.groups.by_id[group_id]
+        results.append({"group_id": group_id, "error_code": code})
+    return call.respond(results=results)

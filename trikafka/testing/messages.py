@@ -1,0 +1,131 @@
+"""Kafka's frames and messages on the broker's side, over kafka-python's message classes.
+
+Owns which APIs the scripted cluster speaks and in which versions, and the step between bytes and messages. It knows nothing of
+what the messages mean. Nothing here comes from trikafka's own wire code: the scripted cluster is to be an independent judge.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol.api_key import ApiKey
+
+#: A kafka-python message or a part of one. They are generated from JSON schemas and have no static types.
+Message: TypeAlias = Any
+
+#: An API by its name in the protocol ("Fetch") or its number. ``ApiKey`` members are numbers, too.
+Api: TypeAlias = str | int
+
+Versions: TypeAlias = tuple[int, int]
+
+_MODULES = (consumer, producer, metadata, admin)
+_CLASSES = {name: getattr(module, name) for module in _MODULES for name in module.__all__}
+REQUESTS: dict[int, Any] = {cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Request")}
+RESPONSES: dict[int, Any] = {cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Response")}
+
+#: What a Kafka 4 broker offers, as far as the scripted cluster can answer it.
+KAFKA_4: Mapping[int, Versions] = {
+    ApiKey.Produce: (3, 13),
+    ApiKey.Fetch: (4, 18),
+    ApiKey.ListOffsets: (1, 11),
+    ApiKey.Metadata: (0, 13),
+    ApiKey.OffsetCommit: (2, 10),
+    ApiKey.OffsetFetch: (1, 10),
+    ApiKey.FindCoordinator: (0, 6),
+    ApiKey.JoinGroup: (0, 9),
+    ApiKey.Heartbeat: (0, 4),
+    ApiKey.LeaveGroup: (0, 5),
+    ApiKey.SyncGroup: (0, 5),
+    ApiKey.DescribeGroups: (0, 6),
+    ApiKey.ListGroups: (0, 5),
+    ApiKey.ApiVersions: (0, 4),
+    ApiKey.CreateTopics: (2, 7),
+    ApiKey.DeleteTopics: (1, 6),
+    ApiKey.InitProducerId: (0, 5),
+    ApiKey.OffsetForLeaderEpoch: (2, 4),
+    ApiKey.CreatePartitions: (0, 3),
+    ApiKey.DeleteGroups: (0, 2),
+}
+
+
+def api_key(api: Api) -> int:
+    """The number of an API. Raises ``ValueError`` for a name that Kafka does not have."""
+    if isinstance(api, int):
+        return int(api)
+    try:
+        return int(ApiKey[api])
+    except KeyError:
+        raise ValueError(f"no Kafka API is called {api!r}; the names are those of kafka.protocol.api_key.ApiKey") from None
+
+
+def api_name(key: int) -> str:
+    """The name of an API, such as ``"Fetch"``; the number in text where there is none."""
+    try:
+        return str(ApiKey(key).name)
+    except ValueError:
+        return f"api-{key}"
+
+
+class Head(NamedTuple):
+    """The start of a request's header, which has the same form in all versions."""
+
+    api_key: int
+    version: int
+    correlation_id: int
+
+
+class MalformedRequest(Exception):
+    """The bytes are not a request of the API and version that their header names."""
+
+
+def read_head(frame: bytes) -> Head:
+    """Read the fixed part of a request header. Raises :exc:`MalformedRequest` if the frame is too short for one."""
+    if len(frame) < 8:
+        raise MalformedRequest(f"a request header needs at least 8 bytes, not {len(frame)}")
+    return Head(*struct.unpack_from(">hhi", frame))
+
+
+def decode_request(head: Head, frame: bytes) -> Message:
+    """Decode a whole request. Raises :exc:`MalformedRequest` unless exactly these bytes make one up."""
+    what = f"{api_name(head.api_key)} v{head.version}"
+    try:
+        request = REQUESTS[head.api_key].decode(frame, version=head.version, header=True)
+        canonical = bytes(request.encode(header=True))
+    except Exception as error:
+        raise MalformedRequest(f"{what} cannot be decoded: {error!r}") from error
+    if len(canonical) != len(frame):
+        raise MalformedRequest(f"{what} takes {len(canonical)} bytes, but the frame has {len(frame)}")
+    return request
+
+
+def encode_response(response: Message, version: int, correlation_id: int) -> bytes:
+    """One frame, length included. ``version`` applies where the message does not say its own."""
+    if response.API_VERSION is None:
+        response.API_VERSION = version
+    response.with_header(correlation_id)
+    return bytes(response.encode(header=True, framed=True))
+
+
+def build(cls: Any, version: int, values: Mapping[str, Any]) -> Message:
+    """A message from plain dicts and lists. Fields that ``version`` does not have are left out; unknown ones are an error."""
+    built: dict[str, Any] = {}
+    for name, value in values.items():
+        field = cls.fields.get(name)
+        if field is None:
+            raise ValueError(f"{cls.__name__} has no field {name!r}; it has {', '.join(cls.fields)}")
+        if not field.for_version_q(version):
+            continue
+        if field.is_struct_array() and value is not None:
+            value = [item if not isinstance(item, Mapping) else build(field.data_class, version, item) for item in value]
+        elif field.is_struct() and isinstance(value, Mapping):
+            value = build(field.data_class, version, value)
+        built[name] = value
+    return cls(version=version, **built)
+
+
+def respond(request: Message, **values: Any) -> Message:
+    """The response to ``request``, in its version, from plain values. For handlers of :meth:`ScriptedCluster.on`, too."""
+    return build(RESPONSES[request.API_KEY], request.API_VERSION, values)

@@ -1,0 +1,162 @@
+"""What was seen and what is to go wrong: the log of requests and the rules of a test.
+
+Owns the list of :class:`Seen` and the rules. The connections ask :meth:`Script.plan` once a request; nothing else takes rules.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from ._signal import Signal
+from .messages import Api, Message, api_key
+
+Default: TypeAlias = Callable[[], Awaitable[Message | None]]
+Handler: TypeAlias = Callable[[Message, Default], Awaitable[Message | None]]
+Predicate: TypeAlias = Callable[[Message], bool]
+
+
+@dataclass(slots=True)
+class Seen:
+    """One request as it arrived. ``answered_at`` and ``response`` are filled in when an answer has been sent."""
+
+    time: float
+    node_id: int
+    connection: int
+    api_key: int
+    api_name: str
+    version: int
+    correlation_id: int
+    client_id: str | None
+    request: Message
+    answered_at: float | None = None
+    response: Message | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Answer with an error code, everywhere or only for one topic or partition."""
+
+    code: int
+    topic: str | None = None
+    partition: int | None = None
+    after: bool = False
+
+    def concerns(self, topic: str | None, partition: int | None) -> bool:
+        """Whether this item of the response is to carry the code."""
+        return self.topic in (None, topic) and self.partition in (None, partition)
+
+
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """Wait before the request is carried out, or between that and the answer."""
+
+    seconds: float
+    after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Drop:
+    """Close the connection instead of answering."""
+
+    after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Garbage:
+    """Send these bytes instead of an answer."""
+
+    data: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    """Let the test answer."""
+
+    handler: Handler
+
+
+Verdict: TypeAlias = Fail | Drop | Garbage | Handle
+
+
+@dataclass(slots=True, eq=False)
+class Rule:
+    """One line of the script. ``used`` counts how often it was applied; :meth:`remove` ends it."""
+
+    api: int
+    action: Verdict | Delay
+    times: int | None = 1
+    node: int | None = None
+    where: Predicate | None = None
+    used: int = 0
+
+    def remove(self) -> None:
+        """Apply this rule no more."""
+        self.times = self.used
+
+    @property
+    def spent(self) -> bool:
+        """Whether the rule has been applied as often as it may be."""
+        return self.times is not None and self.used >= self.times
+
+    def matches(self, seen: Seen) -> bool:
+        """Whether the rule is to be applied to this request."""
+        if self.spent or self.api != seen.api_key or self.node not in (None, seen.node_id):
+            return False
+        return self.where is None or (seen.request is not None and self.where(seen.request))
+
+
+@dataclass(slots=True)
+class Plan:
+    """What is to happen to one request: the delays add up, the first verdict counts."""
+
+    before: float = 0
+    after: float = 0
+    verdict: Verdict | None = None
+
+
+class Script:
+    """The log and the rules of one cluster."""
+
+    def __init__(self) -> None:
+        self.log: list[Seen] = []
+        self.arrived = Signal()
+        self._rules: list[Rule] = []
+
+    def add(self, rule: Rule) -> Rule:
+        """Put a rule after those that are there."""
+        self._rules.append(rule)
+        return rule
+
+    def record(self, seen: Seen) -> None:
+        """Note that a request has arrived."""
+        self.log.append(seen)
+        self.arrived.notify()
+
+    def requests(self, api: Api | None, node: int | None, where: Predicate | None) -> list[Seen]:
+        """The requests that arrived so far, in order."""
+        key = None if api is None else api_key(api)
+        return [
+            seen
+            for seen in self.log
+            if key in (None, seen.api_key) and node in (None, seen.node_id) and (where is None or where(seen.request))
+        ]
+
+    def plan(self, seen: Seen) -> Plan:
+        """Take the rules that apply to a request whose turn has come."""
+        plan = Plan()
+        for rule in self._rules:
+            if not rule.matches(seen):
+                continue
+            if isinstance(rule.action, Delay):
+                rule.used += 1
+                if rule.action.after:
+                    plan.after += rule.action.seconds
+                else:
+                    plan.before += rule.action.seconds
+            elif plan.verdict is None:
+                rule.used += 1
+                plan.verdict = rule.action
+        self._rules = [rule for rule in self._rules if not rule.spent]
+        return plan

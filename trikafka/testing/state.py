@@ -1,0 +1,234 @@
+"""What the scripted cluster knows: nodes, topics, partition logs and their producers. No I/O, no messages.
+
+Written by the handlers and by the script's calls on the cluster; everybody who waits for a change waits for ``changed``.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+
+from ._signal import Signal
+from .batches import BadBatch, BatchInfo, decode_batch, inspect, place, stamp
+from .messages import KAFKA_4, Versions
+
+_NAMESPACE = uuid.UUID("7472696b-6166-6b61-0000-000000000000")
+
+
+class NodeState(Enum):
+    """UP answers; FROZEN takes connections and bytes but answers nothing; DOWN refuses; LOST lets a dial hang for ever."""
+
+    UP = "up"
+    FROZEN = "frozen"
+    DOWN = "down"
+    LOST = "lost"
+
+
+@dataclass(slots=True, eq=False)
+class Node:
+    """One broker."""
+
+    node_id: int
+    host: str
+    port: int
+    versions: dict[int, Versions]
+    rack: str | None = None
+    state: NodeState = NodeState.UP
+    listed: bool = True  # whether metadata names it
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBatch:
+    """A batch in a log: the offsets ``base <= offset < end`` are its own."""
+
+    base: int
+    end: int
+    data: bytes
+    info: BatchInfo
+
+
+@dataclass(slots=True)
+class ProducerState:
+    """What a partition remembers of a producer: its epoch and its last five batches (first and last sequence, offset)."""
+
+    epoch: int
+    batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
+
+
+@dataclass(slots=True, eq=False)
+class Partition:
+    """One partition with its log. ``leader`` is ``None`` while there is none."""
+
+    topic: str
+    index: int
+    leader: int | None
+    replicas: list[int]
+    leader_epoch: int = 0
+    start: int = 0
+    end: int = 0
+    batches: list[StoredBatch] = field(default_factory=list)
+    producers: dict[int, ProducerState] = field(default_factory=dict)
+    open_transactions: dict[int, int] = field(default_factory=dict)  # producer id -> first offset
+    aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first and last offset
+
+    @property
+    def stable_end(self) -> int:
+        """The last stable offset: where the first open transaction begins."""
+        return min(self.open_transactions.values(), default=self.end)
+
+    def store(self, batch: bytes, *, log_append_time: int | None = None) -> int:
+        """Append one checked batch and return its base offset; a batch that is there already gives its old one.
+
+        Raises :exc:`BadBatch` with the code for a batch whose producer epoch or sequence number is wrong.
+        """
+        info = inspect(batch)
+        if info.producer_id >= 0 and not info.control:
+            known = self._check_sequence(info)
+            if known is not None:
+                return known
+        base = self.end
+        if log_append_time is not None:
+            batch = stamp(batch, log_append_time)
+        self.append_raw(batch, base)
+        self._remember(info, base)
+        return base
+
+    def append_raw(self, data: bytes, base: int, count: int | None = None, *, rewrite: bool = True) -> None:
+        """Append bytes at ``base`` unchecked. ``count``: how many offsets they take, where the header does not say so."""
+        if rewrite:
+            data = place(data, base, self.leader_epoch)
+        info = inspect(data, check=False)
+        end = base + (info.last_offset_delta + 1 if count is None else count)
+        self.batches.append(StoredBatch(base, end, data, info))
+        self.end = max(self.end, end)
+
+    def read(self, offset: int, limit: int) -> list[StoredBatch]:
+        """The batches from the one that contains ``offset`` (or comes next) that start before ``limit``."""
+        return [batch for batch in self.batches if batch.end > offset and batch.base < limit]
+
+    def find_time(self, timestamp: int) -> tuple[int, int] | None:
+        """Offset and timestamp of the first record at or after a time."""
+        for batch in self.batches:
+            for record in decode_batch(batch.data, self.topic, self.index):
+                if record.timestamp is not None and record.timestamp >= timestamp and record.offset >= self.start:
+                    return record.offset, record.timestamp
+        return None
+
+    def epoch_end(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch up to ``epoch`` that has a batch, and the offset after its last one."""
+        if epoch >= self.leader_epoch:
+            return self.leader_epoch, self.end
+        own = [batch for batch in self.batches if batch.info.leader_epoch <= epoch]
+        return (own[-1].info.leader_epoch, own[-1].end) if own else (epoch, self.start)
+
+    def truncate_before(self, offset: int) -> None:
+        """Forget what is before an offset, as retention does."""
+        self.start = max(self.start, min(offset, self.end))
+        self.batches = [batch for batch in self.batches if batch.end > self.start]
+
+    def _check_sequence(self, info: BatchInfo) -> int | None:
+        known = self.producers.get(info.producer_id)
+        if known is None:
+            return None  # as Kafka: a producer of which nothing is known may start anywhere
+        if info.producer_epoch < known.epoch:
+            raise BadBatch(47, f"epoch {info.producer_epoch} after {known.epoch}")
+        if info.producer_epoch > known.epoch:
+            if info.base_sequence != 0:
+                raise BadBatch(45, f"a new epoch starts with sequence {info.base_sequence}")
+            return None
+        for first, last, offset in known.batches:
+            if (first, last) == (info.base_sequence, info.last_sequence):
+                return offset
+        latest = known.batches[-1][1] if known.batches else -1
+        if info.base_sequence == (latest + 1) % 2**31:
+            return None
+        if info.last_sequence <= latest:
+            raise BadBatch(46, f"sequence {info.base_sequence} was written long ago; the last is {latest}")
+        raise BadBatch(45, f"sequence {info.base_sequence} after {latest}")
+
+    def _remember(self, info: BatchInfo, base: int) -> None:
+        if info.producer_id < 0 or info.control:
+            return
+        state = self.producers.get(info.producer_id)
+        if state is None or state.epoch != info.producer_epoch:
+            state = self.producers[info.producer_id] = ProducerState(info.producer_epoch)
+        state.batches.append((info.base_sequence, info.last_sequence, base))
+        if info.transactional:
+            self.open_transactions.setdefault(info.producer_id, base)
+
+
+@dataclass(slots=True, eq=False)
+class Topic:
+    """A topic: its id stays the same while it exists."""
+
+    name: str
+    topic_id: uuid.UUID
+    partitions: list[Partition]
+    config: dict[str, str] = field(default_factory=dict)
+
+    def partition(self, index: int) -> Partition | None:
+        """The partition of that number, if there is one."""
+        return self.partitions[index] if 0 <= index < len(self.partitions) else None
+
+
+class State:
+    """The whole cluster's data."""
+
+    def __init__(self, nodes: int, clock: Callable[[], int], cluster_id: str) -> None:
+        self.cluster_id = cluster_id
+        self.clock = clock  # ms since the epoch, in virtual time
+        self.nodes = [Node(i, f"broker-{i}", 9092, dict(KAFKA_4)) for i in range(nodes)]
+        self.topics: dict[str, Topic] = {}
+        self.changed = Signal()
+        self.controller = 0
+        self.coordinator = 0
+        self.coordinators: dict[str, int] = {}
+        self.auto_create = False
+        self.next_producer_id = 1000
+        self.transactional: dict[str, tuple[int, int]] = {}
+        self._topics_made = 0
+
+    def create_topic(
+        self, name: str, partitions: int, replication: int | None = None, config: Mapping[str, str] | None = None
+    ) -> Topic:
+        """Make a topic, its leaders spread over the nodes."""
+        count = len(self.nodes)
+        width = count if replication is None else replication
+        self._topics_made += 1
+        topic = Topic(name, uuid.uuid5(_NAMESPACE, f"{name}/{self._topics_made}"), [], dict(config or {}))
+        self.topics[name] = topic
+        self.grow_topic(topic, partitions, width)
+        return topic
+
+    def grow_topic(self, topic: Topic, partitions: int, replication: int | None = None) -> None:
+        """Add partitions until there are as many."""
+        count = len(self.nodes)
+        width = len(topic.partitions[0].replicas) if replication is None else replication
+        for index in range(len(topic.partitions), partitions):
+            replicas = [(index + step) % count for step in range(width)]
+            topic.partitions.append(Partition(topic.name, index, replicas[0], replicas))
+        self.changed.notify()
+
+    def find_topic(self, name: str | None, topic_id: uuid.UUID | None) -> tuple[Topic | None, int]:
+        """A topic by what a request names it with, and the error code if there is none."""
+        if name:
+            topic = self.topics.get(name)
+            return topic, 0 if topic else 3
+        for topic in self.topics.values():
+            if topic.topic_id == topic_id:
+                return topic, 0
+        return None, 100
+
+    def leader_of(self, partition: Partition) -> Node | None:
+        """The node that leads a partition, unless it is known to be away."""
+        if partition.leader is None or not self.nodes[partition.leader].listed:
+            return None
+        return self.nodes[partition.leader]
+
+    def coordinator_of(self, key: str) -> Node | None:
+        """The node that coordinates a group or a transactional id, unless it is known to be away."""
+        node = self.nodes[self.coordinators.get(key, self.coordinator)]
+        return node if node.listed else None

@@ -1,0 +1,172 @@
+"""ApiVersions, Metadata, FindCoordinator, and the making and deleting of topics: one handler an API."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+from kafka.protocol.api_key import ApiKey
+
+from .call import Call
+from .messages import RESPONSES, Message, build
+from .state import Node, Partition, Topic
+
+_LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
+
+
+async def api_versions(call: Call) -> Message:
+    """Every API of this node with its range. A version that is too new is answered with error 35 in the oldest form."""
+    offered = call.node.versions
+    low, high = offered[ApiKey.ApiVersions]
+    code = call.error() or (0 if low <= call.version <= high else 35)
+    if code == 35:
+        # KIP-511: brokers since 2.4 (which know v3) say at least which versions of ApiVersions they have.
+        own = [{"api_key": int(ApiKey.ApiVersions), "min_version": low, "max_version": high}] if high >= 3 else []
+        return build(RESPONSES[ApiKey.ApiVersions], 0, {"error_code": 35, "api_keys": own})
+    keys = [{"api_key": int(key), "min_version": low, "max_version": high} for key, (low, high) in sorted(offered.items())]
+    return call.respond(error_code=code, api_keys=keys)
+
+
+async def metadata(call: Call) -> Message:
+    """The cluster as this node knows it."""
+    asked, state = call.request.topics, call.state
+    if asked is None or (call.version == 0 and not asked):
+        found = [_topic(call, topic) for topic in state.topics.values()]
+    else:
+        found = [_asked_topic(call, item) for item in asked]
+    controller = state.nodes[state.controller]
+    return call.respond(
+        brokers=[_broker(node) for node in state.nodes if node.listed],
+        cluster_id=state.cluster_id,
+        controller_id=controller.node_id if controller.listed else -1,
+        topics=found,
+    )
+
+
+def _asked_topic(call: Call, item: Any) -> dict[str, Any]:
+    topic, code = call.state.find_topic(item.name, item.topic_id)
+    if topic is not None:
+        return _topic(call, topic)
+    if item.name and not _LEGAL_NAME.fullmatch(item.name):
+        code = 17
+    elif item.name and call.state.auto_create and call.request.allow_auto_topic_creation:
+        call.state.create_topic(item.name, 1, 1)
+        code = 5  # as Kafka: made, and known at the next time of asking
+    return {"error_code": call.error(item.name) or code, "name": item.name, "topic_id": item.topic_id, "partitions": []}
+
+
+def _topic(call: Call, topic: Topic) -> dict[str, Any]:
+    if code := call.error(topic.name):
+        return {"error_code": code, "name": topic.name, "topic_id": topic.topic_id, "partitions": []}
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id,
+        "is_internal": topic.name.startswith("__"),
+        "partitions": [_partition(call, partition) for partition in topic.partitions],
+    }
+
+
+def _partition(call: Call, partition: Partition) -> dict[str, Any]:
+    leader = call.state.leader_of(partition)
+    here = [number for number in partition.replicas if call.state.nodes[number].listed]
+    return {
+        "error_code": 0 if leader else 5,
+        "partition_index": partition.index,
+        "leader_id": leader.node_id if leader else -1,
+        "leader_epoch": partition.leader_epoch,
+        "replica_nodes": partition.replicas,
+        "isr_nodes": here,
+        "offline_replicas": [number for number in partition.replicas if number not in here],
+    }
+
+
+def _broker(node: Node) -> dict[str, Any]:
+    return {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
+
+
+async def find_coordinator(call: Call) -> Message:
+    """Where a group or a transactional id is coordinated."""
+    if call.version >= 4:
+        return call.respond(coordinators=[_coordinator(call, key) for key in call.request.coordinator_keys])
+    found = _coordinator(call, call.request.key)
+    del found["key"]
+    return call.respond(**found)
+
+
+def _coordinator(call: Call, key: str) -> dict[str, Any]:
+    node = call.state.coordinator_of(key)
+    code = call.error(key) or (24 if not key and call.request.key_type == 0 else 0 if node else 15)
+    if code or node is None:
+        return {"key": key, "error_code": code, "error_message": None, "node_id": -1, "host": "", "port": -1}
+    return {"key": key, "error_code": 0, "error_message": None, "node_id": node.node_id, "host": node.host, "port": node.port}
+
+
+async def create_topics(call: Call) -> Message:
+    """Make topics, each with its own verdict."""
+    return call.respond(topics=[_create(call, item) for item in call.request.topics])
+
+
+def _create(call: Call, item: Any) -> dict[str, Any]:
+    state = call.state
+    partitions = len(item.assignments) or (1 if item.num_partitions == -1 else item.num_partitions)
+    replication = 1 if item.replication_factor == -1 else item.replication_factor
+    code, message = call.error(item.name), None
+    if not code:
+        code, message = _objection(call, item.name, partitions, replication)
+    answer = {"name": item.name, "error_code": code, "error_message": message}
+    if code:
+        return answer | {"configs": None}
+    config = {entry.name: entry.value for entry in item.configs}
+    answer |= {"num_partitions": partitions, "replication_factor": replication}
+    answer["configs"] = [
+        {"name": name, "value": value, "read_only": False, "config_source": 1, "is_sensitive": False}
+        for name, value in config.items()
+    ]
+    if not call.request.validate_only:
+        answer["topic_id"] = state.create_topic(item.name, partitions, replication, config).topic_id
+    return answer
+
+
+def _objection(call: Call, name: str, partitions: int, replication: int) -> tuple[int, str | None]:
+    if not _LEGAL_NAME.fullmatch(name):
+        return 17, f"Topic name is invalid: '{name}'"
+    if name in call.state.topics:
+        return 36, f"Topic '{name}' already exists."
+    if partitions < 1:
+        return 37, "Number of partitions was set to an invalid non-positive value."
+    if not 1 <= replication <= sum(node.listed for node in call.state.nodes):
+        return 38, f"Unable to replicate the partition {replication} time(s)."
+    return 0, None
+
+
+async def delete_topics(call: Call) -> Message:
+    """Delete topics by name or id, each with its own verdict."""
+    if call.version >= 6:
+        asked = [(item.name, item.topic_id) for item in call.request.topics]
+    else:
+        asked = [(name, None) for name in call.request.topic_names]
+    responses = []
+    for name, topic_id in asked:
+        topic, code = call.state.find_topic(name, topic_id)
+        code = call.error(topic.name if topic else name) or code
+        if topic is not None and not code:
+            del call.state.topics[topic.name]
+            call.state.changed.notify()
+        responses.append(
+            {"name": topic.name if topic else name, "topic_id": topic.topic_id if topic else topic_id, "error_code": code}
+        )
+    return call.respond(responses=responses)
+
+
+async def create_partitions(call: Call) -> Message:
+    """Add partitions to topics that exist."""
+    results = []
+    for item in call.request.topics:
+        topic, code = call.state.find_topic(item.name, None)
+        if topic is not None and item.count <= len(topic.partitions):
+            code = 37
+        code = call.error(item.name) or code
+        if topic is not None and not code and not call.request.validate_only:
+            call.state.grow_topic(topic, item.count)
+        results.append({"name": item.name, "error_code": code, "error_message": None})
+    return call.respond(results=results)
