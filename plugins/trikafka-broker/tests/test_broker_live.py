@@ -65,13 +65,11 @@ async def test_kill_and_start_keep_port_and_data(make_kafka_cluster: MakeKafkaCl
     assert broker.port == port
     assert broker.pid != pid
     assert consume(synchronous, "kept", 2) == "one\ntwo\n"
-    await broker.restart()
-    assert registered_brokers(broker.host, port) == {0}
 
 
 @pytest.mark.trio
-async def test_a_frozen_broker_accepts_and_does_not_answer(make_kafka_cluster: MakeKafkaCluster) -> None:
-    broker = Broker(make_kafka_cluster().brokers[0])
+async def test_a_frozen_broker_accepts_and_does_not_answer(kafka_broker: KafkaBroker) -> None:
+    broker, pid = Broker(kafka_broker), kafka_broker.pid
     await broker.freeze()
     assert broker.alive
     assert broker.frozen
@@ -81,8 +79,10 @@ async def test_a_frozen_broker_accepts_and_does_not_answer(make_kafka_cluster: M
     await broker.thaw()
     assert answers(broker.host, broker.port)
     await broker.freeze()
-    await broker.stop()
-    assert not broker.alive
+    await broker.restart()
+    assert broker.pid != pid
+    assert not broker.frozen
+    assert registered_brokers(broker.host, broker.port) == {0}
 
 
 def test_three_brokers_know_each_other(kafka_cluster: KafkaCluster) -> None:
@@ -92,14 +92,14 @@ def test_three_brokers_know_each_other(kafka_cluster: KafkaCluster) -> None:
         assert broker.log_file.exists()
 
 
-def test_brokers_of_a_cluster_come_back_together(make_kafka_cluster: MakeKafkaCluster) -> None:
-    cluster = make_kafka_cluster(brokers=3)
-    before = cluster.bootstrap_servers
-    for broker in cluster.brokers:
+def test_brokers_of_a_cluster_come_back_together(kafka_cluster: KafkaCluster) -> None:
+    before = kafka_cluster.bootstrap_servers
+    for broker in kafka_cluster.brokers:
         broker.kill()
-    cluster.start()
-    assert cluster.bootstrap_servers == before
-    assert registered_brokers(cluster.brokers[2].host, cluster.brokers[2].port) == {0, 1, 2}
+    kafka_cluster.start()
+    assert kafka_cluster.bootstrap_servers == before
+    for broker in kafka_cluster.brokers:
+        assert registered_brokers(broker.host, broker.port) == {0, 1, 2}
 
 
 def test_fixture_in_a_synchronous_test(kafka_broker: KafkaBroker) -> None:
@@ -176,7 +176,7 @@ async def test_cancelling_the_start_leaves_nothing(temporary: Path) -> None:
     assert processes_naming(str(temporary)) == []
 
 
-def test_a_tool_that_fails_is_an_error(make_kafka_cluster: MakeKafkaCluster, kafka_cluster: KafkaCluster) -> None:
+def test_a_tool_that_fails_is_an_error(kafka_cluster: KafkaCluster) -> None:
     with pytest.raises(BrokerError, match="TopicCommand exited with code 1"):
         kafka_cluster.run_tool(TOPICS, "--bootstrap-server", kafka_cluster.bootstrap_servers, "--create")
     done = subprocess.run(kafka_cluster.java_command(TOPICS, "--version"), capture_output=True, text=True, timeout=60)

@@ -83,8 +83,8 @@ class Ivy:
         process = guardian.spawn(command, PIPE, keep_open=(self.lock,))
         try:
             assert process.stdout is not None
-            with log_file.open("wb") as log:
-                _follow(process.stdout, log, report)
+            with process.stdout as output, log_file.open("wb") as log:
+                _follow(output, log, report)
             return process.wait()
         finally:
             guardian.kill(process)
