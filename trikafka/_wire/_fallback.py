@@ -221,7 +221,7 @@ class BatchEncoder:
     def __init__(self, compression_type: str = "none", level: int | None = None) -> None:
         self._codec, self._level = compression.codec_named(compression_type), level
         self._body = bytearray()
-        self._payload: bytes | None = None
+        self._payload: Buffer | None = None
         self._first_timestamp = -1
         self.count = 0
         self.max_timestamp = -1
@@ -257,7 +257,10 @@ class BatchEncoder:
             raise ValueError(f"timestamp {timestamp} is out of range")
         index = self.count
         first = timestamp if not index else self._first_timestamp
-        self._body += f.encode_record(timestamp - first, index, key, value, headers)
+        encoded = f.encode_record(timestamp - first, index, key, value, headers)
+        if self.size + len(encoded) > f.MAX_INT32:
+            raise ValueError("the batch exceeds 2 GiB")
+        self._body += encoded
         self._first_timestamp = first
         self.max_timestamp = max(self.max_timestamp, timestamp)
         self.count = index + 1
@@ -297,11 +300,11 @@ class BatchEncoder:
             self._add(c.timestamps[row], key, value, headers)
         return stop
 
-    def close(self) -> bytes:
+    def close(self) -> Buffer:
         """Compresses the records and returns them; a second call returns the same. May run in a thread."""
         if self._payload is None:
             self._payload = self._codec.compress(self._body, self._level)
-            self._body = bytearray(0) if self._codec.id == 0 else self._body
+            self._body = bytearray()
         return self._payload
 
     def build(self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False) -> bytes:

@@ -111,6 +111,11 @@ def varint(number: int) -> bytes:
 _NULL = varint(-1)
 
 
+def encode_field(data: Buffer | None) -> bytes:
+    """A nullable field: its length, then its bytes."""
+    return _NULL if data is None else varint(len(data)) + data
+
+
 def encode_record(
     timestamp_delta: int,
     offset_delta: int,

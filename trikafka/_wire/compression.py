@@ -27,12 +27,12 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 class Codec(NamedTuple):
     """A codec: its id in the attributes of a batch, and its two directions.
 
-    ``compress(data, level)`` gives bytes; ``decompress(data, limit)`` gives at most ``limit`` bytes or ``ValueError``.
+    ``compress(data, level)`` gives bytes, or ``data`` itself; ``decompress(data, limit)`` gives at most ``limit`` bytes or ``ValueError``.
     """
 
     name: str
     id: int
-    compress: Callable[[Buffer, int | None], bytes]
+    compress: Callable[[Buffer, int | None], Buffer]
     decompress: Callable[[Buffer, int], Buffer]
 
 
@@ -88,8 +88,8 @@ _unlz4 = _Grower(cramjam.lz4.decompress_into, 255)
 _unzstd = _Grower(cramjam.zstd.decompress_into, 32_768)
 
 
-def _compress_none(data: Buffer, level: int | None) -> bytes:
-    return bytes(data)
+def _compress_none(data: Buffer, level: int | None) -> Buffer:
+    return data
 
 
 def _decompress_none(data: Buffer, limit: int) -> Buffer:
@@ -123,8 +123,8 @@ def _zstd_content_size(data: Buffer) -> int | None:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    # Java reads independent blocks only; cramjam's one-shot function links them.
-    compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+    # Java reads independent blocks only; cramjam's one-shot function links them. Level 1 is the fast mode, as in Java.
+    compressor = cramjam.lz4.Compressor(level=1 if level is None else level, content_checksum=False, block_linked=False)
     compressor.compress(bytes(data))
     return bytes(compressor.finish())
 

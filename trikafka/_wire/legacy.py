@@ -45,7 +45,8 @@ def read_message(message: memoryview, *, check_crcs: bool, limit: int) -> tuple[
     if not rows:
         raise ValueError("a compressed message holds no messages")
     if magic == 1:
-        base = outer.base_offset - rows[-1][0]
+        # Inner offsets are relative to the wrapper's, which is the last one's; 0 is one that no broker has set.
+        base = outer.base_offset - rows[-1][0] if outer.base_offset else 0
         kind = outer.timestamp_type
         stamp = _row(LegacyRecordBatch(wrapper, magic), wrapper, magic)[1]
         rows = [(base + offset, stamp if kind else time, kind, key, value) for offset, time, _, key, value in rows]

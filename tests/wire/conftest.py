@@ -1,0 +1,16 @@
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from trikafka._wire import _implementation
+
+
+@pytest.fixture(params=["native", "pure"])
+def implementation(request: pytest.FixtureRequest) -> Iterator[ModuleType]:
+    """Runs the test once with the compiled record path and once with the one in Python."""
+    if request.param not in _implementation.available():
+        pytest.skip(f"the {request.param} record path is not built")
+    before = _implementation.use(request.param)
+    yield _implementation.current
+    _implementation.use(before)

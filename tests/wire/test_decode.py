@@ -1,0 +1,217 @@
+"""What a fetch response's bytes become: values, nulls, headers, gaps, transactions, in both implementations."""
+
+from types import ModuleType
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kafka.record.memory_records import MemoryRecords
+from wirebatches import (
+    FRAMINGS,
+    LOG_APPEND,
+    NOW,
+    TRANSACTIONAL,
+    Rec,
+    batch_v2,
+    contents,
+    control,
+    decode,
+    framings,
+    message_set,
+    plain,
+    records,
+)
+
+from trikafka._wire.columns import RecordBatch
+from trikafka.types import Record, TimestampType
+
+pytestmark = pytest.mark.usefixtures("implementation")
+each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+MIXED = [
+    Rec(b"k", b"v"),
+    Rec(None, b"v" * 300, (("a", b"1"), ("a", b"2"), ("ü", None), ("", b""))),
+    Rec(b"", None, timestamp=-1),
+    Rec(None, None, (("z", b"\x00\xff"),), timestamp=NOW - 5),
+]
+
+
+def offsets(batch: RecordBatch) -> list[int]:
+    return list(batch.offsets)
+
+
+@pytest.mark.parametrize("framing", FRAMINGS)
+def test_all_fields_come_back_from_every_framing(framing: str) -> None:
+    batch = decode(batch_v2(MIXED, base=7, framing=framing, leader_epoch=4))
+    assert plain(batch) == [record._replace(offset=7 + index) for index, record in enumerate(MIXED)]
+    assert batch[2] == Record("t", 3, 9, None, TimestampType.CREATE_TIME, b"", None, ())
+    assert (batch.topic, batch.partition, batch.next_offset, batch.leader_epoch) == ("t", 3, 11, 4)
+
+
+def test_record_is_an_ordinary_record() -> None:
+    record = decode(batch_v2([Rec(b"k", b"v", (("h", b"x"),))]))[0]
+    twin = Record("t", 3, 0, NOW, TimestampType.CREATE_TIME, b"k", b"v", (("h", b"x"),))
+    assert record == twin
+    assert hash(record) == hash(twin)
+    assert type(record) is Record
+    assert record._replace(offset=5).offset == 5
+
+
+@pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
+def test_any_bytes_like_object_will_do(kind: type) -> None:
+    assert len(decode(kind(batch_v2(MIXED)))) == 4
+
+
+def test_columns_do_not_refer_to_the_input() -> None:
+    data = bytearray(batch_v2([Rec(b"k", b"value")]))
+    batch = decode(data)
+    data[:] = bytes(len(data))
+    data.clear()
+    assert batch[0].value == b"value"
+
+
+def test_no_bytes_give_an_empty_batch_at_the_fetch_offset() -> None:
+    batch = decode(b"", fetch_offset=12)
+    assert (len(batch), bool(batch), batch.next_offset, list(batch)) == (0, False, 12, [])
+
+
+def test_records_below_the_fetch_offset_are_left_out() -> None:
+    data = batch_v2(MIXED) + batch_v2(MIXED, base=4)
+    assert offsets(decode(data, fetch_offset=2)) == [2, 3, 4, 5, 6, 7]
+    assert offsets(decode(data, fetch_offset=5)) == [5, 6, 7]
+    batch = decode(data, fetch_offset=9)
+    assert (offsets(batch), batch.next_offset) == ([], 9)
+
+
+def test_a_repeated_batch_is_not_delivered_twice() -> None:
+    assert offsets(decode(batch_v2(MIXED) * 2)) == [0, 1, 2, 3]
+
+
+def test_gaps_of_compaction_move_the_next_offset() -> None:
+    holes = [Rec(value=b"a", offset=2), Rec(value=b"b", offset=5)]
+    batch = decode(batch_v2(holes, base=10, last_delta=9) + batch_v2([], base=20, last_delta=4))
+    assert (offsets(batch), batch.next_offset) == ([12, 15], 25)
+    empty = decode(batch_v2([], base=0, last_delta=7))
+    assert (len(empty), empty.next_offset) == (0, 8)
+
+
+def test_log_append_time_is_the_batch_s() -> None:
+    batch = decode(batch_v2(MIXED, attributes=LOG_APPEND, max_timestamp=NOW + 77))
+    assert {(record.timestamp, record.timestamp_type) for record in batch} == {(NOW + 77, TimestampType.LOG_APPEND_TIME)}
+
+
+def test_header_names_that_are_not_utf8_are_repaired() -> None:
+    data = bytearray(batch_v2([Rec(headers=(("ab", b"1"), ("é", b"2")))]))
+    data[data.index(b"ab") : data.index(b"ab") + 2] = b"a\xc3"
+    batch = decode(data, check_crcs=False)
+    assert batch[0].headers == (("a�", b"1"), ("é", b"2"))
+    batch.to_arrow().validate(full=True)
+
+
+class TestTransactions:
+    """Two producers interleaved: 1 aborts what it wrote at 0 and 3, commits 6; producer 2 commits 1."""
+
+    DATA = b"".join(
+        [
+            batch_v2([Rec(value=b"1 aborted")], base=0, attributes=TRANSACTIONAL, producer_id=1),
+            batch_v2([Rec(value=b"2")], base=1, attributes=TRANSACTIONAL, producer_id=2),
+            batch_v2([Rec(value=b"plain")], base=2),
+            batch_v2([Rec(value=b"1 aborted")], base=3, attributes=TRANSACTIONAL, producer_id=1, framing="zstd"),
+            control(4, 1, abort=True),
+            control(5, 2, abort=False),
+            batch_v2([Rec(value=b"1 committed")], base=6, attributes=TRANSACTIONAL, producer_id=1),
+            control(7, 1, abort=False),
+        ]
+    )
+
+    def test_read_uncommitted_gives_all_but_the_markers(self) -> None:
+        batch = decode(self.DATA)
+        assert (offsets(batch), batch.next_offset) == ([0, 1, 2, 3, 6], 8)
+
+    def test_read_committed_leaves_out_the_aborted(self) -> None:
+        batch = decode(self.DATA, aborted=[(1, 0)])
+        assert (offsets(batch), batch.next_offset) == ([1, 2, 6], 8)
+
+    def test_a_fetch_that_begins_inside_the_transaction(self) -> None:
+        assert offsets(decode(self.DATA, aborted=[(1, 0)], fetch_offset=2)) == [2, 6]
+        assert offsets(decode(self.DATA, aborted=[(1, 0)], fetch_offset=5)) == [6]
+
+    def test_no_transactions_are_aborted(self) -> None:
+        assert offsets(decode(self.DATA, aborted=[])) == [0, 1, 2, 3, 6]
+
+    def test_a_producer_that_aborts_twice(self) -> None:
+        data = b"".join(
+            part
+            for base in (0, 2, 4)
+            for part in (
+                batch_v2([Rec(value=b"x")], base=base, attributes=TRANSACTIONAL, producer_id=1),
+                control(base + 1, 1, abort=base != 2),
+            )
+        )
+        assert offsets(decode(data, aborted=[(1, 4), (1, 0)])) == [2]
+
+    def test_only_transactional_batches_are_left_out(self) -> None:
+        data = batch_v2([Rec(value=b"x")], producer_id=1) + control(1, 1, abort=True)
+        assert offsets(decode(data, aborted=[(1, 0)])) == [0]
+
+
+@each_example
+@given(records, framings, st.integers(0, 2**40), st.integers(0, 25))
+def test_any_records_come_back(written: list[Rec], framing: str, base: int, skip: int) -> None:
+    batch = decode(batch_v2(written, base=base, framing=framing), fetch_offset=base + skip)
+    expected = [record._replace(offset=base + index) for index, record in enumerate(written)]
+    assert plain(batch) == expected[skip:]
+    assert batch.next_offset == base + max(len(written), skip)
+
+
+@each_example
+@given(st.lists(records, min_size=1, max_size=4))
+def test_several_batches_are_one_run_of_records(groups: list[list[Rec]]) -> None:
+    data, base, expected = b"", 0, []
+    for group in groups:
+        data += batch_v2(group, base=base)
+        expected += [record._replace(offset=base + index) for index, record in enumerate(group)]
+        base += len(group)
+    assert plain(decode(data)) == expected
+
+
+class TestLegacy:
+    @pytest.mark.parametrize("magic", [0, 1])
+    @pytest.mark.parametrize("codec", [0, 1])
+    def test_message_sets(self, magic: int, codec: int) -> None:
+        written = [Rec(b"k", b"v"), Rec(None, b"w" * 200, timestamp=NOW + 9), Rec(b"", None), Rec(None, b"")]
+        batch = decode(message_set(magic, written, codec=codec))
+        stamps = [-1] * 4 if magic == 0 else [record.timestamp for record in written]
+        expected = [r._replace(offset=i, timestamp=t) for i, (r, t) in enumerate(zip(written, stamps, strict=True))]
+        assert plain(batch) == expected
+        assert batch.next_offset == 4
+
+    @pytest.mark.parametrize("magic", [0, 1])
+    def test_followed_by_v2_and_below_the_fetch_offset(self, magic: int) -> None:
+        data = message_set(magic, [Rec(b"k", b"v")] * 3, codec=1) + batch_v2(MIXED, base=3)
+        assert offsets(decode(data, fetch_offset=1)) == [1, 2, 3, 4, 5, 6]
+
+
+@pytest.mark.parametrize("written", [MIXED, MIXED * 30])
+def test_both_implementations_fill_the_same_bytes(implementation: ModuleType, written: list[Rec]) -> None:
+    from trikafka._wire import _implementation
+
+    data = batch_v2(written, framing="lz4-linked") + batch_v2([Rec()], base=len(written))
+    batch = decode(data, fetch_offset=1)
+    for other in _implementation.available():
+        before = _implementation.use(other)
+        try:
+            twin = decode(data, fetch_offset=1)
+            assert contents(twin.columns) == contents(batch.columns)
+            assert list(twin) == list(batch)
+        finally:
+            _implementation.use(before)
+
+
+def test_kafka_python_agrees() -> None:
+    data = batch_v2(MIXED)
+    theirs = [record for batch in iter(MemoryRecords(data).next_batch, None) for record in batch]
+    ours = list(decode(data))
+    assert [(r.offset, r.key, r.value, list(r.headers)) for r in ours] == [
+        (r.offset, r.key, r.value, list(r.headers)) for r in theirs
+    ]
