@@ -26,14 +26,25 @@ import socket
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
-from ..errors import ExportError
+from ..errors import ConfigurationError, ExportError
 from ..interfaces import ExportManifest, ExportPlan, ExportState
 from .export_plan import manifest_to_json, plan_from_json, plan_to_json
 
 _OURS = "_trikafka"
 _NUMBERED = re.compile(r"(plan|manifest)-(\d{6,})\.json")
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+
+
+def directory_of(destination: str) -> Path:
+    """Return the directory that a plain path or a ``file://`` address names. Raises :exc:`ConfigurationError`."""
+    if destination.startswith("file:"):
+        address = urlsplit(destination)
+        if address.netloc not in ("", "localhost") or not address.path:
+            raise ConfigurationError(f"{destination!r} does not name a directory of this machine; write file:///path")
+        destination = unquote(address.path)
+    return Path(destination).absolute()
 
 
 def partial_path(root: Path) -> Path:

@@ -1,0 +1,47 @@
+"""The columns of Spark's Kafka connector, in Spark's terms and in Arrow's, and the step from trikafka's to them.
+
+The same columns stand in the Parquet files of an export and in the rows of the data source. Spark compares the Arrow schema
+of a data source exactly: order, nullability, ``binary`` (not ``large_binary``), microseconds.
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+#: As DDL, for ``DataSource.schema``.
+DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
+HEADERS_DDL = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
+
+_HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
+_FIELDS = [
+    pa.field("key", pa.binary()),
+    pa.field("value", pa.binary()),
+    pa.field("topic", pa.string()),
+    pa.field("partition", pa.int32()),
+    pa.field("offset", pa.int64()),
+    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+    pa.field("timestampType", pa.int32()),
+]
+#: With and without the column ``headers``, which Spark's connector leaves out unless it is asked for.
+SCHEMA = pa.schema([*_FIELDS, pa.field("headers", _HEADERS)])
+SCHEMA_WITHOUT_HEADERS = pa.schema(_FIELDS)
+
+
+def spark_columns(batch: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
+    """Turn what ``RecordBatch.to_arrow()`` gives into ``schema``. Keys, values and offsets are not copied."""
+    columns = []
+    for field in schema:
+        column = batch.column("timestamp_type" if field.name == "timestampType" else field.name)
+        if field.name == "headers":
+            columns.append(_headers(column))
+        else:
+            columns.append(column if column.type == field.type else column.cast(field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _headers(column: pa.ListArray) -> pa.ListArray:
+    """Only the names and the nullability of the inner fields differ, so the buffers are kept."""
+    entries = column.values
+    fields = list(_HEADERS.value_type)
+    entries = pa.StructArray.from_arrays([entries.field(0), entries.field(1)], fields=fields)
+    return pa.ListArray.from_arrays(column.offsets, entries, type=_HEADERS)

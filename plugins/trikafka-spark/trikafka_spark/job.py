@@ -1,0 +1,129 @@
+"""One Spark job, seen from Trio: run, watched and cancelled through threads, so that the loop is never held up.
+
+The job carries a tag, by which any thread can cancel it (``interruptTag`` works only in the thread that set the tag), and a
+group, by which Spark's status can be asked for it. Both belong to a thread, and Trio uses threads again, so they are taken
+back where they were set.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from trikafka import ExportError
+
+from .session import first_line
+from .task import WriteTask, error_of, run_task
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+_POLL_EVERY = 0.2
+_CANCEL_LIMIT = 5.0
+
+
+class SparkJob:
+    """Tasks to run, one Spark task each. The methods block, except ``run``."""
+
+    def __init__(self, context: SparkContext, tasks: Sequence[WriteTask], limiter: trio.CapacityLimiter) -> None:
+        self._context, self._tasks, self._limiter = context, tasks, limiter
+        self._tag = f"trikafka-export-{uuid.uuid4()}"
+        self._cancelled = False
+        self._ended = threading.Event()
+        self._rows: Any = None
+
+    async def run(self, report: Callable[[int, int], None]) -> list[tuple[int, int]]:
+        """Run the job; ``report(tasks done, rows done)`` a few times a second. A cancelled scope cancels the job.
+
+        Raises :exc:`ExportError` with the worker's own error as its cause.
+        """
+        results: list[list[tuple[int, int]]] = []
+        failures: list[Exception] = []
+        finished = trio.Event()
+
+        async def work() -> None:
+            try:
+                results.append(await trio.to_thread.run_sync(self._collect, abandon_on_cancel=True, limiter=self._limiter))
+            except Exception as error:
+                failures.append(error)
+            except BaseException:
+                with trio.CancelScope(shield=True):
+                    await trio.to_thread.run_sync(self._cancel, limiter=self._limiter)
+                raise
+            finally:
+                finished.set()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            try:
+                while not finished.is_set():
+                    with trio.move_on_after(_POLL_EVERY):
+                        await finished.wait()
+                    report(*await trio.to_thread.run_sync(self._progress, limiter=self._limiter))
+            except Exception as error:
+                failures.append(error)
+                nursery.cancel_scope.cancel()
+        if failures:
+            raise failures[0]
+        return results[0]
+
+    def _collect(self) -> list[tuple[int, int]]:
+        context = self._context
+        try:
+            context.addJobTag(self._tag)
+            context.setJobGroup(self._tag, "trikafka export")
+            rows = context.accumulator(0)
+            self._rows = rows
+
+            def counted(task: WriteTask) -> tuple[int, int]:
+                result = run_task(task)
+                rows.add(result[0])
+                return result
+
+            work = context.parallelize(self._tasks, len(self._tasks)).map(counted)
+            if self._cancelled:
+                return []
+            return work.collect()
+        except Exception as error:
+            failure, cause = _explained(error)
+            raise failure from cause
+        finally:
+            context.removeJobTag(self._tag)
+            for name in ("spark.jobGroup.id", "spark.job.description"):
+                context.setLocalProperty(name, None)  # type: ignore[arg-type]
+            self._ended.set()
+
+    def _progress(self) -> tuple[int, int]:
+        tracker = self._context.statusTracker()
+        done = 0
+        for job in tracker.getJobIdsForGroup(self._tag):
+            info = tracker.getJobInfo(job)
+            for stage in info.stageIds if info is not None else ():
+                known = tracker.getStageInfo(stage)
+                done += known.numCompletedTasks if known is not None else 0
+        return done, self._rows.value if self._rows is not None else 0
+
+    def _cancel(self) -> None:
+        """Cancel until the job's thread has come back: the job may be about to be submitted just now."""
+        self._cancelled = True
+        for _ in range(int(_CANCEL_LIMIT / 0.05)):
+            self._context.cancelJobsWithTag(self._tag)
+            if self._ended.wait(0.05):
+                return
+
+
+def _explained(error: Exception) -> tuple[ExportError, Exception]:
+    """What to say of an error of Spark, and its cause: the worker's own error where there is one."""
+    text = str(getattr(error, "java_exception", None) or error)
+    known = error_of(text)
+    if known is not None:
+        where, cause = known
+        return ExportError(f"exporting {where} failed: {cause}"), cause
+    if "ModuleNotFoundError" in text:
+        name = text.partition("ModuleNotFoundError: ")[2].partition("\n")[0].strip()
+        return ExportError(f"Spark's Python workers lack a package ({name}); install trikafka-spark where they run"), error
+    return ExportError(f"the Spark job failed: {first_line(error)}"), error

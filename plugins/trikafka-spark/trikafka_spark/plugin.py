@@ -1,0 +1,23 @@
+"""What trikafka finds by entry point: the hook that answers for destinations on a file system."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+if TYPE_CHECKING:
+    from trikafka.interfaces import Sink
+
+hookimpl = pluggy.HookimplMarker("trikafka")
+
+
+@hookimpl
+def trikafka_sink(scheme: str, options: Mapping[str, Any]) -> Sink | None:
+    """Answer for plain paths and ``file://``. Raises :exc:`trikafka.ConfigurationError` for an unknown option."""
+    if scheme != "file":
+        return None
+    from .sink import SparkSink
+
+    return SparkSink.from_options(options)

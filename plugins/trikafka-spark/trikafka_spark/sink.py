@@ -1,0 +1,148 @@
+"""The Spark sink of ``trikafka.export``: one Spark task a file, Parquet written in the task, published by name.
+
+Everything of Spark runs in threads of this sink's own limiter. The layout of the destination is not known here:
+:class:`trikafka._api.export_store.DirectoryStore` owns it.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar
+
+import trio
+
+from trikafka import ConfigurationError, ExportError
+from trikafka._api.export_store import DirectoryStore, directory_of
+from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, SinkReport, WrittenFile
+
+from . import session
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+
+T = TypeVar("T")
+_OPTIONS = ("destination", "master", "app_name", "compression")
+_COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
+_log = logging.getLogger("trikafka.spark")
+
+
+class SparkSink:
+    """Writes an export with Spark. Options: ``master`` (default ``local[*]``), ``app_name``, ``compression``, ``spark.*``.
+
+    A Spark context that the process has already is used, and left running; ``master`` and ``spark.*`` then mean nothing.
+    """
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        master: str | None = None,
+        app_name: str = "trikafka export",
+        compression: str = "snappy",
+        conf: Mapping[str, str] | None = None,
+    ) -> None:
+        if compression not in _COMPRESSIONS:
+            raise ConfigurationError(f"compression must be one of {', '.join(_COMPRESSIONS)}, not {compression!r}")
+        self._root, self._master, self._app_name = root, master, app_name
+        self._compression, self._conf = compression, dict(conf or {})
+        self._store = DirectoryStore(root)
+        self._limiter = trio.CapacityLimiter(4)
+        self._context: SparkContext | None = None
+        self._started_here = False
+        self._unwanted = threading.Event()
+
+    @classmethod
+    def from_options(cls, options: Mapping[str, Any]) -> Self:
+        """Make a sink of what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
+        conf = {name: str(value) for name, value in options.items() if name.startswith("spark.")}
+        rest = {name: value for name, value in options.items() if name not in conf}
+        for name in rest:
+            if name not in _OPTIONS:
+                near = difflib.get_close_matches(name, _OPTIONS, n=1)
+                hint = f"; did you mean {near[0]!r}?" if near else ""
+                raise ConfigurationError(f"unknown option {name!r} of the Spark sink{hint}")
+        return cls(directory_of(rest.pop("destination")), conf=conf, **rest)
+
+    async def __aenter__(self) -> Self:
+        """Check the destination, then Spark and Java; starts nothing yet."""
+        await self._thread(self._store.open)
+        try:
+            await self._thread(session.check_requirements)
+        except BaseException:
+            await self._leave()
+            raise
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Stop Spark if it was started here; remove what is partial; unlock."""
+        await self._leave()
+
+    async def _leave(self) -> None:
+        with trio.CancelScope(shield=True):
+            if self._context is not None and self._started_here:
+                try:
+                    await self._thread(self._context.stop)
+                except Exception:  # its JVM may be gone
+                    _log.debug("stopping Spark failed", exc_info=True)
+            await self._thread(self._store.close)
+
+    async def load(self) -> ExportState:
+        """Return what the destination holds."""
+        return await self._thread(self._store.load)
+
+    async def store_plan(self, plan: ExportPlan) -> None:
+        """Store the plan."""
+        await self._thread(lambda: self._store.store_plan(plan))
+
+    async def publish(self, manifest: ExportManifest) -> None:
+        """Publish the manifest."""
+        await self._thread(lambda: self._store.publish(manifest))
+
+    async def write(self, plan: ExportPlan, settings: Mapping[str, Any], report: SinkReport) -> Sequence[WrittenFile]:
+        """Write the plan's files by a Spark job; a cancelled scope cancels the job."""
+        report("starting", 0, 0)
+        context = await self._started()
+        from .job import SparkJob  # imports pyarrow, which the thread that started Spark has done by now
+        from .task import WriteTask
+
+        client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
+        fail_on_data_loss = bool(settings.get("fail_on_data_loss", True))
+        tasks = [WriteTask(str(self._root), file, client, fail_on_data_loss, self._compression) for file in plan.files]
+        report("writing", 0, 0)
+        results = await SparkJob(context, tasks, self._limiter).run(lambda files, rows: report("writing", files, rows))
+        if len(results) != len(plan.files):
+            raise ExportError(f"Spark answered for {len(results)} of {len(plan.files)} files")
+        return [
+            WrittenFile(file, file.name if rows else None, rows, size)
+            for file, (rows, size) in zip(plan.files, results, strict=True)
+        ]
+
+    async def _started(self) -> SparkContext:
+        if self._context is not None:
+            return self._context
+
+        def start() -> tuple[SparkContext, bool]:
+            context = session.start(self._master, self._app_name, self._conf, self._unwanted.is_set)
+            from . import job  # noqa: F401  (slow imports belong in this thread)
+
+            return context
+
+        try:
+            context, self._started_here = await trio.to_thread.run_sync(
+                start, abandon_on_cancel=True, limiter=self._limiter
+            )
+        except trio.Cancelled:
+            self._unwanted.set()
+            raise
+        self._context = context
+        return context
+
+    async def _thread(self, function: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(function, limiter=self._limiter)

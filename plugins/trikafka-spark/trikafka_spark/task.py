@@ -1,0 +1,145 @@
+"""What one Spark task of an export does: read an offset range, write it as one Parquet file, publish that under its name.
+
+Runs in a Python worker of Spark and uses nothing of Spark. A file stands whole or not at all; two attempts at one file, at
+the same time or one after the other, leave one file with the same rows.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import pickle
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trikafka import ExportError, OffsetRange, RecordBatch
+from trikafka._api.export_store import partial_path, publish_file
+from trikafka.interfaces import PlannedFile
+
+from .columns import SCHEMA, spark_columns
+from .reading import read_range
+
+#: A row group is written when it has so many rows or bytes.
+_GROUP_ROWS, _GROUP_BYTES = 262_144, 64 << 20
+_FOOTER_KEY = "trikafka.range"
+_MARK = re.compile(r"trikafka-task-error:([A-Za-z0-9+/=]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class WriteTask:
+    """One file to write. Pickled by Spark."""
+
+    root: str
+    planned: PlannedFile
+    settings: Mapping[str, Any]
+    fail_on_data_loss: bool
+    compression: str
+
+
+def run_task(task: WriteTask) -> tuple[int, int]:
+    """Write the file; return its rows and bytes, (0, 0) when the range has no record and so no file.
+
+    Raises a RuntimeError that :func:`error_of` can read in the driver.
+    """
+    try:
+        return write_file(task)
+    except Exception as error:
+        raise RuntimeError(f"{task.planned}: {type(error).__name__}: {error} {_marked(task, error)}") from error
+
+
+def write_file(task: WriteTask) -> tuple[int, int]:
+    """The work of :func:`run_task`, with errors as they are."""
+    planned, final = task.planned, Path(task.root) / task.planned.name
+    if final.exists():
+        return _check(final, planned)
+    wanted = OffsetRange(planned.topic, planned.partition, planned.start, planned.end)
+    batches = read_range(wanted, task.settings, fail_on_data_loss=task.fail_on_data_loss)
+    partial = partial_path(Path(task.root))
+    try:
+        rows = _write(partial, planned, batches, task.compression)
+        if not rows:
+            return 0, 0
+        publish_file(partial, final)
+    finally:
+        batches.close()  # type: ignore[attr-defined]
+        partial.unlink(missing_ok=True)
+    return _check(final, planned, rows)
+
+
+def _write(partial: Path, planned: PlannedFile, batches: Iterator[RecordBatch], compression: str) -> int:
+    rows, writer = 0, None
+    try:
+        for table in _row_groups(batches):
+            if writer is None:
+                partial.parent.mkdir(parents=True, exist_ok=True)
+                writer = pq.ParquetWriter(
+                    partial,
+                    SCHEMA,
+                    compression=compression,
+                    use_dictionary=["topic", "partition", "timestampType", "key"],
+                    write_statistics=["partition", "offset", "timestamp"],
+                )
+                writer.add_key_value_metadata({_FOOTER_KEY: _label(planned)})
+            writer.write_table(table, row_group_size=_GROUP_ROWS)
+            rows += table.num_rows
+    finally:
+        if writer is not None:
+            writer.close()
+    return rows
+
+
+def _row_groups(batches: Iterator[RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        waiting.append(spark_columns(batch.to_arrow()))
+        rows, size = rows + len(batch), size + batch.nbytes
+        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting, rows, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _label(planned: PlannedFile) -> str:
+    return json.dumps([planned.topic, planned.partition, planned.start, planned.end])
+
+
+def _check(final: Path, planned: PlannedFile, rows: int | None = None) -> tuple[int, int]:
+    """Return the rows and bytes of a finished file, seen in its footer. Raises :exc:`ExportError` if it is another's."""
+    try:
+        footer = pq.read_metadata(final)
+    except (OSError, pa.ArrowException) as error:
+        raise ExportError(f"{final} is not a whole Parquet file: {error}") from error
+    if (footer.metadata or {}).get(_FOOTER_KEY.encode()) != _label(planned).encode():
+        raise ExportError(f"{final} was not written by this export")
+    if rows is not None and footer.num_rows != rows:
+        raise ExportError(f"{final} has {footer.num_rows} rows, but {rows} were read")
+    return footer.num_rows, final.stat().st_size
+
+
+# --- errors, from the worker to the driver ---
+
+
+def _marked(task: WriteTask, error: Exception) -> str:
+    try:
+        packed = pickle.dumps((str(task.planned), error))
+        pickle.loads(packed)
+    except Exception:
+        packed = pickle.dumps((str(task.planned), RuntimeError(f"{type(error).__name__}: {error}")))
+    return f"trikafka-task-error:{base64.b64encode(packed).decode()}"
+
+
+def error_of(text: str) -> tuple[str, Exception] | None:
+    """Find what :func:`run_task` raised in the text of Spark's exception: which range, and the error itself."""
+    match = _MARK.search(text)
+    if match is None:
+        return None
+    where, error = pickle.loads(base64.b64decode(match[1]))
+    return (where, error) if isinstance(error, Exception) else None
