@@ -1,0 +1,24 @@
+"""trikafka: a Kafka client for Trio. The public names, nothing else."""
+
+from ._api.consumer import Consumer, ConsumerStatistics
+from ._api.opening import open_consumer
+from ._version import VERSION as __version__
+from ._wire.columns import RecordBatch
+from .config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, from_properties
+from .errors import *  # noqa: F403
+from .interfaces import RebalanceListener
+from .types import (
+    GroupDescription,
+    IsolationLevel,
+    MemberDescription,
+    Node,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    OffsetRange,
+    OffsetSpec,
+    PartitionInfo,
+    Record,
+    RecordMetadata,
+    TimestampType,
+    TopicPartition,
+)

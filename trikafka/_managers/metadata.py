@@ -134,7 +134,7 @@ class Metadata:
         """Refresh when the snapshot is stale or old; a failed refresh is tried again after a wait."""
         failures = 0
         while True:
-            with trio.move_on_after(self._config.metadata_max_age_ms / 1000):
+            with trio.move_on_after(self._next_refresh()):
                 await self._stale.wait()
             self._stale = trio.Event()
             try:
@@ -146,6 +146,12 @@ class Metadata:
                 _log.debug("metadata refresh failed (%d in a row): %s", failures, error)
                 self._stale.set()
                 await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+
+    def _next_refresh(self) -> float:
+        """How long (seconds) the snapshot is good for: not long while a wanted topic does not exist."""
+        topics = self._snapshot.topics
+        missing = any(name not in topics or topics[name].error_code for name in self._wanted)
+        return (self._config.retry_backoff_max_ms if missing else self._config.metadata_max_age_ms) / 1000
 
     async def _look_up(self) -> None:
         self._flying = names = frozenset(self._wanted | self._asked)

@@ -127,3 +127,23 @@ def _read_partition(reader: _Reader, topic: str, version: int) -> FetchedPartiti
     records = reader.take(size) if size >= 0 else _MISSING
     reader.tags()
     return FetchedPartition(topic, partition, error_code, high_watermark, last_stable, log_start, aborted, preferred, records)
+
+
+_BATCH_HEAD = struct.Struct(">qiibIhi")
+
+
+def end_of_batches(records: memoryview, start: int) -> int | None:
+    """The offset after the last complete record batch in ``records``, read from the batches' headers alone.
+
+    ``start`` when there is no complete batch; ``None`` for the old formats, whose offsets show only when they are decoded.
+    """
+    position, end = 0, start
+    while position + 61 <= len(records):
+        base, size, _, magic, _, _, last_delta = _BATCH_HEAD.unpack_from(records, position)
+        if magic < 2:
+            return None
+        if size < 49 or position + 12 + size > len(records):
+            break
+        end = max(end, base + last_delta + 1)
+        position += 12 + size
+    return end

@@ -1,0 +1,54 @@
+"""Iteration over batches, for ever or up to given offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Self
+
+from .._wire.columns import RecordBatch
+from ..types import TopicPartition
+
+if TYPE_CHECKING:
+    from .consumer_parts import ConsumerParts
+
+
+class Batches:
+    """An async iterator of :class:`RecordBatch`; made by ``Consumer.batches``. Leave it at any time, nothing is lost."""
+
+    def __init__(self, parts: ConsumerParts, until: Mapping[TopicPartition, int] | None) -> None:
+        self._parts = parts
+        self._until = None if until is None else {TopicPartition(*tp): offset for tp, offset in until.items()}
+        if self._until is not None:
+            for tp in self._until:
+                parts.subscription.state(tp)
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> RecordBatch:
+        """The next batch; ends the iteration when all is read. Raises as ``Consumer.receive``."""
+        if self._until is None:
+            batch = await self._parts.receiver.batch(None)
+        else:
+            self._set_limits()
+            try:
+                batch = await self._parts.receiver.batch(None, self._reached)
+            finally:
+                self._lift_limits()
+        if batch is None:
+            raise StopAsyncIteration
+        return batch
+
+    def _reached(self) -> bool:
+        assert self._until is not None
+        positions = ((self._parts.subscription.state(tp).position, end) for tp, end in self._until.items())
+        return all(position is not None and position >= end for position, end in positions)
+
+    def _set_limits(self) -> None:
+        assert self._until is not None
+        for tp, state in self._parts.subscription.partitions.items():
+            state.limit = self._until.get(tp, 0)
+
+    def _lift_limits(self) -> None:
+        for state in self._parts.subscription.partitions.values():
+            state.limit = None

@@ -1,0 +1,370 @@
+"""The consumer as the user holds it. What it does lives in the managers; what it knows in ``_state``."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator, Iterable, Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Self
+
+import trio
+
+from .._managers.rendezvous import Change
+from .._net.deadlines import GRACE, Call, check_timeout, run_call
+from .._state.member import MemberState
+from .._wire.columns import RecordBatch
+from ..errors import ConfigurationError, IllegalStateError, TrikafkaError, from_code
+from ..interfaces import RebalanceListener
+from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, Record, TopicPartition
+from .batches import Batches
+from .consumer_parts import ConsumerParts
+from .service import Exit
+
+_MAX_OFFSET = 2**63 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """What a consumer knows of itself. ``lag``: records between the position and the end that the last fetch told."""
+
+    state: str
+    member_id: str
+    generation: int
+    positions: Mapping[TopicPartition, int | None]
+    lag: Mapping[TopicPartition, int | None]
+    buffered_bytes: int
+
+
+class Consumer:
+    """Reads records. Made by :func:`trikafka.open_consumer`; receives in one task at a time.
+
+    Iterate over it for records, or use :meth:`batches`. ``timeout=`` is in seconds and bounds all attempts of a call together
+    (default: ``default_api_timeout_ms``); past it :exc:`~trikafka.errors.KafkaTimeoutError` is raised. Cancellation of any
+    method takes effect at once and leaves the consumer usable.
+    """
+
+    def __init__(self, parts: ConsumerParts) -> None:
+        self._parts = parts
+        self._config, self._subscription = parts.config, parts.subscription
+        self._receiver = parts.receiver
+        self._closed = False
+        parts.check = self._check
+
+    def __repr__(self) -> str:
+        return f"<trikafka.Consumer group_id={self._config.group_id!r} partitions={len(self._subscription.partitions)}>"
+
+    # What cannot block.
+
+    def subscribe(self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None) -> None:
+        """Follow ``topics``, or all topics whose whole name matches a compiled pattern, as a member of the group.
+
+        Replaces an earlier subscription and listener. Raises :exc:`ConfigurationError` without a ``group_id``,
+        :exc:`IllegalStateError` after :meth:`assign`.
+        """
+        self._open()
+        if self._parts.membership is None:
+            raise ConfigurationError("subscribing needs a group_id; to read without a group use assign()")
+        if isinstance(topics, str):
+            raise ConfigurationError(f"topics must be a collection of names, not the text {topics!r}; write [{topics!r}]")
+        if isinstance(topics, re.Pattern):
+            self._subscription.subscribe_pattern(topics)
+            self._parts.metadata.want((), everything=True)
+        else:
+            self._subscription.subscribe(topics)
+            self._parts.metadata.want(self._subscription.topics)
+        self._parts.metadata.mark_stale()
+        self._parts.use_listener(listener)
+        self._parts.membership.subscription_changed()
+
+    def assign(self, partitions: Iterable[TopicPartition]) -> None:
+        """Read exactly ``partitions``, without a group's coordination. Positions of those that stay are kept."""
+        self._open()
+        wanted = [TopicPartition(*tp) for tp in partitions]
+        self._subscription.assign(wanted)
+        self._parts.metadata.want(self._subscription.topics)
+        self._parts.assignment_changed()
+
+    def assignment(self) -> frozenset[TopicPartition]:
+        """The partitions that this consumer has now."""
+        return frozenset(self._subscription.partitions)
+
+    def subscription(self) -> frozenset[str]:
+        """The topics that are subscribed to (of a pattern: those that match now)."""
+        return self._subscription.topics if self._subscription.grouped else frozenset()
+
+    def pause(self, partitions: Iterable[TopicPartition]) -> None:
+        """Hand out nothing of these partitions until :meth:`resume`; heartbeats and the assignment go on."""
+        for state in [self._subscription.state(tp) for tp in partitions]:
+            state.paused = True
+
+    def resume(self, partitions: Iterable[TopicPartition]) -> None:
+        """End a :meth:`pause`."""
+        for state in [self._subscription.state(tp) for tp in partitions]:
+            state.paused = False
+        self._parts.fetcher.wake.notify()
+        self._parts.happened.notify()
+
+    def paused(self) -> frozenset[TopicPartition]:
+        """The partitions that are paused."""
+        return frozenset(tp for tp, state in self._subscription.partitions.items() if state.paused)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on at ``offset``. Wins over any reset or answer under way. Raises :exc:`IllegalStateError` if not assigned."""
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
+            raise ValueError(f"an offset must be a whole number from 0, not {offset!r}")
+        self._subscription.state(partition).jump(offset)
+        self._parts.fetcher.wake.notify()
+        self._parts.happened.notify()
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go to the first offset (of all assigned partitions if none is given). It is looked up in the background."""
+        self._reset(partitions, OffsetSpec.EARLIEST)
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
+        """Go to the end, where the next record will be written. It is looked up in the background."""
+        self._reset(partitions, OffsetSpec.LATEST)
+
+    def statistics(self) -> ConsumerStatistics:
+        """A snapshot of what the consumer knows of itself."""
+        states = self._subscription.partitions
+        lag = {
+            tp: None if s.position is None or s.high_watermark is None else max(0, s.high_watermark - s.position)
+            for tp, s in states.items()
+        }
+        member = self._parts.member
+        return ConsumerStatistics(
+            member.state.value,
+            member.identity.member_id,
+            member.identity.generation,
+            MappingProxyType({tp: s.position for tp, s in states.items()}),
+            MappingProxyType(lag),
+            self._parts.fetcher.buffer.buffered,
+        )
+
+    # Receiving.
+
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self
+
+    async def __anext__(self) -> Record:
+        return await self._receiver.record()
+
+    async def receive(self) -> Record:
+        """The next record; waits for it, runs rebalance listeners meanwhile.
+
+        Raises :exc:`trio.BusyResourceError` if another task receives, :exc:`trio.ClosedResourceError` once closed, and errors
+        that stop consumption (authorization, :exc:`CorruptRecordError`, no valid offset). Cancelled: no record is lost.
+        """
+        return await self._receiver.record()
+
+    def receive_nowait(self) -> Record:
+        """The next record if it is buffered. Raises :exc:`trio.WouldBlock` otherwise."""
+        return self._receiver.record_nowait()
+
+    async def receive_batch(self, timeout: float | None = None) -> RecordBatch:
+        """The next batch of one partition's records; an empty batch past ``timeout`` (seconds; ``None``: wait). As :meth:`receive`."""
+        limit = None if timeout is None else check_timeout(timeout, 0.0)
+        batch = await self._receiver.batch(limit)
+        return RecordBatch.empty() if batch is None else batch
+
+    def receive_batch_nowait(self) -> RecordBatch:
+        """The next batch if it is buffered. Raises :exc:`trio.WouldBlock` otherwise."""
+        return self._receiver.batch_nowait()
+
+    def batches(self, until: Mapping[TopicPartition, int] | None = None) -> Batches:
+        """Iterate over batches: for ever, or with ``until`` (partition -> offset) until each is read up to its offset.
+
+        Batches are cut there, and of other partitions nothing is handed out. What lies between the last record and the offset
+        (control records, compacted gaps) is waited through.
+        """
+        return Batches(self._parts, until)
+
+    # Calls that reach the network.
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata | int] | None = None, *, timeout: float | None = None
+    ) -> None:
+        """Commit ``offsets`` (of the next record to process; default: the positions, so all that was handed out).
+
+        Raises :exc:`CommitFailedError` if the member is out of the group, :exc:`RebalanceInProgressError` while it is not in
+        it yet, :exc:`KafkaTimeoutError`. Cancelled while the request is under way, it may or may not have happened.
+        """
+        check_timeout(timeout, 0.0)
+        self._open()
+        commits = self._parts.need_commits()
+        self._check_membership()
+        if offsets is None:
+            states = self._subscription.partitions.items()
+            todo = {tp: OffsetAndMetadata(s.position, s.leader_epoch) for tp, s in states if s.position is not None}
+        else:
+            todo = {TopicPartition(*tp): _position(tp, value) for tp, value in offsets.items()}
+        await commits.commit(todo, timeout=timeout)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for ``partitions``; ``None`` where nothing is."""
+        check_timeout(timeout, 0.0)
+        self._open()
+        return await self._parts.need_commits().committed([TopicPartition(*tp) for tp in partitions], timeout=timeout)
+
+    async def position(self, partition: TopicPartition, *, timeout: float | None = None) -> int:
+        """The offset of the next record that will be handed out; waits until it is known."""
+        check_timeout(timeout, 0.0)
+        self._open()
+        state = self._subscription.state(partition)
+
+        async def known() -> int:
+            while state.position is None:
+                self._check()
+                self._subscription.state(partition)
+                await self._parts.happened.wait()
+            return state.position
+
+        async def attempt(call: Call) -> int:
+            if state.position is None:
+                return await call.step(f"position of {partition}", known)
+            await trio.lowlevel.checkpoint()
+            return state.position
+
+        return await self._call("position", attempt, timeout)
+
+    async def beginning_offsets(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, int]:
+        """The first offset of each partition that is still there."""
+        return await self._ends("beginning_offsets", partitions, OffsetSpec.EARLIEST, timeout)
+
+    async def end_offsets(self, partitions: Iterable[TopicPartition], *, timeout: float | None = None) -> dict[TopicPartition, int]:
+        """The offset after the last record of each partition (with ``read_committed``: after the last stable one)."""
+        return await self._ends("end_offsets", partitions, OffsetSpec.LATEST, timeout)
+
+    async def offsets_for_times(
+        self, timestamps: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        """The first record at or after a time (ms since the epoch) in each partition; ``None`` where no record is so young."""
+        for tp, timestamp in timestamps.items():
+            if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp < 0:
+                raise ValueError(f"the time for {tp} must be milliseconds since the epoch, at least 0, not {timestamp!r}")
+        return await self._look_up("offsets_for_times", timestamps, timeout)
+
+    async def partitions_for(self, topic: str, *, timeout: float | None = None) -> list[PartitionInfo]:
+        """The partitions of ``topic``; an empty list if there is no such topic."""
+        return await self._parts.ask("partitions_for", lambda call: self._parts.partitions_of(call, topic), timeout, self._open)
+
+    async def list_topics(self, *, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
+        """All topics that the cluster shows, with their partitions; internal ones are left out."""
+        return await self._parts.ask("list_topics", self._parts.all_topics, timeout, self._open)
+
+    async def unsubscribe(self, *, timeout: float | None = None) -> None:
+        """Give up all partitions: revoke hooks, auto commit, leave the group. The consumer stays open."""
+        limit = check_timeout(timeout, self._config.default_api_timeout)
+        self._open()
+        await self._leave(Exit.CLEAN, trio.current_time() + limit)
+        self._subscription.clear()
+        self._parts.assignment_changed()
+        self._parts.restart_membership()
+
+    async def aclose(self, timeout: float | None = None) -> None:
+        """Leave: revoke hooks, last commit, leave the group, close sockets, within ``timeout`` (default ``close_timeout_ms``).
+
+        Closing twice is fine. Cancelled: the sockets are closed all the same.
+        """
+        limit = check_timeout(timeout, self._config.close_timeout_ms / 1000)
+        await self._close(Exit.CLEAN, trio.current_time() + limit)
+
+    # Inside.
+
+    async def _finish(self, how: Exit) -> None:
+        await self._close(how, trio.current_effective_deadline())
+
+    async def _close(self, how: Exit, deadline: float) -> None:
+        if self._closed:
+            await trio.lowlevel.checkpoint()
+            return
+        self._closed = True
+        try:
+            await self._leave(how, deadline)
+        finally:
+            self._parts.shut_down()
+
+    async def _leave(self, how: Exit, deadline: float) -> None:
+        """Stop fetching, run the revoke hooks, commit what is done, say goodbye."""
+        parts, failed = self._parts, None
+        parts.stop_membership()
+        owned = list(self._subscription.partitions)
+        for state in self._subscription.partitions.values():
+            state.revoking = True
+            if how is Exit.CLEAN:
+                state.done = state.position
+        parts.receiver.deadline = deadline
+        if how is Exit.CANCELLED:
+            with trio.move_on_at(min(deadline, trio.current_time() + (deadline - trio.current_time()) / 2)):
+                await parts.auto_commit_now(owned)
+        elif self._subscription.grouped and owned:
+            lost = parts.member.state in (MemberState.FENCED, MemberState.EXPELLED)
+            with trio.move_on_at(max(deadline, trio.current_time() + GRACE)):
+                try:
+                    await parts.rendezvous.tell(Change.LOST if lost else Change.REVOKED, owned)
+                except Exception as error:
+                    failed = error
+        else:
+            await parts.auto_commit_now(owned)
+        with trio.move_on_at(max(deadline, trio.current_time() + GRACE)):
+            await parts.leave_group()
+        if failed is not None:
+            raise failed
+
+    def _reset(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> None:
+        for state in [self._subscription.state(tp) for tp in (list(partitions) or list(self._subscription.partitions))]:
+            state.ask_reset(spec)
+        self._parts.positions.wanted.notify()
+
+    async def _ends(
+        self, name: str, partitions: Iterable[TopicPartition], spec: OffsetSpec, timeout: float | None
+    ) -> dict[TopicPartition, int]:
+        found = await self._look_up(name, {TopicPartition(*tp): spec for tp in partitions}, timeout)
+        return {tp: 0 if where is None else where.offset for tp, where in found.items()}
+
+    async def _look_up(
+        self, name: str, wanted: Mapping[TopicPartition, int], timeout: float | None
+    ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
+        return await self._parts.ask(name, self._parts.look_up(wanted), timeout, self._open)
+
+    async def _call(self, name: str, attempt: object, timeout: float | None) -> int:
+        return await run_call(name, attempt, config=self._config, timeout=timeout)  # type: ignore[arg-type]
+
+    def _open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this consumer is closed")
+
+    def _check(self) -> None:
+        """Raise what the user has to know before anything is handed out."""
+        self._open()
+        if self._parts.membership is not None and (fatal := self._parts.membership.fatal) is not None:
+            raise fatal
+        for state in self._subscription.partitions.values():
+            if state.error is not None:
+                error, state.error = state.error, None
+                self._parts.positions.wanted.notify()
+                self._parts.fetcher.wake.notify()
+                raise error
+
+    def _check_membership(self) -> None:
+        """A member that is out of its group cannot commit."""
+        member = self._parts.member
+        if self._subscription.grouped and not member.identity.joined:
+            if member.state in (MemberState.FENCED, MemberState.EXPELLED):
+                raise self._parts.thrown_out()
+            raise from_code(27, "the consumer has not joined its group yet")
+
+
+def _position(tp: TopicPartition, value: OffsetAndMetadata | int) -> OffsetAndMetadata:
+    position = OffsetAndMetadata(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(position, OffsetAndMetadata) or position.offset < 0:
+        raise ValueError(f"the offset to commit for {tp} must be a whole number from 0 or an OffsetAndMetadata, not {value!r}")
+    return position
+
+
+__all__ = ["Consumer", "ConsumerStatistics", "IllegalStateError", "Self", "TrikafkaError"]

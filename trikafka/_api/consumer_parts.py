@@ -1,0 +1,235 @@
+"""How a consumer is put together: its managers, the signals between them, and the tasks that it lives as."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+import trio
+from kafka.protocol.metadata import MetadataRequest
+
+from .._managers.commit import AutoCommit, Commits, thrown_out
+from .._managers.coordinator import Coordinators
+from .._managers.fetch import Fetcher
+from .._managers.heartbeat import Heartbeats
+from .._managers.membership import Membership
+from .._managers.metadata import Metadata, read_metadata
+from .._managers.offsets import Found, Offsets
+from .._managers.positions import PositionsManager
+from .._managers.rendezvous import Rendezvous
+from .._net.brokers import Brokers
+from .._net.deadlines import Call, check_timeout, run_call
+from .._net.signal import Signal
+from .._state.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
+from .._state.member import Member
+from .._state.subscription import Subscription
+from ..config import ConsumerConfig
+from ..errors import CommitFailedError, ConfigurationError, IllegalStateError, TrikafkaError
+from ..interfaces import RebalanceListener
+from ..types import PartitionInfo, TopicPartition
+from .receiving import Receiver
+from .service import Service
+
+T = TypeVar("T")
+_ASSIGNORS: tuple[Assignor, ...] = (RangeAssignor(), CooperativeStickyAssignor())
+
+
+class ConsumerParts:
+    """The parts of one consumer. The consumer calls them directly; nothing here outlives its ``async with``."""
+
+    def __init__(self, config: ConsumerConfig, service: Service) -> None:
+        self.config, self._service = config, service
+        self.happened = Signal()  # records, positions, a rebalance or an error: whoever receives looks again
+        self.subscription = Subscription()
+        self.member = Member(config.group_instance_id)
+        self.brokers = Brokers(config, service.start_soon)
+        self.metadata = Metadata(config, self.brokers, service.start_soon)
+        self.coordinators = Coordinators(self.metadata, service.start_soon)
+        self.offsets = Offsets(self.brokers, self.metadata, 1 if config.isolation_level == "read_committed" else 0)
+        self.commits: Commits | None = None
+        self.auto_commit: AutoCommit | None = None
+        if config.group_id is not None:
+            self.commits = Commits(config, config.group_id, self.brokers, self.coordinators, lambda: self.member.identity)
+            if config.enable_auto_commit:
+                interval = config.auto_commit_interval_ms / 1000
+                self.auto_commit = AutoCommit(self.commits, self.subscription, self.member, interval)
+        self.positions = PositionsManager(config, self.subscription, self.metadata, self.offsets, self.commits, self.happened)
+        self.fetcher = Fetcher(
+            config,
+            self.brokers,
+            self.metadata,
+            self.subscription,
+            service.start_soon,
+            self.positions.wanted.notify,
+            self.happened,
+        )
+        self.rendezvous = Rendezvous(self._before_revoke, self.happened)
+        self.plugin_listeners: list[RebalanceListener] = []
+        self.check: Callable[[], None] = lambda: None
+        self.heartbeats: Heartbeats | None = None
+        self.membership: Membership | None = None
+        self._membership_scope = trio.CancelScope()
+        if config.group_id is not None:
+            self.heartbeats = Heartbeats(config, config.group_id, self.brokers, self.coordinators, self.member)
+            self.membership = self._new_membership()
+        self.receiver = Receiver(config, self.subscription, self.fetcher, self.rendezvous, self.heartbeats, lambda: self.check())
+
+    def _new_membership(self) -> Membership:
+        assert self.heartbeats is not None
+        return Membership(
+            self.config,
+            self.brokers,
+            self.metadata,
+            self.coordinators,
+            self.subscription,
+            self.member,
+            self.heartbeats,
+            self.rendezvous,
+            self._assignors(),
+        )
+
+    def _assignors(self) -> list[Assignor]:
+        known = {assignor.name: assignor for assignor in _ASSIGNORS}
+        for name in self.config.partition_assignment_strategy:
+            if name not in known:
+                raise ConfigurationError(f"unknown assignor {name!r}; there are {', '.join(sorted(known))}")
+        return [known[name] for name in self.config.partition_assignment_strategy]
+
+    async def start(self) -> None:
+        """Make the first contact and start the tasks."""
+        await self.metadata.bootstrap()
+        start_soon = self._service.start_soon
+        start_soon(self.metadata.run)
+        start_soon(self.positions.run)
+        start_soon(self.fetcher.run)
+        start_soon(self._follow_positions)
+        if self.auto_commit is not None:
+            start_soon(self.auto_commit.run)
+        if self.heartbeats is not None:
+            self.heartbeats.polled()
+            self.restart_membership()
+
+    async def _follow_positions(self) -> None:
+        """A partition that came needs a position, one that has got its position can be fetched."""
+        while True:
+            await self.happened.wait()
+            self.fetcher.wake.notify()
+
+    # The group.
+
+    def restart_membership(self) -> None:
+        """Start the membership task (again, after unsubscribing)."""
+        if self.membership is not None:
+            self._membership_scope = trio.CancelScope()
+            self._service.start_soon(self._run_membership, self._membership_scope)
+
+    async def _run_membership(self, scope: trio.CancelScope) -> None:
+        assert self.membership is not None
+        with scope:
+            async with self._following_assignment():
+                await self.membership.run()
+
+    @asynccontextmanager
+    async def _following_assignment(self) -> AsyncIterator[None]:
+        assert self.membership is not None
+        membership = self.membership
+
+        async def follow() -> None:
+            while True:
+                await membership.assigned.wait()
+                self.assignment_changed()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(follow)
+            yield
+            nursery.cancel_scope.cancel()
+
+    def stop_membership(self) -> None:
+        """Stop joining, syncing and heartbeating; the group is not told."""
+        self._membership_scope.cancel()
+
+    async def leave_group(self) -> None:
+        """Tell the group goodbye, if there is one."""
+        if self.membership is not None:
+            await self.membership.leave()
+
+    def assignment_changed(self) -> None:
+        """Partitions came or went."""
+        if self.auto_commit is not None:
+            self.auto_commit.keep(self.subscription.partitions)
+        self.positions.wanted.notify()
+        self.fetcher.wake.notify()
+        self.happened.notify()
+
+    def use_listener(self, listener: RebalanceListener | None) -> None:
+        """Have the plugins' listeners and the user's told of rebalances, in this order."""
+        self.rendezvous.listeners = [*self.plugin_listeners, *([listener] if listener is not None else [])]
+
+    async def _before_revoke(self, partitions: Sequence[TopicPartition]) -> None:
+        await self.auto_commit_now(partitions)
+
+    async def auto_commit_now(self, partitions: Sequence[TopicPartition]) -> None:
+        """Commit what is done of ``partitions``, if auto commit is on, within the receive (or close) that is under way."""
+        if self.auto_commit is not None:
+            left = max(0.0, self.receiver.deadline - trio.current_time())
+            await self.auto_commit.commit(partitions, timeout=min(left, self.config.default_api_timeout))
+
+    def need_commits(self) -> Commits:
+        """The commit manager. Raises :exc:`ConfigurationError` without a group."""
+        if self.commits is None:
+            raise ConfigurationError("committed offsets belong to a group; open the consumer with a group_id")
+        return self.commits
+
+    def thrown_out(self) -> CommitFailedError:
+        """The error of a commit after the member was put out."""
+        return thrown_out(self.config.group_id or "")
+
+    # Questions to the cluster.
+
+    async def ask(
+        self, name: str, attempt: Callable[[Call], Awaitable[T]], timeout: float | None, check_open: Callable[[], None]
+    ) -> T:
+        """Run one API call under its deadline."""
+        check_timeout(timeout, 0.0)
+        check_open()
+        return await run_call(name, attempt, config=self.config, timeout=timeout, recover=self._recover)
+
+    def look_up(self, wanted: Mapping[TopicPartition, int]) -> Callable[[Call], Awaitable[Found]]:
+        """The attempt of a look-up of offsets."""
+        todo = {TopicPartition(*tp): int(what) for tp, what in wanted.items()}
+        found: Found = {}
+
+        async def attempt(call: Call) -> Found:
+            if not todo:
+                await trio.lowlevel.checkpoint()
+            return await self.offsets.look_up(call, todo, found)
+
+        return attempt
+
+    async def partitions_of(self, call: Call, topic: str) -> list[PartitionInfo]:
+        """The partitions of a topic; empty if it is unknown."""
+        info = await call.step(f"look up topic {topic!r}", lambda: self.metadata.topic(topic))
+        return [] if info is None else [info.partitions[number] for number in sorted(info.partitions)]
+
+    async def all_topics(self, call: Call) -> dict[str, list[PartitionInfo]]:
+        """All topics that are not internal."""
+        request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
+        answer: Any = await call.step("list the topics", lambda: self.metadata.ask_any(request))
+        topics = read_metadata(answer).topics.values()
+        return {t.name: list(t.partitions.values()) for t in sorted(topics, key=lambda t: t.name) if not t.internal}
+
+    def _recover(self, error: TrikafkaError) -> None:
+        if error.refresh_metadata:
+            self.metadata.mark_stale()
+        if error.refresh_coordinator and self.config.group_id is not None:
+            self.coordinators.forget(self.config.group_id)
+
+    def shut_down(self) -> None:
+        """Close the sockets; the tasks end with the service."""
+        self.subscription.clear()
+        self.brokers.close()
+        self.happened.notify()
+
+
+__all__ = ["ConsumerParts", "IllegalStateError"]

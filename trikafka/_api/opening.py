@@ -1,0 +1,38 @@
+"""The functions that open clients."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from ..config import ConsumerConfig
+from ..errors import ConfigurationError
+from .consumer import Consumer
+from .consumer_parts import ConsumerParts
+from .service import Service, run_client
+
+
+@asynccontextmanager
+async def open_consumer(*topics: str, **settings: Any) -> AsyncIterator[Consumer]:
+    """Open a consumer, subscribed to ``topics`` if any are given; ``settings`` are those of :class:`ConsumerConfig`.
+
+    Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
+    :exc:`ClientFailedError` out of the block if a background task fails. On the way out: revoke hooks, last commit, leave the
+    group, close the sockets, within ``close_timeout_ms``; when cancelled the group is still left (best effort, 1 s).
+    """
+    config = ConsumerConfig.build(settings)
+    if topics and config.group_id is None:
+        raise ConfigurationError("subscribing to topics needs a group_id; to read without a group use assign()")
+
+    async def start(service: Service) -> Consumer:
+        parts = ConsumerParts(config, service)
+        parts.metadata.want(topics)
+        await parts.start()
+        consumer = Consumer(parts)
+        if topics:
+            consumer.subscribe(topics)
+        return consumer
+
+    async with run_client(config, start) as consumer:
+        yield consumer

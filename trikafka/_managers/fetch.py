@@ -1,0 +1,223 @@
+"""The fetch manager: one task a broker keeps one fetch in flight while the buffer has room.
+
+It writes where each partition is fetched next; the records go undecoded into the buffer, from where the consumer takes them.
+An answer to what has been overtaken (a seek, a revoke, a reset) is dropped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Callable
+
+import trio
+from kafka.protocol.consumer.fetch import FetchRequest
+
+from .._net.brokers import Brokers
+from .._net.deadlines import backoff
+from .._net.signal import Signal
+from .._net.singleflight import StartSoon
+from .._state.fetch_buffer import Chunk, FetchBuffer
+from .._state.subscription import PartitionState, Subscription
+from .._wire.fetch import FetchedPartition, end_of_batches, read_fetch_answer
+from ..config import ConsumerConfig
+from ..errors import BrokerResponseError, CorruptRecordError, OffsetOutOfRangeError, TrikafkaError, from_code
+from ..types import Node, OffsetSpec, TopicPartition
+from .metadata import Metadata
+
+_log = logging.getLogger("trikafka.fetch")
+_OFFSET_OUT_OF_RANGE = 1
+#: How long (ms) a fetch waits in the broker while partitions that are full may soon have room again.
+_SHORT_WAIT = 20
+
+
+class Fetcher:
+    """Fetches what is assigned, known where to begin, and not paused."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        brokers: Brokers,
+        metadata: Metadata,
+        subscription: Subscription,
+        start_soon: StartSoon,
+        ask_position: Callable[[], None],
+        arrived: Signal,
+    ) -> None:
+        self._config, self._brokers, self._metadata, self._subscription = config, brokers, metadata, subscription
+        self._start_soon, self._ask_position = start_soon, ask_position
+        self.buffer = FetchBuffer(config.fetch_buffer_bytes)
+        self.arrived = arrived  # something to receive: records or an error
+        self.wake = Signal()  # something may have become fetchable
+        self._nodes: set[int] = set()
+        self._in_flight: set[PartitionState] = set()
+        self._turn = 0
+        self._isolation = 1 if config.isolation_level == "read_committed" else 0
+
+    async def run(self) -> None:
+        """Start a task for each broker that leads what is to be fetched. Ends with the client."""
+        while True:
+            leaderless = False
+            for state in self._fetchable():
+                try:
+                    node = self._metadata.snapshot.leader(state.tp)
+                except TrikafkaError:
+                    leaderless = True
+                    continue
+                if node.node_id not in self._nodes:
+                    self._nodes.add(node.node_id)
+                    self._start_soon(self._fetch_from, node.node_id)
+            if leaderless:
+                self._metadata.mark_stale()
+                seen = self._metadata.snapshot
+                with trio.move_on_after(self._config.retry_backoff_max_ms / 1000):
+                    await self._metadata.changed(seen)
+                self.wake.notify()
+            else:
+                await self.wake.wait()
+
+    async def _fetch_from(self, node_id: int) -> None:
+        failures = 0
+        while True:
+            node = self._metadata.snapshot.nodes.get(node_id)
+            chosen, full = self._choose(node_id)
+            if node is None or not chosen:
+                await self._rest(node_id)
+                continue
+            self._in_flight.update(chosen)
+            try:
+                failed = not await self._fetch(node, chosen, full)
+            finally:
+                self._in_flight.difference_update(chosen)
+            failures = failures + 1 if failed else 0
+            if failed:
+                await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+
+    async def _rest(self, node_id: int) -> None:
+        """Wait until something may be fetchable: the signal, or the end of a partition's wait after an error."""
+        now = trio.current_time()
+        times = [state.retry_at for state in self._subscription.partitions.values() if state.retry_at > now]
+        with trio.move_on_at(min(times, default=float("inf"))):
+            await self.wake.wait()
+
+    def _fetchable(self) -> list[PartitionState]:
+        states = self._subscription.partitions.values()
+        return [s for s in states if s.usable and s.fetch_offset >= 0 and s.error is None]
+
+    def _choose(self, node_id: int) -> tuple[list[PartitionState], bool]:
+        """What to fetch from a broker now; and whether something was left out because the buffer has no room for it."""
+        self.buffer.drop_stale()
+        now, assigned, full, chosen = trio.current_time(), len(self._subscription.partitions), False, []
+        for state in self._fetchable():
+            if state in self._in_flight or state.retry_at > now:
+                continue
+            try:
+                leader = self._metadata.snapshot.leader(state.tp)
+            except TrikafkaError:
+                continue
+            if leader.node_id != node_id:
+                continue
+            if self.buffer.has_room(state, assigned):
+                chosen.append(state)
+            else:
+                full = True
+        if chosen:  # each partition comes first in its turn, for the broker fills answers from the front
+            self._turn = (self._turn + 1) % len(chosen)
+            chosen = chosen[self._turn :] + chosen[: self._turn]
+        return chosen, full
+
+    async def _fetch(self, node: Node, chosen: list[PartitionState], full: bool) -> bool:
+        epochs = {state.tp: (state, state.epoch, state.fetch_offset) for state in chosen}
+        request = self._request(chosen, _SHORT_WAIT if full else self._config.fetch_max_wait_ms)
+        try:
+            with trio.fail_after(self._config.request_timeout + self._config.fetch_max_wait_ms / 1000):
+                connection = await self._brokers.connection(node, "fetch")
+                body, version = await connection.request_body(request)
+            answer = read_fetch_answer(body, version)
+            if answer.error_code:
+                raise from_code(answer.error_code, f"Fetch from {node}")
+        except (TrikafkaError, trio.TooSlowError) as error:
+            _log.debug("fetch from %s failed: %s", node, error)
+            self._metadata.mark_stale()
+            if isinstance(error, TrikafkaError) and not error.retriable:
+                self._fail(chosen, error)
+            return False
+        fine = True
+        for part in answer.partitions:
+            asked = epochs.get(TopicPartition(part.topic, part.partition))
+            if asked is not None and asked[0].epoch == asked[1]:
+                fine = self._take(asked[0], asked[2], part) and fine
+        return fine
+
+    def _take(self, state: PartitionState, offset: int, part: FetchedPartition) -> bool:
+        """Take in one partition's answer; return whether to go on without a wait."""
+        if part.error_code:
+            return self._take_error(state, offset, part.error_code)
+        state.high_watermark, state.log_start = part.high_watermark, part.log_start_offset
+        if not part.records:
+            return True
+        aborted = (part.aborted or []) if self._isolation else None
+        end = end_of_batches(part.records, offset)
+        if end == offset:
+            self._fail([state], CorruptRecordError("no complete record batch", part.topic, part.partition, offset))
+            return True
+        self.buffer.put(Chunk(state, state.epoch, part.records, aborted))
+        # The old formats tell their end only when they are decoded: the consumer then says where to go on.
+        state.fetch_offset = -1 if end is None else end
+        self.arrived.notify()
+        return True
+
+    def _take_error(self, state: PartitionState, offset: int, code: int) -> bool:
+        error = from_code(code, f"partition {state.tp} at offset {offset}")
+        if code == _OFFSET_OUT_OF_RANGE:
+            self._reset(state, offset, error)
+        elif error.retriable:
+            self._metadata.mark_stale()
+            state.retry_at = trio.current_time() + backoff(1, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
+        else:
+            self._fail([state], error)
+        return True
+
+    def _reset(self, state: PartitionState, offset: int, cause: BrokerResponseError) -> None:
+        if state.buffered:
+            state.retry_at = trio.current_time() + self._config.retry_backoff_ms / 1000  # first hand out what is fetched
+        elif self._config.auto_offset_reset == "none":
+            error = OffsetOutOfRangeError(f"{cause}; auto_offset_reset is 'none'")
+            error.__cause__ = cause
+            self._fail([state], error)
+        else:
+            _log.info("%s: offset %d is out of range, going to the %s", state.tp, offset, self._config.auto_offset_reset)
+            earliest = self._config.auto_offset_reset == "earliest"
+            state.ask_reset(OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST)
+            self._ask_position()
+
+    def _fail(self, states: list[PartitionState], error: Exception) -> None:
+        for state in states:
+            state.error = error
+        self.arrived.notify()
+
+    def _request(self, chosen: list[PartitionState], wait_ms: float) -> FetchRequest:
+        by_topic: dict[str, list[object]] = defaultdict(list)
+        for state in chosen:
+            by_topic[state.tp.topic].append(
+                FetchRequest.FetchTopic.FetchPartition(
+                    partition=state.tp.partition,
+                    current_leader_epoch=self._metadata.snapshot.leader_epoch(state.tp),
+                    fetch_offset=state.fetch_offset,
+                    last_fetched_epoch=-1,
+                    log_start_offset=-1,
+                    partition_max_bytes=self._config.max_partition_fetch_bytes,
+                )
+            )
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=int(wait_ms),
+            min_bytes=self._config.fetch_min_bytes,
+            max_bytes=self._config.fetch_max_bytes,
+            isolation_level=self._isolation,
+            session_id=0,
+            session_epoch=-1,
+            topics=[FetchRequest.FetchTopic(topic=name, partitions=parts) for name, parts in by_topic.items()],
+            forgotten_topics_data=[],
+            rack_id=self._config.client_rack,
+        )

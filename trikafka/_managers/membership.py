@@ -1,0 +1,318 @@
+"""The membership manager of the classic group protocol: join, sync, reconcile, as straight-line code around the state table.
+
+It owns the member's state and, for a subscription, which partitions are assigned. Heartbeats run beside it from the moment
+that the generation is known until the next JoinGroup is sent. KIP-848's protocol takes the same seat.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from typing import Any
+
+import trio
+
+from .._net.brokers import Brokers
+from .._net.deadlines import backoff
+from .._net.gather import with_background
+from .._net.signal import Signal
+from .._state.assignors import Assignor
+from .._state.member import Member, MemberState
+from .._state.subscription import Mode, Subscription
+from .._wire.messages import ApiMessage
+from ..config import ConsumerConfig
+from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError, from_code
+from ..types import TopicPartition
+from . import group_messages
+from .coordinator import Coordinators
+from .group_messages import Joined
+from .heartbeat import Heartbeats
+from .metadata import Metadata
+from .rendezvous import Change, Rendezvous
+
+_log = logging.getLogger("trikafka.membership")
+_MEMBER_ID_REQUIRED = 79
+#: What a JoinGroup may take beyond the rebalance timeout (seconds).
+_JOIN_SLACK = 5.0
+_LEAVE_LIMIT = 5.0
+
+
+class _Reason(Enum):
+    """Why a generation ended for this member."""
+
+    REJOIN = "rejoin"
+    FENCED = "fenced"
+    EXPELLED = "expelled"
+
+
+class _Out(Exception):
+    """The member is out of its generation; unwinds what it was doing."""
+
+
+class Membership:
+    """Keeps the consumer in its group while it subscribes. Its background work is :meth:`run`."""
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        brokers: Brokers,
+        metadata: Metadata,
+        coordinators: Coordinators,
+        subscription: Subscription,
+        member: Member,
+        heartbeats: Heartbeats,
+        rendezvous: Rendezvous,
+        assignors: Sequence[Assignor],
+    ) -> None:
+        assert config.group_id is not None
+        self._config, self._group = config, config.group_id
+        self._brokers, self._metadata, self._coordinators = brokers, metadata, coordinators
+        self._subscription, self._member = subscription, member
+        self._heartbeats, self._rendezvous = heartbeats, rendezvous
+        self._assignors = {assignor.name: assignor for assignor in assignors}
+        self._eager = not all(assignor.cooperative for assignor in assignors)
+        self._reason: _Reason | None = None
+        self._nudge = Signal()  # the subscription or the reason changed
+        self.assigned = Signal()  # partitions came or went
+        self.fatal: TrikafkaError | None = None
+
+    # What others tell the membership.
+
+    def subscription_changed(self) -> None:
+        """The user subscribed to something (else)."""
+        self.rejoin("the subscription changed")
+
+    def rejoin(self, why: str) -> None:
+        """Join again soon."""
+        _log.debug("group %s: joining again, because %s", self._group, why)
+        if self._reason is None:
+            self._reason = _Reason.REJOIN
+        self._nudge.notify()
+
+    def fenced(self, error: TrikafkaError) -> None:
+        """The group does not know the member any more; its partitions are lost."""
+        _log.info("group %s: this member is out: %s", self._group, error)
+        self._put_out(_Reason.FENCED)
+
+    def _put_out(self, reason: _Reason) -> None:
+        self._reason = reason
+        self._nudge.notify()
+
+    # The background work.
+
+    async def run(self) -> None:
+        """Join, follow the group and join again, until cancelled or until an error that no new attempt can mend."""
+        failures = 0
+        while True:
+            if not self._subscription.grouped:
+                await self._nudge.wait()
+                continue
+            try:
+                await self._cycle()
+                failures = 0
+            except TrikafkaError as error:
+                if not self._may_go_on(error):
+                    self.fatal = error
+                    self._rendezvous.posted.notify()
+                    return
+                failures += 1
+                _log.debug("group %s: attempt %d to join failed: %s", self._group, failures, error)
+                await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+
+    def _may_go_on(self, error: TrikafkaError) -> bool:
+        if error.refresh_coordinator:
+            self._coordinators.forget(self._group)
+        return error.retriable or isinstance(error, RebalanceInProgressError)
+
+    async def _cycle(self) -> None:
+        """One generation: join it, live in it, and leave it for the next."""
+        self._reason = None
+        self._match_pattern()
+        self._want_topics()
+        self._member.to(MemberState.JOINING)
+        try:
+            joined = await self._join()
+            works: list[Callable[[], Awaitable[object]]] = [
+                partial(self._heartbeats.run, self.rejoin, self.fenced),
+                self._watch_poll,
+                partial(self._watch_topics, joined),
+            ]
+            await with_background(works, partial(self._live, joined))
+        except MemberFencedError as error:
+            self.fenced(error)
+        except _Out:
+            pass
+        if self._reason is _Reason.FENCED:
+            await self._lose(MemberState.FENCED)
+        elif self._reason is _Reason.EXPELLED:
+            await self.leave()
+            await self._lose(MemberState.EXPELLED)
+
+    async def _lose(self, state: MemberState) -> None:
+        self._member.to(state)
+        self._member.forget()
+        if lost := list(self._subscription.partitions):
+            for tp in lost:
+                self._subscription.partitions[tp].revoking = True
+            await self._rendezvous.post(Change.LOST, lost)
+            self._drop(lost)
+        elif state is MemberState.EXPELLED:
+            await self._rendezvous.post(Change.LOST, ())  # come back at the next receive, not before
+        self._member.to(MemberState.UNJOINED)
+
+    async def _live(self, joined: Joined) -> None:
+        self._member.to(MemberState.SYNCING)
+        assignment = await self._sync(joined)
+        self._member.to(MemberState.RECONCILING)
+        await self._reconcile(assignment)
+        self._member.to(MemberState.STABLE)
+        while self._reason is None and self._subscription.grouped:
+            await self._nudge.wait()
+        self._check_in()
+        if self._subscription.grouped and self._eager:
+            await self._give_up(list(self._subscription.partitions))
+
+    async def _join(self) -> Joined:
+        while True:
+            identity, topics = self._member.identity, self._subscription.topics
+            answer = await self._ask(group_messages.join_request(self._config, identity, self._assignors, topics, self._owned()))
+            if answer.error_code == _MEMBER_ID_REQUIRED:
+                self._member.know_as(answer.member_id)
+                continue
+            if answer.error_code:
+                error = from_code(answer.error_code, f"joining group {self._group!r}")
+                if isinstance(error, MemberFencedError) and not self._subscription.partitions:
+                    self._member.forget()
+                    continue
+                raise error
+            self._member.know_as(answer.member_id, answer.generation_id)
+            return group_messages.read_join(answer)
+
+    async def _sync(self, joined: Joined) -> list[TopicPartition]:
+        assignments: Mapping[str, Sequence[TopicPartition]] = {}
+        if joined.leads:
+            assignments = await self._deal_out(joined)
+        answer = await self._ask(group_messages.sync_request(self._group, self._member.identity, joined, assignments))
+        if answer.error_code:
+            raise from_code(answer.error_code, f"syncing group {self._group!r}")
+        return group_messages.read_assignment(answer.assignment)
+
+    async def _deal_out(self, joined: Joined) -> Mapping[str, Sequence[TopicPartition]]:
+        topics = set().union(*(member.topics for member in joined.members.values()))
+        if missing := topics - set(self._metadata.snapshot.topics):
+            await self._metadata.refresh(missing)
+        for topic in topics:
+            self._metadata.also_want(topic)
+        joined.dealt = self._numbers(topics)
+        return self._assignors[joined.protocol].assign(joined.members, joined.dealt)
+
+    async def _reconcile(self, assignment: list[TopicPartition]) -> None:
+        self._check_in()
+        owned = self._subscription.partitions
+        revoked = [tp for tp in owned if tp not in set(assignment)]
+        if revoked:
+            await self._give_up(revoked)
+            self.rejoin("partitions were given up")
+        added = [tp for tp in assignment if tp not in owned]
+        for topic in {tp.topic for tp in added} - set(self._metadata.snapshot.topics):
+            self._metadata.also_want(topic)
+            self._metadata.mark_stale()
+        self._subscription.add(added, ready=False)
+        if added and self._rendezvous.listeners:
+            await self._meet(Change.ASSIGNED, added)
+        for tp in added:
+            self._subscription.partitions[tp].ready = True
+        self.assigned.notify()
+
+    async def _give_up(self, partitions: list[TopicPartition]) -> None:
+        if not partitions:
+            return
+        for tp in partitions:
+            self._subscription.partitions[tp].revoking = True
+        await self._meet(Change.REVOKED, partitions)
+        self._drop(partitions)
+
+    async def _meet(self, change: Change, partitions: list[TopicPartition]) -> None:
+        """Have the listeners run by the consuming task; unwind when the member is put out meanwhile."""
+
+        async def interrupt() -> None:
+            while self._reason in (None, _Reason.REJOIN):
+                await self._nudge.wait()
+            nursery.cancel_scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(interrupt)
+            await self._rendezvous.post(change, partitions)
+            nursery.cancel_scope.cancel()
+        self._check_in()
+
+    def _check_in(self) -> None:
+        if self._reason in (_Reason.FENCED, _Reason.EXPELLED):
+            raise _Out
+
+    def _drop(self, partitions: Sequence[TopicPartition]) -> None:
+        self._subscription.remove(partitions)
+        self.assigned.notify()
+
+    async def _watch_poll(self) -> None:
+        await self._heartbeats.watch()
+        _log.warning(
+            "group %s: nothing was received for max_poll_interval_ms (%g ms); leaving the group until the next receive",
+            self._group,
+            self._config.max_poll_interval_ms,
+        )
+        self._put_out(_Reason.EXPELLED)
+
+    async def _watch_topics(self, joined: Joined) -> None:
+        """Join again when topics come or go that the pattern matches, or, as the leader, when a topic gets more partitions."""
+        seen = self._metadata.snapshot
+        while True:
+            seen = await self._metadata.changed(seen)
+            if self._match_pattern():
+                self.rejoin("topics that match the pattern came or went")
+            if joined.dealt is not None and joined.dealt != self._numbers(joined.topics):
+                self.rejoin("a topic's partitions changed")
+                return
+
+    def _match_pattern(self) -> bool:
+        if self._subscription.mode is not Mode.PATTERN:
+            return False
+        names = [name for name, info in self._metadata.snapshot.topics.items() if not info.internal and not info.error_code]
+        return self._subscription.match(names)
+
+    def _want_topics(self) -> None:
+        pattern = self._subscription.mode is Mode.PATTERN
+        self._metadata.want(self._subscription.topics, everything=pattern)
+
+    def _numbers(self, topics: set[str] | frozenset[str]) -> dict[str, list[int]]:
+        snapshot = self._metadata.snapshot
+        return {name: [tp.partition for tp in snapshot.partitions_of(name)] for name in topics if snapshot.partitions_of(name)}
+
+    def _owned(self) -> list[TopicPartition]:
+        return [] if self._eager else [tp for tp, state in self._subscription.partitions.items() if not state.revoking]
+
+    async def _ask(self, message: ApiMessage) -> Any:
+        """Ask the coordinator something that may wait for the whole group."""
+        allowance = self._config.max_poll_interval_ms / 1000 + _JOIN_SLACK
+        with trio.move_on_after(allowance):
+            node = await self._coordinators.find(self._group)
+            return await self._brokers.request(node, message, purpose="group", allowance=allowance)
+        raise RequestTimedOutError(f"no answer from the coordinator of group {self._group!r} within {allowance:g} s")
+
+    # On the way out.
+
+    async def leave(self) -> None:
+        """Tell the group that this member goes (static members stay until their session ends). Best effort."""
+        identity = self._member.identity
+        if not identity.member_id or identity.instance_id is not None:
+            return
+        with trio.move_on_after(_LEAVE_LIMIT):
+            try:
+                node = await self._coordinators.find(self._group)
+                request = group_messages.leave_request(self._group, identity)
+                await self._brokers.request(node, request, purpose="coordinator")
+            except TrikafkaError as error:
+                _log.info("group %s: could not say goodbye: %s", self._group, error)
+        self._member.forget()

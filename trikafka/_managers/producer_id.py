@@ -1,0 +1,46 @@
+"""The producer id manager: who this producer is to the brokers, asked for once and again when an id is used up."""
+
+from __future__ import annotations
+
+import logging
+
+import trio
+from kafka.protocol.producer import InitProducerIdRequest
+
+from .._net.deadlines import backoff
+from .._state.sequences import Identity
+from ..config import ProducerConfig
+from ..errors import TrikafkaError, UnsupportedVersionError, from_code
+from .metadata import Metadata
+
+_log = logging.getLogger("trikafka.produce")
+
+
+class ProducerIds:
+    """Gets producer ids. One task uses it, so there is one request at a time."""
+
+    def __init__(self, config: ProducerConfig, metadata: Metadata) -> None:
+        self._config, self._metadata = config, metadata
+
+    async def obtain(self) -> Identity:
+        """Ask until a broker gives an id. Raises what is not retriable, such as a missing permission."""
+        failures = 0
+        while True:
+            try:
+                return await self._ask()
+            except UnsupportedVersionError as error:
+                raise UnsupportedVersionError(f"{error}; set enable_idempotence=False for such a broker") from error
+            except TrikafkaError as error:
+                if not error.retriable:
+                    raise
+                failures += 1
+                _log.debug("no producer id yet (%d in a row): %s", failures, error)
+            await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+
+    async def _ask(self) -> Identity:
+        answer = await self._metadata.ask_any(
+            lambda: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1)
+        )
+        if answer.error_code:
+            raise from_code(answer.error_code, "asking for a producer id")
+        return Identity(answer.producer_id, answer.producer_epoch)

@@ -1,0 +1,80 @@
+"""The life of a group member as a table: its states and which may follow which. No I/O; the membership manager writes it.
+
+====================  ======================================================================================
+UNJOINED              not in the group; the next step is to join
+JOINING               a JoinGroup is under way
+SYNCING               the generation is known; a SyncGroup is under way
+RECONCILING           the assignment is known; listeners run, partitions come and go
+STABLE                in the group, consuming
+EXPELLED              left because ``max_poll_interval_ms`` passed; joins again at the next receive (KIP-62)
+FENCED                the group no longer knows the member; its partitions are lost, then it joins again
+LEAVING               on the way out
+====================  ======================================================================================
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class MemberState(Enum):
+    """See the module."""
+
+    UNJOINED = "unjoined"
+    JOINING = "joining"
+    SYNCING = "syncing"
+    RECONCILING = "reconciling"
+    STABLE = "stable"
+    EXPELLED = "expelled"
+    FENCED = "fenced"
+    LEAVING = "leaving"
+
+
+_S = MemberState
+_AFTER: dict[MemberState, frozenset[MemberState]] = {
+    _S.UNJOINED: frozenset({_S.JOINING, _S.LEAVING}),
+    _S.JOINING: frozenset({_S.SYNCING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.EXPELLED}),
+    _S.SYNCING: frozenset({_S.RECONCILING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.EXPELLED, _S.JOINING}),
+    _S.RECONCILING: frozenset({_S.STABLE, _S.JOINING, _S.FENCED, _S.EXPELLED, _S.LEAVING}),
+    _S.STABLE: frozenset({_S.JOINING, _S.FENCED, _S.EXPELLED, _S.LEAVING}),
+    _S.EXPELLED: frozenset({_S.UNJOINED, _S.LEAVING}),
+    _S.FENCED: frozenset({_S.UNJOINED, _S.LEAVING}),
+    _S.LEAVING: frozenset({_S.UNJOINED}),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the member is to the group. ``generation`` -1: not in it."""
+
+    member_id: str = ""
+    generation: int = -1
+    instance_id: str | None = None
+
+    @property
+    def joined(self) -> bool:
+        """Whether the group knows the member in a generation."""
+        return self.generation >= 0
+
+
+class Member:
+    """The member's state and identity. An illegal step is a bug and raises."""
+
+    def __init__(self, instance_id: str | None) -> None:
+        self.state = MemberState.UNJOINED
+        self.identity = Identity(instance_id=instance_id)
+
+    def to(self, state: MemberState) -> None:
+        """Go to ``state``."""
+        if state is not self.state and state not in _AFTER[self.state]:
+            raise AssertionError(f"a member cannot go from {self.state.value} to {state.value}")
+        self.state = state
+
+    def know_as(self, member_id: str, generation: int = -1) -> None:
+        """Take over the identity that the group gave."""
+        self.identity = Identity(member_id, generation, self.identity.instance_id)
+
+    def forget(self, *, keep_id: bool = False) -> None:
+        """The generation is over; ``keep_id``: join again as the same member."""
+        self.know_as(self.identity.member_id if keep_id else "")
