@@ -90,15 +90,7 @@ class RawClient:
         return response
 
     async def sync(self, group: str, joined: Any, assignments: dict[str, dict[str, list[int]]] | None = None) -> Any:
-        items = [
-            {
-                "member_id": member,
-                "assignment": bytes(
-                    ConsumerProtocolAssignment(version=0, assigned_partitions=_pairs(parts), user_data=None).encode()
-                ),
-            }
-            for member, parts in (assignments or {}).items()
-        ]
+        items = [{"member_id": member, "assignment": assignment(parts)} for member, parts in (assignments or {}).items()]
         values = {
             "group_id": group,
             "generation_id": joined.generation_id,
@@ -115,15 +107,15 @@ class RawClient:
             "group_id": group,
             "generation_id": joined.generation_id,
             "member_id": joined.member_id,
-            "group_instance_id": None,
         }
         response = await self.receive(await self.send(build(HeartbeatRequest, 4, values)))
         return int(response.error_code)
 
 
-def _pairs(parts: dict[str, list[int]]) -> list[Any]:
+def assignment(parts: dict[str, list[int]]) -> bytes:
     cls = ConsumerProtocolAssignment.TopicPartition
-    return [cls(version=0, topic=topic, partitions=numbers) for topic, numbers in parts.items()]
+    pairs = [cls(version=0, topic=topic, partitions=numbers) for topic, numbers in parts.items()]
+    return bytes(ConsumerProtocolAssignment(version=0, assigned_partitions=pairs, user_data=None).encode())
 
 
 def fetch_fields(topic: str, partition: int, offset: int, **fields: Any) -> dict[str, Any]:

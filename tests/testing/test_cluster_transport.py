@@ -23,9 +23,7 @@ async def test_api_versions_says_what_is_offered_in_every_version(autojump_clock
 
 
 @pytest.mark.parametrize(("own", "told"), [((0, 3), [(18, 0, 3)]), ((0, 1), [])])
-async def test_a_version_of_api_versions_that_is_too_new_is_answered_in_the_oldest_form(
-    autojump_clock: Clock, own: Any, told: Any
-) -> None:
+async def test_api_versions_that_is_too_new_is_answered_in_the_oldest_form(autojump_clock: Clock, own: Any, told: Any) -> None:
     async with ScriptedCluster(api_versions={"ApiVersions": own}) as cluster:
         client = await RawClient.connect(cluster)
         answer = await client.call("ApiVersions", 4, client_software_name="raw", client_software_version="1")
@@ -50,11 +48,14 @@ async def test_a_version_that_is_not_offered_closes_the_connection(autojump_cloc
 
 @pytest.mark.parametrize("data", [b"\x00\x00\x00\x02ab", b"\xff\xff\xff\xff", b"GET / HTTP/1.1\r\n\r\n" + b"x" * 100])
 async def test_bytes_that_are_no_request_close_the_connection_and_fail_the_test(autojump_clock: Clock, data: bytes) -> None:
-    with pytest.raises(AssertionError, match="what no Kafka understands"):
+    async def body() -> None:
         async with ScriptedCluster() as cluster:
             client = await RawClient.connect(cluster)
             await client.stream.send_all(data)
             assert await client.closed()
+
+    with pytest.raises(AssertionError, match="what no Kafka understands"):
+        await body()
 
 
 async def test_trailing_bytes_in_a_request_are_found(autojump_clock: Clock) -> None:
@@ -237,19 +238,25 @@ async def test_an_exception_in_a_handler_ends_the_block_as_it_is(autojump_clock:
     async def broken(request: Any, default: Any) -> Any:
         raise AssertionError("not what I expected")
 
-    with pytest.raises(AssertionError, match="not what I expected"):
+    async def body() -> None:
         async with ScriptedCluster() as cluster:
             client = await RawClient.connect(cluster)
             cluster.on("Metadata", broken)
             await client.call("Metadata", 12, topics=None)
             await trio.sleep_forever()
 
+    with pytest.raises(AssertionError, match="not what I expected"):
+        await body()
+
 
 async def test_an_exception_of_the_body_comes_out_as_it_is(autojump_clock: Clock) -> None:
-    with pytest.raises(KeyError):
+    async def body() -> None:
         async with ScriptedCluster() as cluster:
             await RawClient.connect(cluster)
             raise KeyError
+
+    with pytest.raises(KeyError):
+        await body()
 
 
 async def test_waiting_for_a_request(autojump_clock: Clock) -> None:

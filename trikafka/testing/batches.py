@@ -148,6 +148,11 @@ def control_batch(producer_id: int, producer_epoch: int, *, commit: bool, timest
     return _sealed(fields, batch[HEADER_SIZE:])
 
 
+def commits(control: bytes) -> bool:
+    """Whether a control batch ends its transaction with a commit, not an abort."""
+    return bool(next(DefaultRecordBatch(control)).commit)
+
+
 def decode_batch(batch: bytes, topic: str, partition: int) -> list[Record]:
     """The records of a batch; those of a control batch are none."""
     info = inspect(batch, check=False)

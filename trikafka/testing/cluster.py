@@ -6,6 +6,7 @@ Owns the nodes' life (up, frozen, down), the connections and the script. What is
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
@@ -296,6 +297,10 @@ class ScriptedCluster:
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Make a topic. Of its config, ``max.message.bytes`` and ``message.timestamp.type`` have an effect."""
         self._state.create_topic(name, partitions, None, config)
+
+    def topic_id(self, topic: str) -> uuid.UUID:
+        """The id of a topic, the same in every run."""
+        return self._state.topics[topic].topic_id
 
     def partition(self, topic: str, partition: int) -> Partition:
         """What the cluster knows of a partition. Raises ``LookupError`` if there is none."""

@@ -130,6 +130,10 @@ class Group:
             return 25
         return 22 if generation is not None and generation != self.generation else 0
 
+    def knows(self, member_id: str) -> bool:
+        """Whether somebody may join under this member id."""
+        return member_id in self.members or member_id in self.pending
+
     def static_member(self, instance_id: str) -> Member | None:
         """The member that holds a group instance id."""
         return next((member for member in self.members.values() if member.instance_id == instance_id), None)

@@ -53,17 +53,17 @@ async def _join(call: Call) -> Joined:
         return Joined(code, request.member_id)
     if not groups.min_session_timeout <= session <= groups.max_session_timeout:
         return Joined(26, request.member_id)
+    instance = request.group_instance_id
     known = groups.by_id.get(request.group_id)
-    if request.member_id and (known is None or (request.member_id not in known.members and request.member_id not in known.pending)):
+    holder = known.static_member(instance) if known and instance is not None else None
+    if request.member_id and holder is not None and holder.member_id != request.member_id:
+        return Joined(82, request.member_id)
+    if request.member_id and not (known and known.knows(request.member_id)):
         return Joined(25, request.member_id)
     group = groups.get_or_make(request.group_id)
     protocols = [(item.name, bytes(item.metadata)) for item in request.protocols]
     if not group.accepts(request.protocol_type, protocols, request.member_id):
         return Joined(23, request.member_id)
-    instance = request.group_instance_id
-    holder = group.static_member(instance) if instance is not None else None
-    if request.member_id and holder is not None and holder.member_id != request.member_id:
-        return Joined(82, request.member_id)
     member_id = request.member_id or groups.new_member_id(instance or call.client_id)
     if not request.member_id and instance is None and call.version >= 4:
         group.expect(member_id, session)
@@ -218,7 +218,10 @@ def _fetch_topics(call: Call, group_id: str, topics: Any, code: int) -> list[dic
                     "error_code": error,
                 }
             )
-        answers.append({"name": label, "topic_id": topic.topic_id if topic else topic_id, "partitions": parts})
+        answer: dict[str, Any] = {"name": label, "partitions": parts}
+        if call.version >= 10:
+            answer["topic_id"] = topic.topic_id if topic else topic_id
+        answers.append(answer)
     return answers
 
 

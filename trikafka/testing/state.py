@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from ._signal import Signal
-from .batches import BadBatch, BatchInfo, decode_batch, inspect, place, stamp
+from .batches import BadBatch, BatchInfo, commits, decode_batch, inspect, place, stamp
 from .messages import KAFKA_4, Versions
 
 _NAMESPACE = uuid.UUID("7472696b-6166-6b61-0000-000000000000")
@@ -104,6 +104,19 @@ class Partition:
         end = base + (info.last_offset_delta + 1 if count is None else count)
         self.batches.append(StoredBatch(base, end, data, info))
         self.end = max(self.end, end)
+        self._follow_transaction(data, base)
+
+    def _follow_transaction(self, data: bytes, base: int) -> None:
+        try:
+            info = inspect(data)
+        except BadBatch:
+            return
+        if info.control:
+            first = self.open_transactions.pop(info.producer_id, None)
+            if first is not None and not commits(data):
+                self.aborted.append((info.producer_id, first, base))
+        elif info.transactional:
+            self.open_transactions.setdefault(info.producer_id, base)
 
     def read(self, offset: int, limit: int) -> list[StoredBatch]:
         """The batches from the one that contains ``offset`` (or comes next) that start before ``limit``."""
@@ -156,8 +169,6 @@ class Partition:
         if state is None or state.epoch != info.producer_epoch:
             state = self.producers[info.producer_id] = ProducerState(info.producer_epoch)
         state.batches.append((info.base_sequence, info.last_sequence, base))
-        if info.transactional:
-            self.open_transactions.setdefault(info.producer_id, base)
 
 
 @dataclass(slots=True, eq=False)
