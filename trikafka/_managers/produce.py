@@ -136,7 +136,7 @@ class ProduceManager(Generic[Ack]):
         self._waiters.append(waiter)
         self._crowd()
         try:
-            while True:
+            while not self._closed:
                 if self._waiters[0] is waiter:
                     ack = self.accumulator.append(*record, admitted=True)
                     if ack is not None:
@@ -145,8 +145,7 @@ class ProduceManager(Generic[Ack]):
                         raise from_code(3, f"topic {record[0]!r} while waiting for room")
                 waiter.turn = trio.Event()
                 await waiter.turn.wait()
-                if self._closed:
-                    raise trio.ClosedResourceError("the producer was closed")
+            raise trio.ClosedResourceError("the producer was closed")
         finally:
             self._waiters.remove(waiter)
             self._crowd()

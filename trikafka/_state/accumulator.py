@@ -66,7 +66,7 @@ class Accumulator(Generic[Ack]):
     """All partitions of one producer. ``Ack`` is what ``append`` returns, made by ``make_ack(batch, index, timestamp)``.
 
     ``on_work(leader)`` is called when something may have become sendable to that broker (``None``: the leader is not known);
-    ``on_room()`` when memory was given back. Both must be quick and not call back.
+    ``on_room()`` when memory was given back; ``on_failed(batch)`` when a batch has failed. They must be quick and not call back.
     """
 
     def __init__(
@@ -79,11 +79,12 @@ class Accumulator(Generic[Ack]):
         delay: Callable[[int], float],
         on_work: Callable[[int | None], object],
         on_room: Callable[[], object],
+        on_failed: Callable[[OutBatch], object] = lambda batch: None,
         choose: random.Random | None = None,
     ) -> None:
         self._limits = limits
         self._make_encoder, self._make_ack, self._clock, self._delay = make_encoder, make_ack, clock, delay
-        self._on_work, self._on_room = on_work, on_room
+        self._on_work, self._on_room, self._on_failed = on_work, on_room, on_failed
         self._random = choose or random.Random()
         self._batch_size = limits.batch_size
         self._largest = min(limits.max_request_size, limits.buffer_memory) - BATCH_OVERHEAD
@@ -207,10 +208,7 @@ class Accumulator(Generic[Ack]):
         if headers:
             headers, more = check_headers(headers)
             size += more
-        if timestamp is None:
-            timestamp = time.time_ns() // 1_000_000
-        else:
-            timestamp = check_timestamp(timestamp)
+        timestamp = time.time_ns() // 1_000_000 if timestamp is None else check_timestamp(timestamp)
         if size > self._largest:
             self._too_large(topic, size)
         if size + BATCH_OVERHEAD > self._free or (self.crowded and not admitted):
@@ -464,7 +462,9 @@ class Accumulator(Generic[Ack]):
         if queue.sequences.lost is not None:
             queue.settle(self.identity)
             self._note_identity(queue)
-        if not queue.batches:
+        if queue.batches:
+            self._on_work(queue.leader)  # what stood behind it
+        else:
             self._deactivate(queue)
         self._free += batch.size
         self._on_room()
@@ -475,3 +475,4 @@ class Accumulator(Generic[Ack]):
             self.counters.delivered += batch.count
         else:
             self.counters.failed += batch.count
+            self._on_failed(batch)

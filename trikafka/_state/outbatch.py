@@ -96,8 +96,9 @@ class OutBatch:
 
     def seal(self) -> None:
         """Compress, once. The one step that may take long; may run in a thread, for nobody else touches the encoder then."""
-        if not self.sealed and self.encoder is not None:
-            self.encoder.close()
+        encoder = self.encoder
+        if not self.sealed and encoder is not None:
+            encoder.close()
             self.sealed = True
 
     def to_bytes(self, *, transactional: bool = False) -> bytes:
@@ -128,7 +129,7 @@ class OutBatch:
     def metadata(self, index: int, timestamp: int | None) -> RecordMetadata:
         """The outcome of record ``index`` of a settled batch, not split. Raises the error, if it is one."""
         if self.error is not None:
-            raise self.error.with_traceback(None)
+            raise fresh(self.error)
         offset = None if self.base_offset is None else self.base_offset + index
         return RecordMetadata(self.topic, self.partition, offset, timestamp if self.append_time is None else self.append_time)
 
@@ -154,3 +155,11 @@ class OutBatch:
         if self.signal is not None:
             self.signal.set()  # those who wait go on to wait for a half
         return self.halves
+
+
+def fresh(error: Exception) -> Exception:
+    """A copy of an error that several tasks raise, so that each has its own traceback."""
+    copy = type(error).__new__(type(error), *error.args)
+    copy.__dict__.update(error.__dict__)
+    copy.__cause__ = error.__cause__
+    return copy

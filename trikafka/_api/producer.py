@@ -1,0 +1,360 @@
+"""The producer as the user holds it, and the acks it hands out. What it does lives in the produce manager."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import trio
+
+from .._managers.metadata import Metadata
+from .._managers.produce import Fields, ProduceManager, settled
+from .._net.brokers import Brokers
+from .._net.deadlines import GRACE, Call, check_timeout, run_call
+from .._state.arguments import HeaderPairs
+from .._state.outbatch import OutBatch
+from .._wire.compression import codec_named
+from ..config import ProducerConfig
+from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, TrikafkaError
+from ..types import PartitionInfo, RecordMetadata, TopicPartition
+from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
+
+T = TypeVar("T")
+#: Other tasks run at least so often (seconds) while one enqueues or takes acks that are there already.
+_BREATH = 0.001
+_log = logging.getLogger("trikafka.produce")
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerStatistics:
+    """What a producer knows of itself.
+
+    ``buffer_used`` of ``buffer_memory`` bytes are taken by records that wait or are in flight; ``batches_waiting`` counts
+    their batches; ``tasks_waiting`` wait for room. The rest has been counted since the producer was opened; a record is
+    counted as accepted when its batch is closed.
+    """
+
+    buffer_used: int
+    buffer_memory: int
+    batches_waiting: int
+    requests_in_flight: int
+    tasks_waiting: int
+    records_accepted: int
+    records_delivered: int
+    records_failed: int
+    batches_retried: int
+    batches_split: int
+
+
+class _Breath:
+    """Makes long runs of calls that have nothing to wait for cancellable, and lets other tasks run now and then."""
+
+    __slots__ = ("_next",)
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    async def take(self) -> None:
+        now = time.perf_counter()
+        if now >= self._next:
+            await trio.lowlevel.checkpoint()
+            self._next = time.perf_counter() + _BREATH
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+
+
+_breath = _Breath()
+
+
+class Ack:
+    """The promise of a verdict on one record. An ack that nobody waits for costs nothing; a failure is then logged."""
+
+    __slots__ = ("_batch", "_index", "_timestamp")
+
+    def __init__(self, batch: OutBatch, index: int, timestamp: int) -> None:
+        self._batch, self._index, self._timestamp = batch, index, timestamp
+
+    def __repr__(self) -> str:
+        return f"<trikafka.Ack {self.partition} {'done' if self.done else 'waiting'}>"
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition that the record goes to."""
+        return self._batch.place
+
+    @property
+    def done(self) -> bool:
+        """Whether the verdict is known; then :meth:`wait` does not block."""
+        return self._batch.part(self._index)[0].settled
+
+    async def wait(self) -> RecordMetadata:
+        """Wait until the record is delivered; return where it is. Any number of tasks may wait, any number of times.
+
+        Raises :exc:`DeliveryTimeoutError` past ``delivery_timeout_ms`` (the record may or may not be in the log), or why the
+        broker did not take it. Cancellation: the record stays on its way.
+        """
+        batch, index = self._batch, self._index
+        if batch.settled:
+            await _breath.take()
+        else:
+            batch, index = batch.part(index)
+            while not batch.settled:
+                await settled(batch)
+                batch, index = batch.part(index)
+        return batch.metadata(index, self._timestamp)
+
+
+class Producer:
+    """Writes records. Made by :func:`trikafka.open_producer`; any number of tasks may use it.
+
+    Records of one task for one partition are written in the order of the calls. ``value`` and ``key`` are bytes-like or
+    ``None``; ``headers`` are pairs of a name and bytes; ``timestamp`` is in milliseconds since the epoch (default: now).
+    Without ``partition`` the key decides (as in Java's client), without a key a partition is kept for a batch.
+    """
+
+    def __init__(self, config: ProducerConfig, service: Service) -> None:
+        self._config, self._service = config, service
+        self._tasks = _Tasks(service)
+        self._brokers = Brokers(config, self._tasks.start_soon)
+        self._metadata = Metadata(config, self._brokers, self._tasks.start_soon)
+        self._manager: ProduceManager[Ack] = ProduceManager(config, self._brokers, self._metadata, self._tasks.start_soon, Ack)
+        self._append = self._manager.accumulator.append
+        self._breath = _Breath()
+        self._closed = False
+        self._over = trio.Event()
+
+    def __repr__(self) -> str:
+        return f"<trikafka.Producer client_id={self._config.client_id!r}{' closed' if self._closed else ''}>"
+
+    async def _start(self) -> None:
+        await self._metadata.bootstrap()
+        self._tasks.start_soon(self._metadata.run)
+        self._manager.start()
+
+    # --- records -----------------------------------------------------------------------------------------------------
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeaderPairs = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> RecordMetadata:
+        """Write a record and wait until it is delivered. Raises what :meth:`enqueue` and :meth:`Ack.wait` raise.
+
+        Cancelled before the record was accepted: nothing is written. Cancelled after that: it stays on its way.
+        """
+        ack = await self.enqueue(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+        return await ack.wait()
+
+    async def enqueue(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeaderPairs = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> Ack:
+        """Hand a record over and return its :class:`Ack`. Waits only for the topic's metadata and for room in the buffer.
+
+        Raises :exc:`KafkaTimeoutError` past ``max_block_ms``, :exc:`UnknownTopicOrPartitionError` if there is no such topic
+        or partition (after 3 s of asking), :exc:`RecordTooLargeError`, :exc:`TypeError` for what is not bytes-like,
+        :exc:`trio.ClosedResourceError` once closed. If it raises, :exc:`trio.Cancelled` included, nothing was accepted.
+        """
+        await self._breath.take()
+        if self._closed:
+            self._raise_closed()
+        ack = self._append(topic, value, key, headers, timestamp, partition)
+        if ack is None:
+            ack = await self._enqueue_slowly((topic, value, key, headers, timestamp, partition))
+        return ack
+
+    def send_nowait(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: HeaderPairs = (),
+        timestamp: int | None = None,
+        partition: int | None = None,
+    ) -> Ack:
+        """Hand a record over without waiting. Raises :exc:`trio.WouldBlock` if the buffer is full, others wait for room,
+        or the topic's metadata is not there yet (``await producer.partitions_for(topic)`` gets it); else as :meth:`enqueue`.
+
+        Nothing is sent before the calling task comes to a checkpoint.
+        """
+        if self._closed:
+            self._raise_closed()
+        ack = self._append(topic, value, key, headers, timestamp, partition)
+        if ack is None:
+            raise trio.WouldBlock
+        return ack
+
+    async def _enqueue_slowly(self, record: Fields) -> Ack:
+        topic, partition = record[0], record[5]
+        if not isinstance(topic, str) or not topic:
+            raise ConfigurationError(f"topic must be a name, not {topic!r}")
+        if partition is not None and (not isinstance(partition, int) or partition < 0):
+            raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")
+
+        async def attempt(call: Call) -> Ack:
+            if not self._manager.knows(record):
+                await call.step(f"metadata of {topic!r}", lambda: self._manager.learn(topic, partition))
+            if self._closed:
+                self._raise_closed()
+            ack = self._append(*record)
+            if ack is None:
+                call.last_error = TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
+                ack = await _within(call, 0.0, lambda: self._manager.wait_for_room(record))
+            return ack
+
+        return await run_call("enqueue", attempt, config=self._config, timeout=self._config.max_block_ms / 1000)
+
+    # --- the rest ----------------------------------------------------------------------------------------------------
+
+    async def flush(self, timeout: float | None = None) -> None:
+        """Send what was accepted before this call without lingering; return when each record is delivered or has failed.
+
+        Failures are seen through the acks. Raises :exc:`KafkaTimeoutError` past ``timeout`` (seconds); what is on its way
+        stays there, also when cancelled.
+        """
+        self._check_open()
+        await run_call("flush", lambda call: _within(call, GRACE, self._manager.drain), config=self._config, timeout=timeout)
+
+    async def partitions_for(self, topic: str, *, timeout: float | None = None) -> list[PartitionInfo]:
+        """The partitions of ``topic``; empty if there is no such topic. Raises :exc:`KafkaTimeoutError` past ``timeout``."""
+        self._check_open()
+
+        async def attempt(call: Call) -> list[PartitionInfo]:
+            info = await call.step(f"metadata of {topic!r}", lambda: self._metadata.topic(topic))
+            if info is None:
+                return []
+            await call.step(f"metadata of {topic!r}", lambda: self._manager.learn(topic, None))
+            return [info.partitions[number] for number in sorted(info.partitions)]
+
+        return await run_call("partitions_for", attempt, config=self._config, timeout=timeout)
+
+    def statistics(self) -> ProducerStatistics:
+        """A snapshot of what the producer knows of itself."""
+        accumulator = self._manager.accumulator
+        counters = accumulator.counters
+        return ProducerStatistics(
+            buffer_used=accumulator.used,
+            buffer_memory=self._config.buffer_memory,
+            batches_waiting=len(accumulator.unsettled()),
+            requests_in_flight=self._manager.requests_in_flight,
+            tasks_waiting=self._manager.waiting,
+            records_accepted=counters.accepted,
+            records_delivered=counters.delivered,
+            records_failed=counters.failed,
+            batches_retried=counters.batches_retried,
+            batches_split=counters.batches_split,
+        )
+
+    async def aclose(self, timeout: float | None = None) -> None:
+        """Take no more records, flush within ``timeout`` (seconds, default ``close_timeout_ms``), fail what is left, close.
+
+        Closing twice is fine. Cancelled: what is not delivered fails at once, and the sockets are closed all the same.
+        """
+        limit = check_timeout(timeout, self._config.close_timeout_ms / 1000)
+        with trio.move_on_after(limit):
+            await self._finish(Exit.CLEAN)
+
+    async def _finish(self, how: Exit) -> None:
+        if self._closed:
+            await self._over.wait()
+            return
+        self._closed = True
+        error: Exception = DeliveryTimeoutError("close", self._close_limit(how))
+        try:
+            if self._service.failure is None:
+                await self._manager.drain()
+            else:
+                error = ClientFailedError("the producer failed in the background")
+                error.__cause__ = self._service.failure
+        finally:
+            self._manager.abort(error)
+            self._tasks.stop()
+            self._over.set()
+
+    def _close_limit(self, how: Exit) -> float:
+        left = trio.current_effective_deadline() - trio.current_time()
+        return CANCELLED_CLOSE_LIMIT if how is Exit.CANCELLED else min(left, self._config.close_timeout_ms / 1000)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            self._raise_closed()
+
+    def _raise_closed(self) -> None:
+        raise trio.ClosedResourceError("this producer is closed")
+
+
+class _Tasks:
+    """The background tasks of one producer, which end with it, before the ``async with`` does if :meth:`stop` is called."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._scopes: set[trio.CancelScope] = set()
+        self._stopped = False
+
+    def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task; what it raises ends the client."""
+        scope = trio.CancelScope()
+        self._scopes.add(scope)
+        if self._stopped:
+            scope.cancel()
+        self._service.start_soon(self._run, scope, async_fn, args)
+
+    async def _run(self, scope: trio.CancelScope, async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
+        try:
+            with scope:
+                await async_fn(*args)
+        finally:
+            self._scopes.discard(scope)
+
+    def stop(self) -> None:
+        """Cancel all tasks, also those that are started later."""
+        self._stopped = True
+        for scope in self._scopes:
+            scope.cancel()
+
+
+async def _within(call: Call, least: float, work: Callable[[], Awaitable[T]]) -> T:
+    """Run the one step of a call that ends by itself or not at all. Raises the call's timeout past its limit."""
+    with trio.move_on_after(max(least, call.left)):
+        return await work()
+    raise call.expired()
+
+
+@asynccontextmanager
+async def open_producer(**settings: Any) -> AsyncIterator[Producer]:
+    """Open a producer; ``settings`` are those of :class:`ProducerConfig`.
+
+    Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
+    :exc:`ClientFailedError` out of the block if a background task fails. On the way out, after an exception too, everything
+    accepted is flushed within ``close_timeout_ms``; when cancelled within 1 s at most. What is left then fails.
+    """
+    config = ProducerConfig.build(settings)
+    codec_named(config.compression_type)
+    if config.transactional_id is not None:
+        raise ConfigurationError("transactional_id is set, but transactions are not there yet")
+    if config.partitioner != "default":
+        raise ConfigurationError(f"unknown partitioner {config.partitioner!r}; there is 'default'")
+
+    async def start(service: Service) -> Producer:
+        producer = Producer(config, service)
+        await producer._start()
+        return producer
+
+    async with run_client(config, start) as producer:
+        yield producer
