@@ -139,7 +139,9 @@ def test_a_marker_that_is_none() -> None:
     assert decode(data + control(1, 1, abort=True), aborted=[(1, 0)]).next_offset == 2
 
 
-@pytest.mark.parametrize("framing", ["gzip", "snappy-raw", "snappy-xerial", "lz4-linked", "lz4-independent", "zstd", "zstd-streamed"])
+@pytest.mark.parametrize(
+    "framing", ["gzip", "snappy-raw", "snappy-xerial", "lz4-linked", "lz4-independent", "zstd", "zstd-streamed"]
+)
 def test_a_bomb_is_bounded(framing: str) -> None:
     data = batch_v2([Rec(value=bytes(4 << 20))], framing=framing)
     assert len(decode(data, max_bytes=5 << 20)) == 1

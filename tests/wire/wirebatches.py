@@ -117,7 +117,7 @@ def message_set(magic: int, records: Sequence[Rec], *, codec: int = 0) -> bytes:
 
 def decode(data: Any, **settings: Any) -> RecordBatch:
     """``decode_records`` with defaults."""
-    given = dict(topic="t", partition=3, fetch_offset=0, aborted=None, check_crcs=True, max_bytes=1 << 24)
+    given = {"topic": "t", "partition": 3, "fetch_offset": 0, "aborted": None, "check_crcs": True, "max_bytes": 1 << 24}
     return decode_records(data, **(given | settings))
 
 

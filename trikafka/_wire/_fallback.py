@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trikafka._wire import _format as f
-from trikafka._wire import compression
+from trikafka._wire import compression as codecs
 from trikafka._wire._format import Buffer, Section
 from trikafka.types import Headers, Record, TimestampType
 
@@ -218,8 +218,8 @@ class BatchEncoder:
 
     __slots__ = ("_body", "_codec", "_first_timestamp", "_level", "_payload", "count", "max_timestamp")
 
-    def __init__(self, compression_type: str = "none", level: int | None = None) -> None:
-        self._codec, self._level = compression.codec_named(compression_type), level
+    def __init__(self, compression: str = "none", level: int | None = None) -> None:
+        self._codec, self._level = codecs.codec_named(compression), level
         self._body = bytearray()
         self._payload: Buffer | None = None
         self._first_timestamp = -1

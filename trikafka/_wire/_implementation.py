@@ -7,11 +7,34 @@ from __future__ import annotations
 
 import importlib
 import os
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Protocol, cast
+
+from trikafka._wire._format import Buffer, Fields, Section
+from trikafka.types import Record
+
+if TYPE_CHECKING:
+    from trikafka._wire._fallback import BatchEncoder
+    from trikafka._wire.columns import Columns
 
 
-def _load(name: str) -> Any:
-    return importlib.import_module({"native": "trikafka._wire._native", "pure": "trikafka._wire._fallback"}[name])
+class Implementation(Protocol):
+    """What the two modules have in common. ``_fallback`` tells what each does."""
+
+    @property
+    def BatchEncoder(self) -> type[BatchEncoder]: ...
+    def fill(self, sections: Sequence[Section]) -> tuple[Fields, int, int]: ...
+    def make_records(self, columns: Columns, topic: str, partition: int, start: int, stop: int) -> list[Record]: ...
+    def murmur2(self, data: Buffer) -> int: ...
+    def partition_columns(
+        self, key_offsets: Buffer, key_data: Buffer, key_validity: Buffer | None, n_partitions: int
+    ) -> memoryview: ...
+    def group_rows(self, partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]: ...
+
+
+def _load(name: str) -> Implementation:
+    module = {"native": "trikafka._wire._native", "pure": "trikafka._wire._fallback"}[name]
+    return cast(Implementation, importlib.import_module(module))
 
 
 def available() -> tuple[str, ...]:
@@ -34,6 +57,7 @@ def use(name: str) -> str:
 
 
 name_in_use = "pure"
+current: Implementation
 if os.environ.get("TRIKAFKA_PURE") != "1":
     try:
         current = _load("native")

@@ -15,7 +15,8 @@ from libc.stdint cimport INT64_MAX, int8_t, int32_t, int64_t, uint8_t, uint32_t,
 from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
-from trikafka._wire import _format, compression
+from trikafka._wire import _format
+from trikafka._wire import compression as codecs
 from trikafka.types import Record, TimestampType
 
 cdef extern from *:
@@ -750,8 +751,8 @@ cdef class BatchEncoder:
     cdef object level
     cdef object payload
 
-    def __init__(self, compression_type="none", level=None):
-        self.codec = compression.codec_named(compression_type)
+    def __init__(self, compression="none", level=None):
+        self.codec = codecs.codec_named(compression)
         self.level = level
         self.body = bytearray()
         self.length = self.room = 0

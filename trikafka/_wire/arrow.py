@@ -1,13 +1,14 @@
-"""Columns to Arrow without copying. Imports pyarrow; nothing imports this module before somebody asks for Arrow."""
+"""Columns to Arrow and back without copying. Imports pyarrow; nothing imports this module before somebody asks for Arrow."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from trikafka._wire.columns import Buffer, Columns
+from trikafka._wire.columns import Buffer, Columns, slice_bits
 
 HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 HEADERS = pa.list_(pa.field("item", HEADER, nullable=False))
@@ -77,3 +78,107 @@ def _headers(columns: Columns) -> pa.Array:
     )
     entries = pa.StructArray.from_arrays([names, values], fields=list(HEADER))
     return pa.Array.from_buffers(HEADERS, columns.count, [None, pa.py_buffer(offsets)], children=[entries])
+
+
+def from_arrow(
+    data: Any,
+    *,
+    key: str | None = None,
+    value: str | None = None,
+    timestamp: str | None = None,
+    headers: str | None = None,
+    default_timestamp: int = -1,
+) -> Iterator[Columns]:
+    """Columns to encode from, one for each chunk of ``data``, sharing its memory where its types allow that.
+
+    ``data`` is a pyarrow Table or RecordBatch, or anything with Arrow's PyCapsule interface; the other arguments name its
+    columns. Keys and values: binary or string of any width. Timestamps: ms since the epoch, or timestamps; null is
+    ``default_timestamp``. Headers: lists of (name, value) structs, or maps. Raises ``ValueError`` for other types, and
+    where a chunk holds 2 GiB or more of keys or values. The columns' ``offsets`` are 0.
+    """
+    table = data if isinstance(data, pa.Table) else _as_table(data)
+    for name in (key, value, timestamp, headers):
+        if name is not None and name not in table.column_names:
+            raise ValueError(f"no column {name!r}; there are: {', '.join(table.column_names)}")
+    for batch in table.to_batches():
+        count = batch.num_rows
+        if not count:
+            continue
+        zeros = memoryview(bytes(8 * count))
+        yield Columns(
+            count,
+            zeros.cast("q"),
+            _stamps_of(batch, timestamp, default_timestamp),
+            zeros[:count].cast("b"),
+            *_binary_of(None if key is None else batch.column(key), count),
+            *_binary_of(None if value is None else batch.column(value), count),
+            *((None,) * 6 if headers is None else _headers_of(batch.column(headers))),
+        )
+
+
+def _as_table(data: Any) -> pa.Table:
+    if isinstance(data, pa.RecordBatch):
+        return pa.Table.from_batches([data])
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return pa.table(data)
+    raise ValueError(f"{type(data).__name__} is neither an Arrow table nor has Arrow's PyCapsule interface")
+
+
+def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid as error:
+        raise ValueError(str(error)) from None
+    except pa.ArrowNotImplementedError:
+        raise ValueError(f"a column of {array.type} cannot become one of {kind}") from None
+
+
+def _numbers(array: pa.Array, form: str, width: int, count: int) -> memoryview:
+    whole = memoryview(array.buffers()[1])[array.offset * width : (array.offset + count) * width]
+    return whole.cast("B").cast(form)  # type: ignore[call-overload,no-any-return]
+
+
+def _stamps_of(batch: pa.RecordBatch, name: str | None, default: int) -> memoryview:
+    if name is None:
+        return memoryview(default.to_bytes(8, "little", signed=True) * batch.num_rows).cast("q")
+    array = batch.column(name)
+    if pa.types.is_timestamp(array.type):
+        try:
+            array = array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False)
+        except pa.ArrowInvalid as error:
+            raise ValueError(str(error)) from None
+    array = _cast(array, pa.int64())
+    if array.null_count:
+        array = array.fill_null(default)
+    return _numbers(array, "q", 8, batch.num_rows)
+
+
+def _binary_of(array: pa.Array | None, count: int) -> tuple[memoryview, Buffer, Buffer | None]:
+    """Offsets, data and validity of a column; all null for no column."""
+    if array is None:
+        return memoryview(bytes(4 * count + 4)).cast("i"), b"", bytes((count + 7) // 8)
+    if not pa.types.is_binary(array.type):
+        if not (pa.types.is_string(array.type) or pa.types.is_null(array.type) or "binary" in str(array.type)):
+            array = _cast(array, pa.string())
+        array = _cast(array, pa.binary())
+    if not count:
+        return memoryview(bytes(4)).cast("i"), b"", None
+    validity, _, data = array.buffers()
+    bits = slice_bits(memoryview(validity), array.offset, array.offset + count) if array.null_count else None
+    return _numbers(array, "i", 4, count + 1), b"" if data is None else memoryview(data), bits
+
+
+def _headers_of(array: pa.Array) -> tuple[Any, ...]:
+    if array.null_count:
+        array = pa.array([item or [] for item in array.to_pylist()], array.type)
+    if pa.types.is_map(array.type):
+        names, values, count = array.keys, array.items, len(array.keys)
+    elif pa.types.is_list(array.type) and pa.types.is_struct(array.type.value_type) and array.type.value_type.num_fields == 2:
+        names, values = array.values.flatten()
+        count = len(array.values)
+    else:
+        raise ValueError(f"headers must be lists of (name, value) structs, or maps; not {array.type}")
+    if names.null_count:
+        raise ValueError("a header has no name")
+    starts = _numbers(array.offsets, "i", 4, len(array) + 1)
+    return (starts, *_binary_of(names, count)[:2], *_binary_of(values, count))

@@ -86,10 +86,10 @@ class Columns:
             self.timestamp_types[start:stop],
             self.key_offsets[start : stop + 1],
             self.key_data,
-            _slice_bits(self.key_validity, start, stop),
+            slice_bits(self.key_validity, start, stop),
             self.value_offsets[start : stop + 1],
             self.value_data,
-            _slice_bits(self.value_validity, start, stop),
+            slice_bits(self.value_validity, start, stop),
             None if headers is None else headers[start : stop + 1],
             self.header_name_offsets,
             self.header_name_data,
@@ -121,7 +121,8 @@ class Columns:
         return cls(0, none.cast("q"), none.cast("q"), none.cast("b"), offsets, b"", None, offsets, b"", None)
 
 
-def _slice_bits(bits: Buffer | None, start: int, stop: int) -> Buffer | None:
+def slice_bits(bits: Buffer | None, start: int, stop: int) -> Buffer | None:
+    """The bitmap of the entries from ``start`` to ``stop``; shared where it begins at a byte."""
     if bits is None:
         return None
     if start % 8 == 0:
@@ -219,9 +220,7 @@ class RecordBatch(Sequence[Record]):
         return f"<RecordBatch {self._topic}-{self._partition}: {self._columns.count} records, next offset {self._next_offset}>"
 
     def _make(self, start: int, stop: int) -> list[Record]:
-        make = _implementation.current.make_records
-        records: list[Record] = make(self._columns, self._topic, self._partition, start, stop)
-        return records
+        return _implementation.current.make_records(self._columns, self._topic, self._partition, start, stop)
 
     def _slice(self, start: int, stop: int) -> RecordBatch:
         columns = self._columns

@@ -27,7 +27,8 @@ _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 class Codec(NamedTuple):
     """A codec: its id in the attributes of a batch, and its two directions.
 
-    ``compress(data, level)`` gives bytes, or ``data`` itself; ``decompress(data, limit)`` gives at most ``limit`` bytes or ``ValueError``.
+    ``compress(data, level)`` gives bytes, or ``data`` itself; ``decompress(data, limit)`` gives at most ``limit`` bytes or
+    raises ``ValueError``.
     """
 
     name: str

@@ -8,7 +8,7 @@ from trikafka._wire.columns import Buffer
 
 def murmur2(data: Buffer) -> int:
     """Kafka's murmur2 hash as a signed 32-bit integer."""
-    return int(_implementation.current.murmur2(data))
+    return _implementation.current.murmur2(data)
 
 
 def partition_for_key(key: Buffer, n_partitions: int) -> int:
@@ -18,8 +18,7 @@ def partition_for_key(key: Buffer, n_partitions: int) -> int:
 
 def partition_columns(key_offsets: Buffer, key_data: Buffer, key_validity: Buffer | None, n_partitions: int) -> memoryview:
     """The partition of every key of an Arrow binary column, as a view of 32-bit integers; -1 where the key is null."""
-    result: memoryview = _implementation.current.partition_columns(key_offsets, key_data, key_validity, n_partitions)
-    return result
+    return _implementation.current.partition_columns(key_offsets, key_data, key_validity, n_partitions)
 
 
 def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]:
@@ -27,5 +26,4 @@ def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memor
 
     Raises ``ValueError`` if a partition is outside ``range(n_partitions)``.
     """
-    result: tuple[memoryview, memoryview] = _implementation.current.group_rows(partitions, n_partitions)
-    return result
+    return _implementation.current.group_rows(partitions, n_partitions)

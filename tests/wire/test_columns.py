@@ -1,0 +1,208 @@
+"""The views of a batch: records, slices, heads, and Arrow over the same memory."""
+
+import subprocess
+import sys
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from wirebatches import NOW, Rec, batch_v2, contents, decode, plain, records
+
+from trikafka._wire.arrow import from_arrow
+from trikafka._wire.columns import RecordBatch
+from trikafka._wire.records import BatchEncoder
+
+pytestmark = pytest.mark.usefixtures("implementation")
+each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+MIXED = [Rec(b"key", b"value", (("h", b"1"), ("h", None))), Rec(None, b"", timestamp=-1), Rec(b"", None)] * 9
+
+
+@pytest.fixture
+def batch() -> RecordBatch:
+    return decode(batch_v2(MIXED, base=100, last_delta=40))
+
+
+def address(data: Any) -> int:
+    return int(pa.py_buffer(data).address)
+
+
+def test_as_a_sequence(batch: RecordBatch) -> None:
+    everything = list(batch)
+    assert len(batch) == len(everything) == 27
+    assert [batch[index] for index in range(-27, 27)] == everything * 2
+    assert everything[3] in batch
+    assert list(reversed(batch)) == everything[::-1]
+    for index in (27, -28):
+        with pytest.raises(IndexError):
+            batch[index]
+    with pytest.raises(ValueError, match="step"):
+        batch[::2]
+
+
+def test_repr_shows_no_contents(batch: RecordBatch) -> None:
+    assert repr(batch) == "<RecordBatch t-3: 27 records, next offset 141>"
+
+
+def test_slices_know_where_to_go_on(batch: RecordBatch) -> None:
+    assert batch[:] is batch
+    assert (batch[3:8].next_offset, batch[5:].next_offset, batch[8:3].next_offset) == (108, 141, 108)
+    assert len(batch[8:3]) == 0
+
+
+def test_head(batch: RecordBatch) -> None:
+    assert batch.head(141) is batch
+    assert batch.head(500) is batch
+    head = batch.head(104)
+    assert (list(head.offsets), head.next_offset) == ([100, 101, 102, 103], 104)
+    assert (len(batch.head(130)), batch.head(130).next_offset) == (27, 130)
+    assert (len(batch.head(3)), batch.head(3).next_offset) == (0, 3)
+
+
+@each_example
+@given(records, st.integers(0, 20), st.integers(0, 20), st.integers(0, 20))
+def test_slices_of_slices(written: list[Rec], start: int, stop: int, inner: int) -> None:
+    batch = decode(batch_v2(written))
+    part = batch[start:stop][inner:]
+    assert list(part) == list(batch)[start:stop][inner:]
+    part.to_arrow().validate(full=True)
+    assert part.to_arrow().column("value").to_pylist() == [record.value for record in part]
+    assert part.to_arrow().column("headers").to_pylist() == [
+        [{"key": name, "value": value} for name, value in record.headers] for record in part
+    ]
+    assert batch.nbytes == batch[:start].nbytes + batch[start:].nbytes
+
+
+def test_empty() -> None:
+    batch = RecordBatch.empty()
+    assert (batch.topic, batch.partition, len(batch), list(batch), batch.nbytes) == ("", -1, 0, [], 0)
+    assert batch.to_arrow().num_rows == 0
+    assert batch.to_arrow().schema == decode(batch_v2(MIXED)).to_arrow().schema
+
+
+def test_arrow_shares_the_memory(batch: RecordBatch) -> None:
+    columns, table = batch.columns, batch.to_arrow()
+    table.validate(full=True)
+    for name in ("key", "value"):
+        validity, offsets, data = table.column(name).buffers()
+        assert data.address == address(getattr(columns, f"{name}_data"))
+        assert offsets.address == address(getattr(columns, f"{name}_offsets"))
+        assert validity.address == address(getattr(columns, f"{name}_validity"))
+    assert table.column("offset").buffers()[1].address == address(columns.offsets)
+    assert table.column("timestamp").buffers()[1].address == address(columns.timestamps)
+    entries = table.column("headers").values
+    assert entries.field("key").buffers()[2].address == address(columns.header_name_data)
+    assert entries.field("value").buffers()[2].address == address(columns.header_value_data)
+    assert table.nbytes < batch.nbytes * 2
+
+
+def test_arrow_outlives_the_batch(batch: RecordBatch) -> None:
+    table = batch.to_arrow()
+    expected = [record.value for record in batch]
+    del batch
+    assert table.column("value").to_pylist() == expected
+
+
+def test_arrow_values(batch: RecordBatch) -> None:
+    table = batch[:3].to_arrow()
+    assert str(table.schema.field("timestamp").type) == "timestamp[ms, tz=UTC]"
+    assert table.column("timestamp").cast(pa.int64()).to_pylist() == [NOW, None, NOW]
+    assert table.drop_columns(["timestamp"]).to_pylist()[0] == {
+        "topic": "t",
+        "partition": 3,
+        "offset": 100,
+        "timestamp_type": 0,
+        "key": b"key",
+        "value": b"value",
+        "headers": [{"key": "h", "value": b"1"}, {"key": "h", "value": None}],
+    }
+    assert table.column("headers").to_pylist()[1] == []
+
+
+def test_arrow_by_capsule(batch: RecordBatch) -> None:
+    assert pa.record_batch(batch).equals(batch.to_arrow())
+
+
+def test_without_pyarrow_the_error_names_the_extra() -> None:
+    code = (
+        "import sys; sys.modules['pyarrow'] = None\n"
+        "from trikafka._wire.columns import RecordBatch\n"
+        "try: RecordBatch.empty().to_arrow()\n"
+        "except ImportError as error: print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "trikafka[arrow]" in done.stdout
+
+
+@each_example
+@given(records)
+def test_arrow_goes_back_to_columns_and_to_the_same_bytes(written: list[Rec]) -> None:
+    batch = decode(batch_v2(written))
+    table = pa.Table.from_batches([batch.to_arrow()])
+    for source in (table, table.to_batches()[0], batch):
+        [columns] = from_arrow(source, key="key", value="value", timestamp="timestamp", headers="headers")
+        encoder = BatchEncoder()
+        encoder.extend_columns(columns)
+        assert plain(decode(encoder.build(-1, -1, -1))) == plain(batch)
+
+
+def encoded(columns: Any) -> list[Rec]:
+    encoder = BatchEncoder()
+    encoder.extend_columns(columns)
+    return [record._replace(offset=None) for record in plain(decode(encoder.build(-1, -1, -1)))]
+
+
+@pytest.mark.parametrize(
+    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(2)]
+)
+def test_arrow_types_of_values(kind: pa.DataType) -> None:
+    table = pa.table({"v": pa.array(["zz", "ab", None, "cd"], pa.string()).cast(pa.binary()).cast(kind)})[1:]
+    [columns] = from_arrow(table, value="v", default_timestamp=NOW)
+    assert encoded(columns) == [Rec(None, b"ab"), Rec(None, None), Rec(None, b"cd")]
+
+
+def test_arrow_types_of_timestamps_and_headers() -> None:
+    table = pa.table(
+        {
+            "d": pa.array(["x", "y", "x"]).dictionary_encode(),
+            "seconds": pa.array([1, None, 3], pa.timestamp("s")),
+            "map": pa.array([[("a", "1")], None, []], pa.map_(pa.string(), pa.string())),
+            "list": pa.array([[{"n": "a", "v": b"1"}, {"n": "b", "v": None}], None, []]),
+        }
+    )
+    [columns] = from_arrow(table, key="d", timestamp="seconds", headers="map", default_timestamp=NOW)
+    assert encoded(columns) == [Rec(b"x", None, (("a", b"1"),), 1000), Rec(b"y"), Rec(b"x", timestamp=3000)]
+    [columns] = from_arrow(table[:1], headers="list", default_timestamp=NOW)
+    assert encoded(columns) == [Rec(None, None, (("a", b"1"), ("b", None)))]
+    [columns] = from_arrow(table[2:], headers="list", default_timestamp=NOW)
+    assert encoded(columns) == [Rec()]
+
+
+def test_values_from_arrow_are_not_copied() -> None:
+    table = pa.table({"v": pa.array([b"a" * 100] * 50)})
+    [columns] = from_arrow(table, value="v")
+    assert address(columns.value_data) == table.column("v").chunk(0).buffers()[2].address
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        ({"value": "w"}, "no column 'w'"),
+        ({"value": "n"}, "list"),
+        ({"timestamp": "n"}, "list"),
+        ({"headers": "v"}, "headers must be"),
+    ],
+)
+def test_arrow_that_does_not_fit(arguments: dict[str, str], words: str) -> None:
+    table = pa.table({"v": ["a"], "n": [[1]]})
+    with pytest.raises(ValueError, match=words):
+        list(from_arrow(table, **arguments))
+    with pytest.raises(ValueError, match="PyCapsule"):
+        list(from_arrow([1, 2]))
+
+
+def test_contents_of_a_slice_are_plain_columns(batch: RecordBatch) -> None:
+    assert contents(batch[0:27].columns) == contents(batch.columns)
+    assert batch[4:6].columns.count == 2

@@ -1,0 +1,74 @@
+"""Keys to partitions, as the Java client does it."""
+
+import struct
+from types import ModuleType
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kafka.partitioner import murmur2 as kafka_python_murmur2
+
+from trikafka._wire.partitioning import group_rows, murmur2, partition_columns, partition_for_key
+
+pytestmark = pytest.mark.usefixtures("implementation")
+each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+
+
+@pytest.mark.parametrize(
+    ("key", "expected"),
+    [  # from UtilsTest of the Java client
+        (b"21", -973932308),
+        (b"foobar", -790332482),
+        (b"a-little-bit-long-string", -985981536),
+        (b"a-little-bit-longer-string", -1486304829),
+        (b"lkjh234lh9fiuh90y23oiuhsafujhadof229phr9h19h89h8", -58897971),
+        (b"abc", 479470107),
+    ],
+)
+def test_known_hashes(key: bytes, expected: int) -> None:
+    assert murmur2(key) == expected
+    assert murmur2(bytearray(key)) == murmur2(memoryview(key)) == expected
+
+
+@each_example
+@given(st.binary(max_size=50), st.integers(1, 1000))
+def test_kafka_python_agrees(key: bytes, count: int) -> None:
+    assert murmur2(key) & 0xFFFFFFFF == kafka_python_murmur2(key) & 0xFFFFFFFF
+    assert partition_for_key(key, count) == (kafka_python_murmur2(key) & 0x7FFFFFFF) % count
+
+
+@each_example
+@given(st.lists(st.none() | st.binary(max_size=9), max_size=40), st.integers(1, 12))
+def test_a_column_of_keys(keys: list[bytes | None], count: int) -> None:
+    bounds = [0]
+    for key in keys:
+        bounds.append(bounds[-1] + len(key or b""))
+    bits = bytearray((len(keys) + 7) // 8)
+    for index, key in enumerate(keys):
+        bits[index // 8] |= (key is not None) << index % 8
+    data = b"".join(key or b"" for key in keys)
+    partitions = partition_columns(struct.pack(f"{len(bounds)}i", *bounds), data, bytes(bits), count)
+    assert list(partitions) == [-1 if key is None else partition_for_key(key, count) for key in keys]
+    known = struct.pack(f"{len(keys)}i", *(max(partition, 0) for partition in partitions))
+    rows, starts = group_rows(known, count)
+    groups = [list(rows[starts[p] : starts[p + 1]]) for p in range(count)]
+    assert groups == [[row for row, partition in enumerate(partitions) if max(partition, 0) == p] for p in range(count)]
+
+
+@pytest.mark.parametrize("partition", [-1, 3, 2**31 - 1])
+def test_a_partition_that_there_is_not(partition: int) -> None:
+    with pytest.raises(ValueError, match="of 3"):
+        group_rows(struct.pack("2i", 0, partition), 3)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "data", "validity"),
+    [((0, 5), b"abc", None), ((2, 1), b"abc", None), ((-1, 1), b"abc", None), ((0, 1, 2), b"ab", b"")],
+)
+def test_columns_that_are_not_consistent(
+    implementation: ModuleType, bounds: tuple[int, ...], data: bytes, validity: bytes | None
+) -> None:
+    with pytest.raises(ValueError, match="not consistent"):
+        partition_columns(struct.pack(f"{len(bounds)}i", *bounds), data, validity, 3)
+    with pytest.raises(ValueError, match="no partitions"):
+        partition_columns(struct.pack("2i", 0, 1), b"a", None, 0)
