@@ -5,12 +5,219 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, runtime_checkable
 
-from .types import TopicPartition
+from .config import ClientConfig
+from .errors import TrikafkaError
+from .types import Node, OffsetAndMetadata, TopicPartition
+
+# --- Clients and their request managers (hooks ``trikafka_request_manager``, ``trikafka_observer``) -------------------
+
+#: The seats that a request manager can take. Each owns its state and one kind of conversation with the brokers.
+ManagerKind = Literal["metadata", "coordinator", "offsets", "commit", "positions", "fetch", "heartbeat", "membership", "produce"]
+
+
+@runtime_checkable
+class ClientContext(Protocol):
+    """What a factory gets to know of the client that opens.
+
+    ``manager(kind)`` is the manager in another seat; seats are filled in the order of :data:`ManagerKind`. ``brokers`` sends
+    requests: ``await brokers.request(node, message, purpose=...)``. ``start_soon`` starts a task that ends with the client, and
+    whose failure ends it.
+    """
+
+    brokers: Any
+
+    @property
+    def config(self) -> ClientConfig:
+        """The client's settings: a ``ConsumerConfig``, a ``ProducerConfig`` or an ``AdminConfig``."""
+
+    def manager(self, kind: ManagerKind) -> Any:
+        """The manager in a seat that is filled already."""
+
+    def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a background task of the client."""
+
+
+@runtime_checkable
+class MetadataManager(Protocol):
+    """Knows the cluster. ``snapshot`` is immutable and replaced by each refresh."""
+
+    @property
+    def snapshot(self) -> Any:
+        """The cluster as last seen."""
+
+    def want(self, topics: Iterable[str], *, everything: bool = False) -> None:
+        """Set which topics every refresh asks for."""
+
+    def also_want(self, topic: str) -> None:
+        """Add one."""
+
+    def mark_stale(self) -> None:
+        """Refresh soon."""
+
+    async def changed(self, seen: Any) -> Any:
+        """Wait for a snapshot newer than ``seen``."""
+
+    async def refresh(self, topics: Iterable[str] = ()) -> Any:
+        """Ask now; callers at the same time share the request."""
+
+    async def leader(self, partition: TopicPartition) -> Node:
+        """The leader of a partition, looked up if unknown."""
+
+    async def topic(self, name: str) -> Any:
+        """A topic, looked up if unknown; ``None`` if there is none."""
+
+    async def ask_any(self, message: Callable[[], Any]) -> Any:
+        """Ask what any broker can answer."""
+
+    async def bootstrap(self) -> None:
+        """Make the first contact."""
+
+    async def run(self) -> None:
+        """The background work."""
+
+
+@runtime_checkable
+class CoordinatorManager(Protocol):
+    """Finds coordinators of groups and transactional ids."""
+
+    async def find(self, key: str, kind: Any = ...) -> Node:
+        """The coordinator of ``key``."""
+
+    def forget(self, key: str, kind: Any = ...) -> None:
+        """Look it up again at the next use."""
+
+
+@runtime_checkable
+class OffsetsManager(Protocol):
+    """Looks up offsets by time, or of the ends of partitions."""
+
+    async def look_up(self, call: Any, wanted: Mapping[TopicPartition, int], found: Any) -> Any:
+        """One attempt; adds to ``found``."""
+
+
+@runtime_checkable
+class CommitManager(Protocol):
+    """Writes and reads the committed offsets of a group."""
+
+    async def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout: float | None = None, name: str = "commit"
+    ) -> None:
+        """Commit ``offsets``."""
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition] | None, *, timeout: float | None = None, name: str = "committed"
+    ) -> Any:
+        """What is committed."""
+
+    async def fetch_once(self, call: Any, partitions: Any) -> Any:
+        """One attempt to read, as a step of another call."""
+
+    def recover(self, error: TrikafkaError) -> None:
+        """Note what a failed attempt says of the coordinator."""
+
+
+@runtime_checkable
+class PositionsManager(Protocol):
+    """Finds where to begin in a partition. ``wanted`` is notified when there is something to find."""
+
+    wanted: Any
+
+    async def run(self) -> None:
+        """The background work."""
+
+
+@runtime_checkable
+class FetchManager(Protocol):
+    """Fetches what is assigned into ``buffer``. ``wake`` is notified when something may have become fetchable."""
+
+    buffer: Any
+    wake: Any
+
+    async def run(self) -> None:
+        """The background work."""
+
+
+@runtime_checkable
+class HeartbeatManager(Protocol):
+    """Says to the coordinator that the member lives, and watches the user's receives (KIP-62)."""
+
+    last_poll: float
+    waiting: int
+
+    def polled(self) -> None:
+        """The user came back for more."""
+
+    async def watch(self) -> None:
+        """Return when the user did not for too long."""
+
+    async def run(self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]) -> None:
+        """Send heartbeats until cancelled."""
+
+
+@runtime_checkable
+class MembershipManager(Protocol):
+    """Keeps the consumer in its group. ``fatal`` is the error that ended that; ``assigned`` is notified of every change."""
+
+    assigned: Any
+    fatal: TrikafkaError | None
+
+    def subscription_changed(self) -> None:
+        """The user subscribed to something else."""
+
+    async def run(self) -> None:
+        """The background work."""
+
+    async def leave(self) -> None:
+        """Tell the group goodbye."""
+
+
+@runtime_checkable
+class ProduceManager(Protocol):
+    """Sends what waits in the accumulator and settles its acknowledgements."""
+
+    async def run(self) -> None:
+        """The background work."""
+
+
+@runtime_checkable
+class Observer(Protocol):
+    """Watches one client. Inherit from it to get methods that do nothing. Plain functions, called in the client's tasks."""
+
+    def opened(self, context: ClientContext) -> None:
+        """The client is open."""
+
+    def failed(self, error: Exception) -> None:
+        """A background task failed; the client ends."""
+
+    def closed(self) -> None:
+        """The client is closed."""
+
+
+# --- Rebalance listeners (hook ``trikafka_rebalance_listener``) -------------------------------------------------------
+
+
+@runtime_checkable
+class RebalanceListener(Protocol):
+    """Is told when the group gives and takes partitions, inside ``receive``, in the task that consumes.
+
+    Inherit from it to get methods that do nothing. Heartbeats go on meanwhile; ``max_poll_interval_ms`` bounds the time. A
+    method that is cancelled is called again by the next receive. What it raises comes out of ``receive``.
+    """
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """These partitions are new. Nothing of them has been fetched yet: ``seek`` here wins."""
+
+    async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """These partitions go to another member after this returns; they can still be committed here."""
+
+    async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """These partitions are gone already, and may be with another member: committing them fails."""
+
 
 # --- Sink: where an export writes (hook ``trikafka_sink``) -----------------------------------------------------------
 

@@ -18,88 +18,70 @@ from .._managers.metadata import Metadata, read_metadata
 from .._managers.offsets import Found, Offsets
 from .._managers.positions import PositionsManager
 from .._managers.rendezvous import Rendezvous
-from .._net.brokers import Brokers
 from .._net.deadlines import Call, check_timeout, run_call
 from .._net.signal import Signal
-from .._state.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
+from .._state.assignors import Assignor
 from .._state.member import Member
 from .._state.subscription import Subscription
 from ..config import ConsumerConfig
-from ..errors import CommitFailedError, ConfigurationError, IllegalStateError, TrikafkaError
+from ..errors import CommitFailedError, ConfigurationError, TrikafkaError
+from ..hooks import call_all, call_first
 from ..interfaces import RebalanceListener
 from ..types import PartitionInfo, TopicPartition
+from .context import Context
 from .receiving import Receiver
 from .service import Service
 
 T = TypeVar("T")
-_ASSIGNORS: tuple[Assignor, ...] = (RangeAssignor(), CooperativeStickyAssignor())
 
 
-class ConsumerParts:
+class ConsumerParts(Context[ConsumerConfig]):
     """The parts of one consumer. The consumer calls them directly; nothing here outlives its ``async with``."""
 
     def __init__(self, config: ConsumerConfig, service: Service) -> None:
-        self.config, self._service = config, service
+        super().__init__(config, service)
         self.happened = Signal()  # records, positions, a rebalance or an error: whoever receives looks again
         self.subscription = Subscription()
         self.member = Member(config.group_instance_id)
-        self.brokers = Brokers(config, service.start_soon)
-        self.metadata = Metadata(config, self.brokers, service.start_soon)
-        self.coordinators = Coordinators(self.metadata, service.start_soon)
-        self.offsets = Offsets(self.brokers, self.metadata, 1 if config.isolation_level == "read_committed" else 0)
+        self.check: Callable[[], None] = lambda: None  # the consumer's: raises what the user has to know first
+        self.rendezvous = Rendezvous(self.auto_commit_now, self.happened)
+        self.metadata: Metadata = self.fill("metadata")
+        self.coordinators: Coordinators = self.fill("coordinator")
+        self.offsets: Offsets = self.fill("offsets")
         self.commits: Commits | None = None
         self.auto_commit: AutoCommit | None = None
-        if config.group_id is not None:
-            self.commits = Commits(config, config.group_id, self.brokers, self.coordinators, lambda: self.member.identity)
-            if config.enable_auto_commit:
-                interval = config.auto_commit_interval_ms / 1000
-                self.auto_commit = AutoCommit(self.commits, self.subscription, self.member, interval)
-        self.positions = PositionsManager(config, self.subscription, self.metadata, self.offsets, self.commits, self.happened)
-        self.fetcher = Fetcher(
-            config,
-            self.brokers,
-            self.metadata,
-            self.subscription,
-            service.start_soon,
-            self.positions.wanted.notify,
-            self.happened,
-        )
-        self.rendezvous = Rendezvous(self._before_revoke, self.happened)
-        self.plugin_listeners: list[RebalanceListener] = []
-        self.check: Callable[[], None] = lambda: None
         self.heartbeats: Heartbeats | None = None
         self.membership: Membership | None = None
         self._membership_scope = trio.CancelScope()
         if config.group_id is not None:
-            self.heartbeats = Heartbeats(config, config.group_id, self.brokers, self.coordinators, self.member)
-            self.membership = self._new_membership()
+            self.commits = self.fill("commit")
+        self.positions: PositionsManager = self.fill("positions")
+        self.fetcher: Fetcher = self.fill("fetch")
+        if config.group_id is not None:
+            self._fill_group_seats()
         self.receiver = Receiver(config, self.subscription, self.fetcher, self.rendezvous, self.heartbeats, lambda: self.check())
+        self._plugin_listeners = call_all(self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self)
+        self.use_listener(None)
 
-    def _new_membership(self) -> Membership:
-        assert self.heartbeats is not None
-        return Membership(
-            self.config,
-            self.brokers,
-            self.metadata,
-            self.coordinators,
-            self.subscription,
-            self.member,
-            self.heartbeats,
-            self.rendezvous,
-            self._assignors(),
-        )
+    def _fill_group_seats(self) -> None:
+        assert self.commits is not None
+        if self.config.enable_auto_commit:
+            interval = self.config.auto_commit_interval_ms / 1000
+            self.auto_commit = AutoCommit(self.commits, self.subscription, self.member, interval)
+        self.assignors = [self._assignor(name) for name in self.config.partition_assignment_strategy]
+        self.heartbeats = self.fill("heartbeat")
+        self.membership = self.fill("membership")
 
-    def _assignors(self) -> list[Assignor]:
-        known = {assignor.name: assignor for assignor in _ASSIGNORS}
-        for name in self.config.partition_assignment_strategy:
-            if name not in known:
-                raise ConfigurationError(f"unknown assignor {name!r}; there are {', '.join(sorted(known))}")
-        return [known[name] for name in self.config.partition_assignment_strategy]
+    def _assignor(self, name: str) -> Assignor:
+        assignor: Assignor | None = call_first(self.plugins, "trikafka_assignor", Assignor, name=name)
+        if assignor is None:
+            raise ConfigurationError(f"partition_assignment_strategy: no plugin offers an assignor named {name!r}")
+        return assignor
 
     async def start(self) -> None:
         """Make the first contact and start the tasks."""
         await self.metadata.bootstrap()
-        start_soon = self._service.start_soon
+        start_soon = self.start_soon
         start_soon(self.metadata.run)
         start_soon(self.positions.run)
         start_soon(self.fetcher.run)
@@ -109,6 +91,7 @@ class ConsumerParts:
         if self.heartbeats is not None:
             self.heartbeats.polled()
             self.restart_membership()
+        self.tell_opened()
 
     async def _follow_positions(self) -> None:
         """A partition that came needs a position, one that has got its position can be fetched."""
@@ -122,7 +105,7 @@ class ConsumerParts:
         """Start the membership task (again, after unsubscribing)."""
         if self.membership is not None:
             self._membership_scope = trio.CancelScope()
-            self._service.start_soon(self._run_membership, self._membership_scope)
+            self.start_soon(self._run_membership, self._membership_scope)
 
     async def _run_membership(self, scope: trio.CancelScope) -> None:
         assert self.membership is not None
@@ -164,10 +147,7 @@ class ConsumerParts:
 
     def use_listener(self, listener: RebalanceListener | None) -> None:
         """Have the plugins' listeners and the user's told of rebalances, in this order."""
-        self.rendezvous.listeners = [*self.plugin_listeners, *([listener] if listener is not None else [])]
-
-    async def _before_revoke(self, partitions: Sequence[TopicPartition]) -> None:
-        await self.auto_commit_now(partitions)
+        self.rendezvous.listeners = [*self._plugin_listeners, *([listener] if listener is not None else [])]
 
     async def auto_commit_now(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit what is done of ``partitions``, if auto commit is on, within the receive (or close) that is under way."""
@@ -230,6 +210,4 @@ class ConsumerParts:
         self.subscription.clear()
         self.brokers.close()
         self.happened.notify()
-
-
-__all__ = ["ConsumerParts", "IllegalStateError"]
+        self.tell_closed()

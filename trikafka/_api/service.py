@@ -38,6 +38,7 @@ class Service:
     def __init__(self, nursery: trio.Nursery, body: trio.CancelScope) -> None:
         self._nursery, self._body = nursery, body
         self.failure: Exception | None = None
+        self.on_failure: Callable[[Exception], None] = lambda error: None
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a background task. What it raises ends the ``async with`` block."""
@@ -55,6 +56,7 @@ class Service:
             self.failure = error
             _log.debug("a background task failed", exc_info=error)
             self._body.cancel()
+            self.on_failure(error)
 
 
 class Closing(Protocol):

@@ -1,0 +1,86 @@
+"""What trikafka itself brings: a plugin of the same kind as any other, registered first and so asked last."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .._managers.commit import Commits
+from .._managers.coordinator import Coordinators
+from .._managers.fetch import Fetcher
+from .._managers.heartbeat import Heartbeats
+from .._managers.membership import Membership
+from .._managers.metadata import Metadata
+from .._managers.offsets import Offsets
+from .._managers.positions import PositionsManager
+from .._state.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
+from ..hooks import hookimpl
+
+
+class Builtin:
+    """The request managers and assignors that come with trikafka."""
+
+    @hookimpl(trylast=True)
+    def trikafka_request_manager(self, kind: str, context: Any) -> object | None:
+        build = getattr(self, f"_{kind}", None)
+        return None if build is None else build(context)
+
+    @hookimpl(trylast=True)
+    def trikafka_assignor(self, name: str) -> Assignor | None:
+        offered: list[Assignor] = [RangeAssignor(), CooperativeStickyAssignor()]
+        return next((assignor for assignor in offered if assignor.name == name), None)
+
+    @staticmethod
+    def _metadata(client: Any) -> Metadata:
+        return Metadata(client.config, client.brokers, client.start_soon)
+
+    @staticmethod
+    def _coordinator(client: Any) -> Coordinators:
+        return Coordinators(client.manager("metadata"), client.start_soon)
+
+    @staticmethod
+    def _offsets(client: Any) -> Offsets:
+        isolation = 1 if getattr(client.config, "isolation_level", "") == "read_committed" else 0
+        return Offsets(client.brokers, client.manager("metadata"), isolation)
+
+    @staticmethod
+    def _commit(client: Any) -> Commits:
+        config, group = client.config, client.config.group_id
+        return Commits(config, group, client.brokers, client.manager("coordinator"), lambda: client.member.identity)
+
+    @staticmethod
+    def _positions(client: Any) -> PositionsManager:
+        commits = client.manager("commit") if client.config.group_id is not None else None
+        return PositionsManager(
+            client.config, client.subscription, client.manager("metadata"), client.manager("offsets"), commits, client.happened
+        )
+
+    @staticmethod
+    def _fetch(client: Any) -> Fetcher:
+        return Fetcher(
+            client.config,
+            client.brokers,
+            client.manager("metadata"),
+            client.subscription,
+            client.start_soon,
+            client.manager("positions").wanted.notify,
+            client.happened,
+        )
+
+    @staticmethod
+    def _heartbeat(client: Any) -> Heartbeats:
+        config, group = client.config, client.config.group_id
+        return Heartbeats(config, group, client.brokers, client.manager("coordinator"), client.member)
+
+    @staticmethod
+    def _membership(client: Any) -> Membership:
+        return Membership(
+            client.config,
+            client.brokers,
+            client.manager("metadata"),
+            client.manager("coordinator"),
+            client.subscription,
+            client.member,
+            client.manager("heartbeat"),
+            client.rendezvous,
+            client.assignors,
+        )

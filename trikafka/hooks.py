@@ -1,0 +1,159 @@
+"""The hooks that plugins implement, and how plugins are found and checked.
+
+A hook is a synchronous *factory*: it is called when a client opens (or an export begins) and returns an object that meets a
+Protocol of :mod:`trikafka.interfaces`, or ``None`` when it has nothing to say. No hook is called for a record or a receive. What
+trikafka itself uses is registered as a plugin of the same kind, behind all others.
+
+Plugins come from the entry-point group ``trikafka`` and from the setting ``plugins=[...]``. What is wrong with one is said here,
+at opening, by a :exc:`~trikafka.errors.PluginError` that names it.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable, Mapping
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any
+
+import pluggy
+
+from .config import ClientConfig
+from .errors import PluginError
+from .interfaces import ClientContext, ManagerKind, Observer, RebalanceListener, Sink
+
+PROJECT = "trikafka"
+ENTRY_POINT_GROUP = "trikafka"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+#: Marks a function or method as a hook's implementation.
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+class HookSpecs:
+    """Every hook, with the arguments that it is called with. Implementations may leave out arguments that they do not need."""
+
+    @hookspec(firstresult=True)
+    def trikafka_request_manager(self, kind: ManagerKind, context: ClientContext) -> object | None:
+        """Replace the request manager of ``kind``; the answer must meet the Protocol of that kind. The first answer counts."""
+
+    @hookspec
+    def trikafka_rebalance_listener(self, context: ClientContext) -> RebalanceListener | None:
+        """Be told of rebalances of this consumer: all listeners are, in order of registration, reversed on revoke."""
+
+    @hookspec(firstresult=True)
+    def trikafka_sink(self, scheme: str, options: Mapping[str, Any]) -> Sink | None:
+        """Answer for exports to destinations with this ``scheme``. The first answer counts."""
+
+    @hookspec(firstresult=True)
+    def trikafka_assignor(self, name: str) -> object | None:
+        """Offer the assignor of this name (``partition_assignment_strategy``). The first answer counts."""
+
+    @hookspec(firstresult=True)
+    def trikafka_partitioner(self, name: str) -> object | None:
+        """Offer the partitioner of this name (``partitioner``): ``(topic, key, partition numbers) -> number``."""
+
+    @hookspec(firstresult=True)
+    def trikafka_compression(self, name: str) -> object | None:
+        """Offer another codec for one of Kafka's compression types (``compression_type``)."""
+
+    @hookspec(firstresult=True)
+    def trikafka_sasl(self, mechanism: str, config: ClientConfig) -> object | None:
+        """Offer a SASL mechanism. Reserved: this version connects without authentication."""
+
+    @hookspec
+    def trikafka_observer(self, context: ClientContext) -> Observer | None:
+        """Watch this client: told when it opens, when a background task fails, and when it closes."""
+
+
+def load_plugins(extra: Iterable[object] = (), builtin: object | None = None) -> pluggy.PluginManager:
+    """Find, check and register all plugins. Raises :exc:`PluginError` that names the one that is wrong."""
+    manager = pluggy.PluginManager(PROJECT)
+    manager.add_hookspecs(HookSpecs)
+    if builtin is not None:
+        _register(manager, builtin, "trikafka")
+    for point in _entry_points():
+        _register(manager, _load(point), point.name)
+    for plugin in extra:
+        _register(manager, plugin, None)
+    try:
+        manager.check_pending()
+    except pluggy.PluginValidationError as error:
+        raise PluginError(f"plugin {_name(error.plugin)} is wrong: {error}") from error
+    return manager
+
+
+def call_first(manager: pluggy.PluginManager, hook: str, shape: type | None = None, **arguments: object) -> Any:
+    """Call a hook whose first answer counts; check the answer's shape. Raises :exc:`PluginError`."""
+    answers = _answers(manager, hook, arguments, first=True)
+    return _checked(answers[0], hook, shape) if answers else None
+
+
+def call_all(manager: pluggy.PluginManager, hook: str, shape: type, **arguments: object) -> list[Any]:
+    """Call a hook whose answers all count, in order of registration; check their shape. Raises :exc:`PluginError`."""
+    return [_checked(answer, hook, shape) for answer in _answers(manager, hook, arguments, first=False)]
+
+
+def missing_members(thing: object, shape: type) -> list[str]:
+    """The names that ``shape`` (a Protocol) asks for and ``thing`` does not have."""
+    return sorted(name for name in _members(shape) if not hasattr(thing, name))
+
+
+def _answers(manager: pluggy.PluginManager, hook: str, arguments: dict[str, object], *, first: bool) -> list[object]:
+    try:
+        answer = getattr(manager.hook, hook)(**arguments)
+    except PluginError:
+        raise
+    except Exception as error:
+        raise PluginError(f"a plugin's {hook} failed: {error!r}") from error
+    if first:
+        return [] if answer is None else [answer]
+    return list(reversed(answer))  # pluggy calls the last registered first
+
+
+def _checked(answer: object, hook: str, shape: type | None) -> Any:
+    if inspect.iscoroutine(answer):
+        answer.close()
+        raise PluginError(f"a plugin's {hook} is async; a hook is a plain function that returns an object")
+    if shape is not None and (missing := missing_members(answer, shape)):
+        raise PluginError(
+            f"{hook} got {type(answer).__name__} from a plugin, which is no {shape.__name__}: it has no {', '.join(missing)}"
+        )
+    return answer
+
+
+@cache
+def _members(shape: type) -> frozenset[str]:
+    names = {name for base in shape.__mro__ if base.__module__ != "typing" for name in (*vars(base), *_annotations(base))}
+    return frozenset(name for name in names if not name.startswith("_"))
+
+
+def _annotations(base: type) -> dict[str, object]:
+    return dict(vars(base).get("__annotations__", {}))
+
+
+@cache
+def _entry_points() -> tuple[EntryPoint, ...]:
+    return tuple(entry_points(group=ENTRY_POINT_GROUP))
+
+
+def _load(point: EntryPoint) -> object:
+    try:
+        return point.load()
+    except Exception as error:
+        raise PluginError(f"plugin {point.name!r} ({point.value}) failed to load: {error!r}") from error
+
+
+def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -> None:
+    try:
+        manager.register(plugin, name)
+    except (pluggy.PluginValidationError, ValueError) as error:
+        raise PluginError(f"plugin {name or _name(plugin)} is wrong: {error}") from error
+    for caller in manager.get_hookcallers(plugin) or ():
+        for implementation in caller.get_hookimpls():
+            if implementation.plugin is plugin and inspect.iscoroutinefunction(implementation.function):
+                raise PluginError(f"plugin {name or _name(plugin)} is wrong: {caller.name} is async, a hook is a plain function")
+
+
+def _name(plugin: object) -> str:
+    return repr(getattr(plugin, "__name__", type(plugin).__name__))
