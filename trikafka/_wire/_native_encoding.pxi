@@ -1,0 +1,223 @@
+# Included by _native.pyx: records, one by one or from columns, into a batch.
+
+cdef inline Py_ssize_t varint_size(int64_t number) noexcept nogil:
+    cdef uint64_t value = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
+    cdef Py_ssize_t size = 1
+    while value >= 0x80:
+        value >>= 7
+        size += 1
+    return size
+
+
+cdef inline char *write_varint(char *at, int64_t number) noexcept nogil:
+    cdef uint64_t value = (<uint64_t>number << 1) ^ <uint64_t>(number >> 63)
+    while value >= 0x80:
+        at[0] = <char>(value & 0x7F | 0x80)
+        at += 1
+        value >>= 7
+    at[0] = <char>value
+    return at + 1
+
+
+cdef inline char *write_field(char *at, const char *data, Py_ssize_t length) noexcept nogil:
+    """A nullable field; length -1: null."""
+    at = write_varint(at, length)
+    if length > 0:
+        memcpy(at, data, length)
+        at += length
+    return at
+
+
+cdef inline object plain(object data):
+    """``None``, bytes, or a flat view of another bytes-like object."""
+    return data if data is None or PyBytes_CheckExact(data) else memoryview(data).cast("B")
+
+
+cdef class BatchEncoder:
+    """Records going into one batch; see ``_fallback.BatchEncoder``."""
+
+    cdef object body
+    cdef Py_ssize_t length
+    cdef Py_ssize_t room
+    cdef int64_t first_timestamp
+    cdef readonly int64_t max_timestamp
+    cdef readonly Py_ssize_t count
+    cdef object codec
+    cdef object level
+    cdef object payload
+
+    def __init__(self, compression="none", level=None):
+        self.codec = codecs.codec_named(compression)
+        self.level = level
+        self.body = bytearray()
+        self.length = self.room = 0
+        self.payload = None
+        self.first_timestamp = self.max_timestamp = -1
+        self.count = 0
+
+    @property
+    def size(self):
+        """Bytes of the batch, not compressed, as it stands."""
+        return HEADER_SIZE + self.length
+
+    def size_after(self, key, value, headers=()):
+        """An upper bound of ``size`` after this record."""
+        cdef Py_ssize_t size = HEADER_SIZE + self.length + RECORD_OVERHEAD
+        size += (0 if key is None else len(key)) + (0 if value is None else len(value))
+        if headers:
+            for name, content in headers:
+                size += HEADER_OVERHEAD + len(name.encode()) + (0 if content is None else len(content))
+        return size
+
+    cdef char *begin(self, int64_t timestamp, Py_ssize_t extra) except NULL:
+        """Room for a record with ``extra`` bytes of fields; the place to write it to."""
+        cdef Py_ssize_t wanted
+        if self.payload is not None:
+            raise ValueError("the batch is closed")
+        if not -1 <= timestamp <= MAX_TIMESTAMP:
+            raise ValueError(f"timestamp {timestamp} is out of range")
+        wanted = self.length + RECORD_OVERHEAD + extra
+        if wanted + HEADER_SIZE > MAX_INT32:
+            raise ValueError("the batch exceeds 2 GiB")
+        if wanted > self.room:
+            wanted = max(wanted, min(2 * self.room, self.room + (1 << 20)), 1024)
+            PyByteArray_Resize(self.body, wanted)
+            self.room = wanted
+        return PyByteArray_AS_STRING(self.body) + self.length
+
+    cdef Py_ssize_t finish(self, int64_t timestamp, char *end) except -1:
+        """The record is written up to ``end``."""
+        if not self.count:
+            self.first_timestamp = timestamp
+        if timestamp > self.max_timestamp:
+            self.max_timestamp = timestamp
+        self.length = end - PyByteArray_AS_STRING(self.body)
+        self.count += 1
+        return self.count - 1
+
+    cdef inline char *write_start(
+        self, char *at, int64_t timestamp, const char *key, Py_ssize_t key_size, const char *value,
+        Py_ssize_t value_size, Py_ssize_t header_count, Py_ssize_t header_size,
+    ) noexcept:
+        """All of a record but its headers, of which there are ``header_count`` in ``header_size`` bytes."""
+        cdef int64_t delta = timestamp - self.first_timestamp if self.count else 0
+        cdef Py_ssize_t size = 1 + varint_size(delta) + varint_size(self.count) + varint_size(key_size)
+        size += varint_size(value_size) + varint_size(header_count) + header_size
+        size += max(key_size, 0) + max(value_size, 0)
+        at = write_varint(at, size)
+        at[0] = 0
+        at = write_varint(at + 1, delta)
+        at = write_varint(at, self.count)
+        at = write_field(at, key, key_size)
+        at = write_field(at, value, value_size)
+        return write_varint(at, header_count)
+
+    def append(self, int64_t timestamp_ms, key, value, headers=()):
+        """Adds a record (timestamp -1: none) and returns its index in the batch."""
+        cdef char *at
+        if headers or not (key is None or PyBytes_CheckExact(key)) or not (value is None or PyBytes_CheckExact(value)):
+            return self.append_any(timestamp_ms, plain(key), plain(value), headers or ())
+        cdef Py_ssize_t key_size = -1 if key is None else PyBytes_GET_SIZE(key)
+        cdef Py_ssize_t value_size = -1 if value is None else PyBytes_GET_SIZE(value)
+        at = self.begin(timestamp_ms, max(key_size, 0) + max(value_size, 0))
+        at = self.write_start(
+            at, timestamp_ms, NULL if key is None else PyBytes_AS_STRING(key), key_size,
+            NULL if value is None else PyBytes_AS_STRING(value), value_size, 0, 0,
+        )
+        return self.finish(timestamp_ms, at)
+
+    cdef Py_ssize_t append_any(self, int64_t timestamp, key, value, headers) except -1:
+        """As ``append``, for bytes-like objects and headers."""
+        cdef _View key_view = None if key is None else _View(key)
+        cdef _View value_view = None if value is None else _View(value)
+        cdef Py_ssize_t key_size = -1 if key is None else key_view.size
+        cdef Py_ssize_t value_size = -1 if value is None else value_view.size
+        cdef char *at
+        encoded = b"".join([
+            _format.encode_field(name.encode()) + _format.encode_field(plain(content)) for name, content in headers
+        ])
+        cdef Py_ssize_t header_size = len(encoded)
+        at = self.begin(timestamp, max(key_size, 0) + max(value_size, 0) + header_size)
+        at = self.write_start(
+            at, timestamp, <const char *>NULL if key is None else <const char *>key_view.data, key_size,
+            <const char *>NULL if value is None else <const char *>value_view.data, value_size, len(headers), header_size,
+        )
+        memcpy(at, PyBytes_AS_STRING(encoded), header_size)
+        return self.finish(timestamp, at + header_size)
+
+    def extend_columns(self, columns, *, rows=None, Py_ssize_t start=0, stop=None, Py_ssize_t max_size=MAX_INT32):
+        """Adds rows until ``size`` would exceed ``max_size``; see ``_fallback.BatchEncoder.extend_columns``."""
+        cdef _View table = None if rows is None else _View(rows)
+        cdef _View timestamps = _View(columns.timestamps)
+        cdef _BinaryView keys = _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
+        cdef _BinaryView values = _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
+        cdef _HeadersView headers = None if columns.header_offsets is None else _HeadersView(columns)
+        cdef Py_ssize_t count = min(<Py_ssize_t>columns.count, timestamps.size // 8)
+        cdef Py_ssize_t limit = count if rows is None else table.size // 4
+        cdef Py_ssize_t last = limit if stop is None else stop
+        cdef Py_ssize_t position, row, extra
+        if not 0 <= start <= last <= limit:
+            raise ValueError(f"rows {start} to {last} of {limit}")
+        for position in range(start, last):
+            row = position if rows is None else (<const int32_t *>table.data)[position]
+            if not 0 <= row < count:
+                raise ValueError(f"row {row} of {count}")
+            if not self.add_row(row, (<const int64_t *>timestamps.data)[row], keys, values, headers, max_size):
+                return position
+        return last
+
+    cdef bint add_row(
+        self, Py_ssize_t row, int64_t timestamp, _BinaryView keys, _BinaryView values, _HeadersView headers,
+        Py_ssize_t max_size,
+    ) except -1:
+        """Adds a row of columns; false if it does not fit."""
+        cdef Py_ssize_t key_size, value_size, name_size, content_size
+        cdef const char *key = keys.find(row, &key_size)
+        cdef const char *value = values.find(row, &value_size)
+        cdef Py_ssize_t extra = max(key_size, 0) + max(value_size, 0)
+        cdef Py_ssize_t header_size = 0, bound = 0
+        cdef int32_t first = 0, end = 0, index
+        cdef const char *name
+        cdef const char *content
+        cdef char *at
+        if headers is not None:
+            headers.bounds(row, &first, &end)
+            for index in range(first, end):
+                headers.names.find(index, &name_size)
+                headers.contents.find(index, &content_size)
+                header_size += varint_size(name_size) + name_size + varint_size(content_size) + max(content_size, 0)
+                bound += HEADER_OVERHEAD + name_size + max(content_size, 0)
+        if self.count and HEADER_SIZE + self.length + RECORD_OVERHEAD + extra + bound > max_size:
+            return False
+        at = self.begin(timestamp, extra + bound)
+        at = self.write_start(at, timestamp, key, key_size, value, value_size, end - first, header_size)
+        for index in range(first, end):
+            name = headers.names.find(index, &name_size)
+            at = write_field(at, name, name_size)
+            content = headers.contents.find(index, &content_size)
+            at = write_field(at, content, content_size)
+        self.finish(timestamp, at)
+        return True
+
+    def close(self):
+        """Compresses the records and returns them; a second call returns the same. May run in a thread."""
+        if self.payload is None:
+            PyByteArray_Resize(self.body, self.length)
+            self.room = self.length
+            self.payload = self.codec.compress(self.body, self.level)
+            self.body = bytearray()
+        return self.payload
+
+    def build(self, producer_id, producer_epoch, base_sequence, *, transactional=False):
+        """The finished batch under these ids. Raises ``ValueError`` if it has no records."""
+        return _format.build_batch(
+            self.close(),
+            codec_id=self.codec.id,
+            count=self.count,
+            first_timestamp=self.first_timestamp,
+            max_timestamp=self.max_timestamp,
+            producer_id=producer_id,
+            producer_epoch=producer_epoch,
+            base_sequence=base_sequence,
+            transactional=transactional,
+        )

@@ -1,0 +1,74 @@
+# Included by _native.pyx: murmur2, over keys and whole columns of them.
+
+cdef uint32_t murmur2_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
+    cdef uint32_t m = 0x5BD1E995
+    cdef uint32_t state = <uint32_t>0x9747B28C ^ <uint32_t>size
+    cdef uint32_t k
+    cdef Py_ssize_t pos = 0
+    while size - pos >= 4:
+        k = data[pos] | <uint32_t>data[pos + 1] << 8 | <uint32_t>data[pos + 2] << 16 | <uint32_t>data[pos + 3] << 24
+        k *= m
+        k ^= k >> 24
+        state = state * m ^ k * m
+        pos += 4
+    if pos < size:
+        k = 0
+        while size > pos:
+            size -= 1
+            k = k << 8 | data[size]
+        state = (state ^ k) * m
+    state = (state ^ state >> 13) * m
+    return state ^ state >> 15
+
+
+def murmur2(data):
+    """Kafka's murmur2 as a signed 32-bit integer."""
+    cdef _View view = _View(data)
+    return <int32_t>murmur2_of(view.data, view.size)
+
+
+def partition_columns(key_offsets, key_data, key_validity, int32_t n_partitions):
+    """The partition of each key of an Arrow binary column; -1 where it is null."""
+    if n_partitions < 1:
+        raise ValueError("no partitions")
+    cdef _BinaryView keys = _BinaryView(key_offsets, key_data, key_validity)
+    cdef Py_ssize_t count = keys.offsets.size // 4 - 1
+    cdef Py_ssize_t index, size
+    cdef const char *key
+    made = PyBytes_FromStringAndSize(NULL, 4 * count)
+    cdef int32_t *result = <int32_t *>PyBytes_AS_STRING(made)
+    for index in range(count):
+        key = keys.find(index, &size)
+        if size < 0:
+            result[index] = -1
+        else:
+            result[index] = <int32_t>((murmur2_of(<const uint8_t *>key, size) & 0x7FFFFFFF) % <uint32_t>n_partitions)
+    return memoryview(made).cast("i")
+
+
+def group_rows(partitions, int32_t n_partitions):
+    """Row numbers sorted by partition (stable), and where each partition's begin and end."""
+    cdef _View wanted = _View(partitions)
+    cdef const int32_t *given = <const int32_t *>wanted.data
+    cdef Py_ssize_t count = wanted.size // 4
+    cdef Py_ssize_t row
+    cdef int32_t partition
+    if n_partitions < 0:
+        raise ValueError("no partitions")
+    bounds = bytearray(4 * (n_partitions + 1))
+    nexts = bytearray(4 * (n_partitions + 1))
+    cdef int32_t *starts = <int32_t *>PyByteArray_AS_STRING(bounds)
+    cdef int32_t *places = <int32_t *>PyByteArray_AS_STRING(nexts)
+    for row in range(count):
+        if not 0 <= given[row] < n_partitions:
+            raise ValueError(f"partition {given[row]} of {n_partitions}")
+        starts[given[row] + 1] += 1
+    for partition in range(n_partitions):
+        starts[partition + 1] += starts[partition]
+        places[partition] = starts[partition]
+    made = PyBytes_FromStringAndSize(NULL, 4 * count)
+    cdef int32_t *rows = <int32_t *>PyBytes_AS_STRING(made)
+    for row in range(count):
+        rows[places[given[row]]] = <int32_t>row
+        places[given[row]] += 1
+    return memoryview(made).cast("i"), memoryview(bytes(bounds)).cast("i")
