@@ -21,7 +21,9 @@ from ..errors import ConfigurationError, ExportError, PluginError, TrikafkaError
 from ..interfaces import ExportManifest, ExportPlan, ExportStage, ExportState, Sink, WrittenFile
 from ..types import OffsetAndMetadata, TopicPartition
 from . import export_plan
+from .consumer import Consumer
 from .export_plan import SourceView
+from .opening import open_consumer
 
 #: Settings of a consumer that mean nothing here, because the export decides them.
 _OURS = frozenset(
@@ -220,13 +222,8 @@ class _Job:
 
     # --- what is asked of Kafka ---
 
-    def _client(self, group_id: str | None) -> AbstractAsyncContextManager[Any]:
-        from .consumer import open_consumer  # type: ignore[import-not-found,unused-ignore]
-
-        client: AbstractAsyncContextManager[Any] = open_consumer(
-            **self.settings, group_id=group_id, enable_auto_commit=False, auto_offset_reset="none"
-        )
-        return client
+    def _client(self, group_id: str | None) -> AbstractAsyncContextManager[Consumer]:
+        return open_consumer(**self.settings, group_id=group_id, enable_auto_commit=False, auto_offset_reset="none")
 
     async def _look(self, topics: Iterable[str]) -> SourceView:
         async with self._client(None) as consumer:
@@ -255,7 +252,7 @@ class _Job:
             return {}
         async with self._client(None) as consumer:
             found = await consumer.offsets_for_times(dict.fromkeys(new, self.start))
-        return {tp: view.ends[tp] if found.get(tp) is None else min(found[tp].offset, view.ends[tp]) for tp in new}
+        return {tp: min(at.offset, view.ends[tp]) if (at := found.get(tp)) is not None else view.ends[tp] for tp in new}
 
     async def _commit(self, positions: Mapping[TopicPartition, int], plan: ExportPlan | None) -> Mapping[TopicPartition, int]:
         """Bring the group's offsets up to what is published, also where a killed run could not."""
@@ -266,7 +263,7 @@ class _Job:
         try:
             async with self._client(self.group_id) as consumer:
                 known = await consumer.committed(list(ours))
-                behind = {tp: at for tp, at in ours.items() if known.get(tp) is None or known[tp].offset < at}
+                behind = {tp: at for tp, at in ours.items() if (now := known.get(tp)) is None or now.offset < at}
                 if behind:
                     await consumer.commit({tp: OffsetAndMetadata(at) for tp, at in behind.items()})
         except TrikafkaError as error:
@@ -279,8 +276,8 @@ class _Job:
         return behind
 
 
-def _identity(consumer: Any, topics: Iterable[str]) -> tuple[str | None, dict[str, str | None]]:
-    snapshot = consumer._metadata.snapshot
+def _identity(consumer: Consumer, topics: Iterable[str]) -> tuple[str | None, dict[str, str | None]]:
+    snapshot = consumer._parts.metadata.snapshot
     ids = {topic: getattr(snapshot.topics.get(topic), "topic_id", None) for topic in topics}
     return snapshot.cluster_id, {topic: None if known == _NO_TOPIC_ID else known for topic, known in ids.items()}
 

@@ -20,8 +20,8 @@ from ..interfaces import ExportManifest, ExportPlan, ExportState, PlannedFile, W
 from ..types import TopicPartition
 
 FORMAT_VERSION = 1
-#: Topic names may have 249 characters and file names 255, of which 60 are ours.
-_TOPIC_IN_NAME = 190
+#: Topic names may have 249 characters and file names 255; what follows the topic takes up to 69.
+_TOPIC_IN_NAME = 180
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,7 +49,9 @@ def directory_of(destination: str) -> Path:
 
 def partial_path(root: Path) -> Path:
     """Return a new path to write a data file at, on the same file system as ``root``; no two attempts share one."""
-    return root / _OURS / "partial" / f"{uuid.uuid4()}.partial"
+    path = root / _OURS / "partial" / f"{uuid.uuid4()}.partial"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def publish_file(partial: Path, final: Path) -> None:
@@ -149,7 +151,6 @@ class DirectoryStore:
     def store_plan(self, plan: ExportPlan) -> None:
         """Store a plan; its number must be free."""
         with _explained(f"cannot store the export's plan in {self._own}"):
-            (self._own / "partial").mkdir(exist_ok=True)
             self._store(self._own / f"plan-{plan.number:06d}.json", plan_to_json(plan))
 
     def publish(self, manifest: ExportManifest) -> None:

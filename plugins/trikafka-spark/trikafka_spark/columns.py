@@ -7,6 +7,7 @@ of a data source exactly: order, nullability, ``binary`` (not ``large_binary``),
 from __future__ import annotations
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 #: As DDL, for ``DataSource.schema``.
 DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
@@ -40,8 +41,10 @@ def spark_columns(batch: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> pa.Recor
 
 
 def _headers(column: pa.ListArray) -> pa.ListArray:
-    """Only the names and the nullability of the inner fields differ, so the buffers are kept."""
-    entries = column.values
-    fields = list(_HEADERS.value_type)
-    entries = pa.StructArray.from_arrays([entries.field(0), entries.field(1)], fields=fields)
-    return pa.ListArray.from_arrays(column.offsets, entries, type=_HEADERS)
+    """No headers is null, as in Spark's connector. The buffers are kept: only names and nullability inside differ."""
+    if not len(column.values):
+        return pa.nulls(len(column), _HEADERS)
+    names, values = column.values.field(0), column.values.field(1)
+    entries = pa.StructArray.from_arrays([names, values], fields=list(_HEADERS.value_type))
+    none = pc.equal(pc.list_value_length(column), 0)
+    return pa.ListArray.from_arrays(column.offsets, entries, type=_HEADERS, mask=none)

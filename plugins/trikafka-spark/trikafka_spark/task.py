@@ -77,7 +77,6 @@ def _write(partial: Path, planned: PlannedFile, batches: Iterator[RecordBatch], 
     try:
         for table in _row_groups(batches):
             if writer is None:
-                partial.parent.mkdir(parents=True, exist_ok=True)
                 writer = pq.ParquetWriter(
                     partial,
                     SCHEMA,

@@ -1,0 +1,92 @@
+"""A sink without Spark: it writes each planned file as JSON lines, by a consumer in the same Trio loop."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import pluggy
+
+import trikafka
+from trikafka import TopicPartition
+from trikafka._api.export_store import DirectoryStore, directory_of, partial_path, publish_file
+from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, SinkReport, WrittenFile
+
+hookimpl = pluggy.HookimplMarker("trikafka")
+
+
+class LinesSink:
+    """``before_file`` is called before each file; what it raises ends the export there."""
+
+    def __init__(self, root: Path, before_file: Callable[[int], None] = lambda index: None) -> None:
+        self.store = DirectoryStore(root)
+        self.before_file = before_file
+
+    async def __aenter__(self) -> Self:
+        self.store.open()
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.store.close()
+
+    async def load(self) -> ExportState:
+        return self.store.load()
+
+    async def store_plan(self, plan: ExportPlan) -> None:
+        self.store.store_plan(plan)
+
+    async def publish(self, manifest: ExportManifest) -> None:
+        self.store.publish(manifest)
+
+    async def write(self, plan: ExportPlan, settings: Mapping[str, Any], report: SinkReport) -> Sequence[WrittenFile]:
+        client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
+        written: list[WrittenFile] = []
+        for index, planned in enumerate(plan.files):
+            self.before_file(index)
+            tp = TopicPartition(planned.topic, planned.partition)
+            lines: list[str] = []
+            async with trikafka.open_consumer(**client, auto_offset_reset="none") as consumer:
+                consumer.assign([tp])
+                consumer.seek(tp, planned.start)
+                async for batch in consumer.batches(until={tp: planned.end}):
+                    lines += [json.dumps([r.partition, r.offset, (r.value or b"").decode()]) for r in batch]
+            final = self.store.root / planned.name
+            if lines:
+                partial = partial_path(self.store.root)
+                partial.write_text("\n".join(lines) + "\n")
+                publish_file(partial, final)
+            size = final.stat().st_size if lines else 0
+            written.append(WrittenFile(planned, planned.name if lines else None, len(lines), size))
+            report("writing", index + 1, sum(file.rows for file in written))
+        return written
+
+
+class LinesPlugin:
+    """Answers for ``lines://`` destinations."""
+
+    def __init__(self, before_file: Callable[[int], None] = lambda index: None) -> None:
+        self.before_file = before_file
+
+    @hookimpl
+    def trikafka_sink(self, scheme: str, options: Mapping[str, Any]) -> LinesSink | None:
+        if scheme != "lines":
+            return None
+        return LinesSink(directory_of(options["destination"].removeprefix("lines://")), self.before_file)
+
+
+def read_lines(root: Path) -> Iterator[tuple[int, int, str]]:
+    """All rows that a reader finds who globs the destination."""
+    for path in sorted(root.glob("*.parquet")):
+        for line in path.read_text().splitlines():
+            partition, offset, value = json.loads(line)
+            yield partition, offset, value
+
+
+def names_in(root: Path) -> set[str]:
+    """All files of a destination, hidden ones too, but not the data files."""
+    return {str(path.relative_to(root)) for path in root.rglob("*") if path.is_file() and path.suffix != ".parquet"}
