@@ -33,15 +33,32 @@ class Exit(Enum):
 
 
 class Service:
-    """The nursery of one client. A task that fails ends the client with its cause."""
+    """The background tasks of one client. A task that fails ends the client with its cause.
 
-    def __init__(self, nursery: trio.Nursery, body: trio.CancelScope) -> None:
-        self._nursery, self._body = nursery, body
+    A scope around the client that is cancelled cancels the body, not these tasks: they are needed to leave in order.
+    """
+
+    def __init__(self, body: trio.CancelScope) -> None:
+        self._body = body
+        self._scope = trio.CancelScope(shield=True)
+        self._nursery: trio.Nursery | None = None
         self.failure: Exception | None = None
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
+    async def host(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+        """Be the task whose children the background tasks are, until :meth:`stop`."""
+        with self._scope:
+            async with trio.open_nursery() as self._nursery:
+                task_status.started()
+                await trio.sleep_forever()
+
+    def stop(self) -> None:
+        """Cancel all background tasks, also those that are started later."""
+        self._scope.cancel()
+
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a background task. What it raises ends the ``async with`` block."""
+        assert self._nursery is not None
         self._nursery.start_soon(self._guard, async_fn, args)
 
     async def _guard(self, async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
@@ -73,24 +90,24 @@ Client = TypeVar("Client", bound=Closing)
 async def run_client(config: ClientConfig, start: Callable[[Service], Awaitable[Client]]) -> AsyncIterator[Client]:
     """Open a client with ``start``, hand it to the body, and close it on every way out."""
     error: BaseException | None = None
-    body_scope = trio.CancelScope()
+    body = trio.CancelScope()
+    service = Service(body)
     async with trio.open_nursery() as nursery:
-        service = Service(nursery, body_scope)
+        await nursery.start(service.host)
+        client: Client | None = None
         try:
-            client = await start(service)
+            with body:
+                client = await start(service)
+                yield client
         except BaseException as failed:
             error = failed
-        else:
-            try:
-                with body_scope:
-                    yield client
-            except BaseException as failed:
-                error = failed
-            try:
+        try:
+            if client is not None:
                 await _close(client, config, error)
-            except BaseException as failed:
-                error = error or failed
-        nursery.cancel_scope.cancel()
+        except BaseException as failed:
+            error = error or failed
+        finally:
+            service.stop()
     if error is None and service.failure is not None:
         text = str(service.failure) or repr(service.failure)
         raise ClientFailedError(f"the client failed in the background: {text}") from service.failure
