@@ -32,6 +32,8 @@ async def test_api_versions_that_is_too_new_is_answered_in_the_oldest_form(autoj
         assert [(item.api_key, item.min_version, item.max_version) for item in answer.api_keys] == told
         again = await client.call("ApiVersions", own[1], client_software_name="raw", client_software_version="1")
         assert again.error_code == 0
+        assert [seen.client_id for seen in cluster.log] == ["raw", "raw"]
+        assert cluster.log[0].request is None
 
 
 async def test_a_version_that_is_not_offered_closes_the_connection(autojump_clock: Clock) -> None:
@@ -156,11 +158,26 @@ async def test_answers_can_come_byte_by_byte(autojump_clock: Clock) -> None:
         assert len((await client.receive(expected)).topics[0].partitions) == 3
 
 
-async def test_an_unbuffered_connection_to_a_frozen_node_still_takes_bytes(autojump_clock: Clock) -> None:
+async def test_an_unbuffered_connection_answers(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster:
         cluster.unbuffered = True
         client = await RawClient.connect(cluster)
         assert (await client.call("Metadata", 12, topics=None)).cluster_id == "scripted-cluster"
+
+
+async def test_a_send_to_a_frozen_node_without_buffers_blocks_in_the_middle(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.unbuffered = True
+        client = await RawClient.connect(cluster)
+        cluster.freeze(0)
+        with trio.move_on_after(5) as scope:
+            await client.send(_metadata())
+        assert scope.cancelled_caught
+        assert cluster.log == []
+        await client.stream.aclose()
+        cluster.thaw(0)
+        await trio.testing.wait_all_tasks_blocked()
+        assert (cluster.log, cluster.connections()) == ([], 0)
 
 
 async def test_rules_apply_in_order_and_as_often_as_they_say(autojump_clock: Clock) -> None:

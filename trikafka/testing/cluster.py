@@ -23,6 +23,7 @@ from .messages import Api, Versions, api_key, api_name
 from .script import Delay, Drop, Fail, Garbage, Handle, Handler, Predicate, Rule, Script, Seen, Verdict
 from .state import NodeState, Partition, State
 
+_GULP = 16
 _EPOCH_MS = 1_700_000_000_000
 
 
@@ -71,7 +72,8 @@ class ScriptedCluster:
         self.malformed: list[str] = []
         #: At most so many bytes at a time reach the client; ``None``: as they come.
         self.chunk: int | None = None
-        #: New connections have no buffer: a send waits until the other side receives, and may be cut in the middle.
+        #: New connections have no buffer, as if the sockets' were full: a send waits until the other side has read it all. A
+        #: frozen node stops reading in the middle of a request, so that a send to it can be cut there.
         self.unbuffered = False
         #: Seconds that a dial takes.
         self.dial_delay: float = 0
@@ -130,11 +132,12 @@ class ScriptedCluster:
             raise ConnectionRefusedError(f"nobody listens at {host}:{port}")
         self.dials.append((now, node_id, "connected"))
         ours, theirs = trio.testing.lockstep_stream_pair() if self.unbuffered else trio.testing.memory_stream_pair()
+        gulp = _GULP if self.unbuffered else None
         self._connections_made += 1
-        connection = Connection(self._connections_made, node, ours, self._state, self._groups, self._script)
+        connection = Connection(self._connections_made, node, ours, self._state, self._groups, self._script, gulp)
         self._connections.append(connection)
         self._nursery.start_soon(self._serve, connection)
-        return _ClientStream(self, theirs)
+        return _ClientStream(self, theirs, gulp)
 
     async def _serve(self, connection: Connection) -> None:
         try:
@@ -361,11 +364,15 @@ class ScriptedCluster:
 class _ClientStream(trio.abc.HalfCloseableStream):
     """The client's end of a connection; gives what was received in pieces if the cluster says so."""
 
-    def __init__(self, cluster: ScriptedCluster, stream: trio.abc.HalfCloseableStream) -> None:
-        self._cluster, self._stream = cluster, stream
+    def __init__(self, cluster: ScriptedCluster, stream: trio.abc.HalfCloseableStream, gulp: int | None) -> None:
+        self._cluster, self._stream, self._gulp = cluster, stream, gulp
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        await self._stream.send_all(data)
+        if self._gulp is None:
+            await self._stream.send_all(data)
+            return
+        for start in range(0, max(len(data), 1), self._gulp):  # when cancelled, the rest is never sent
+            await self._stream.send_all(data[start : start + self._gulp])
 
     async def wait_send_all_might_not_block(self) -> None:
         await self._stream.wait_send_all_might_not_block()

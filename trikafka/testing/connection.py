@@ -52,13 +52,21 @@ class Connection:
     """A client's connection to one node. :meth:`run` serves it until either side closes or :meth:`close` is called."""
 
     def __init__(
-        self, number: int, node: Node, stream: trio.StapledStream[Any, Any], state: State, groups: Groups, script: Script
+        self,
+        number: int,
+        node: Node,
+        stream: trio.StapledStream[Any, Any],
+        state: State,
+        groups: Groups,
+        script: Script,
+        gulp: int | None = None,
     ) -> None:
         self.number = number
         self.node = node
         self.malformed: list[str] = []
         self._stream = stream
         self._state, self._groups, self._script = state, groups, script
+        self._gulp = gulp  # read so many bytes at a time, and none while the node is frozen
         self._scope = trio.CancelScope()
         self._waiting: deque[tuple[Seen, Head]] = deque()  # read, not yet answered; the client's own cap bounds it
         self._arrived = Signal()
@@ -103,10 +111,12 @@ class Connection:
 
     async def _read_exactly(self, count: int) -> bytes | None:
         while len(self._buffer) < count:
-            data = await self._stream.receive_stream.receive_some()
+            data = await self._stream.receive_stream.receive_some(self._gulp)
             if not data:
                 return None
             self._buffer += data
+            if self._gulp is not None:
+                await self._thawed()
         taken = bytes(self._buffer[:count])
         del self._buffer[:count]
         return taken
@@ -118,10 +128,9 @@ class Connection:
         if not known and head.api_key != ApiKey.ApiVersions:
             raise MalformedRequest(f"{api_name(head.api_key)} v{head.version} is not offered by node {self.node.node_id}")
         request = decode_request(head, frame) if known else None
-        client_id = request.header.client_id if request is not None else None
         seen = Seen(
             trio.current_time(), self.node.node_id, self.number, head.api_key, api_name(head.api_key), head.version,
-            head.correlation_id, client_id, request,
+            head.correlation_id, head.client_id, request,
         )  # fmt: skip
         self._waiting.append((seen, head))
         self._script.record(seen)

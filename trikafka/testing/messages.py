@@ -75,6 +75,7 @@ class Head(NamedTuple):
     api_key: int
     version: int
     correlation_id: int
+    client_id: str | None
 
 
 class MalformedRequest(Exception):
@@ -82,10 +83,14 @@ class MalformedRequest(Exception):
 
 
 def read_head(frame: bytes) -> Head:
-    """Read the fixed part of a request header. Raises :exc:`MalformedRequest` if the frame is too short for one."""
-    if len(frame) < 8:
-        raise MalformedRequest(f"a request header needs at least 8 bytes, not {len(frame)}")
-    return Head(*struct.unpack_from(">hhi", frame))
+    """Read the part of a request header that is always the same. Raises :exc:`MalformedRequest` if it is not all there."""
+    if len(frame) < 10:
+        raise MalformedRequest(f"a request header needs at least 10 bytes, not {len(frame)}")
+    key, version, correlation_id, length = struct.unpack_from(">hhih", frame)
+    name = frame[10 : 10 + max(length, 0)]
+    if len(name) != max(length, 0):
+        raise MalformedRequest(f"a client id of {length} bytes in a frame of {len(frame)}")
+    return Head(key, version, correlation_id, name.decode(errors="replace") if length >= 0 else None)
 
 
 def decode_request(head: Head, frame: bytes) -> Message:

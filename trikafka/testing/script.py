@@ -19,7 +19,11 @@ Predicate: TypeAlias = Callable[[Message], bool]
 
 @dataclass(slots=True)
 class Seen:
-    """One request as it arrived. ``answered_at`` and ``response`` are filled in when an answer has been sent."""
+    """One request as it arrived.
+
+    ``request`` is ``None`` for an ApiVersions request of a version that the node does not have, for nobody can read it.
+    ``answered_at`` and ``response`` are filled in when an answer has been sent.
+    """
 
     time: float
     node_id: int
@@ -137,11 +141,8 @@ class Script:
     def requests(self, api: Api | None, node: int | None, where: Predicate | None) -> list[Seen]:
         """The requests that arrived so far, in order."""
         key = None if api is None else api_key(api)
-        return [
-            seen
-            for seen in self.log
-            if key in (None, seen.api_key) and node in (None, seen.node_id) and (where is None or where(seen.request))
-        ]
+        found = [seen for seen in self.log if key in (None, seen.api_key) and node in (None, seen.node_id)]
+        return found if where is None else [seen for seen in found if seen.request is not None and where(seen.request)]
 
     def plan(self, seen: Seen) -> Plan:
         """Take the rules that apply to a request whose turn has come."""
