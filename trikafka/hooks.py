@@ -19,7 +19,7 @@ from typing import Any
 import pluggy
 
 from .config import ClientConfig
-from .errors import PluginError
+from .errors import PluginError, TrikafkaError
 from .interfaces import ClientContext, ManagerKind, Observer, RebalanceListener, Sink
 
 PROJECT = "trikafka"
@@ -102,7 +102,7 @@ def missing_members(thing: object, shape: type) -> list[str]:
 def _answers(manager: pluggy.PluginManager, hook: str, arguments: dict[str, object], *, first: bool) -> list[object]:
     try:
         answer = getattr(manager.hook, hook)(**arguments)
-    except PluginError:
+    except TrikafkaError:
         raise
     except Exception as error:
         raise PluginError(f"a plugin's {hook} failed: {error!r}") from error

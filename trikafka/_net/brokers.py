@@ -91,7 +91,7 @@ class _Line:
         except OSError as error:
             if isinstance(error, TrikafkaError):
                 raise
-            raise KafkaConnectionError(f"cannot connect to {node}: {error.strerror or error}") from error
+            raise KafkaConnectionError(f"cannot connect to {node}: {_why(error)}") from error
         finally:
             if connection is not None and not ready:
                 connection.close()
@@ -135,3 +135,10 @@ def _again(error: TrikafkaError) -> TrikafkaError:
     copy = type(error)(*error.args)
     copy.__dict__.update(error.__dict__)
     return copy
+
+
+def _why(error: OSError) -> str:
+    """What the operating system said, of each address that was tried."""
+    inner = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else ()
+    causes = [each.strerror or str(each) for each in (*inner, error) if isinstance(each, OSError)]
+    return ", ".join(dict.fromkeys(causes[:-1] or causes))
