@@ -23,7 +23,7 @@ from .messages import Api, Versions, api_key, api_name
 from .script import Delay, Drop, Fail, Garbage, Handle, Handler, Predicate, Rule, Script, Seen, Verdict
 from .state import NodeState, Partition, State
 
-_GULP = 16
+_GULP = 8
 _EPOCH_MS = 1_700_000_000_000
 
 
