@@ -6,6 +6,7 @@ JoinGroup) get a socket of their own, by *purpose*, and a heartbeat never stands
 
 from __future__ import annotations
 
+import os
 from typing import Any, Literal, NamedTuple
 
 import trio
@@ -140,5 +141,5 @@ def _again(error: TrikafkaError) -> TrikafkaError:
 def _why(error: OSError) -> str:
     """What the operating system said, of each address that was tried."""
     inner = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else ()
-    causes = [each.strerror or str(each) for each in (*inner, error) if isinstance(each, OSError)]
+    causes = [os.strerror(each.errno) if each.errno else str(each) for each in (*inner, error) if isinstance(each, OSError)]
     return ", ".join(dict.fromkeys(causes[:-1] or causes))
