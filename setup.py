@@ -5,6 +5,7 @@ Without them the package is installed all the same, and ``trikafka/_wire/_fallba
 """
 
 import os
+from glob import glob
 
 from setuptools import Extension, setup
 
@@ -23,6 +24,7 @@ def extensions() -> list[Extension]:
     native = Extension(
         "trikafka._wire._native",
         ["trikafka/_wire/_native.pyx"],
+        depends=sorted(glob("trikafka/_wire/_native_*.pxi")),
         extra_compile_args=flags,
         extra_link_args=[flag for flag in flags if flag.startswith("-fsanitize")],
     )
