@@ -1,7 +1,9 @@
 """trikafka: a Kafka client for Trio. The public names, nothing else."""
 
+from ._api.admin import Admin
+from ._api.admin_types import ClusterDescription, GroupListing, ListedOffset, NewTopic
 from ._api.consumer import Consumer, ConsumerStatistics
-from ._api.opening import open_consumer
+from ._api.opening import open_admin, open_consumer
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
 from .config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, from_properties

@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-from ..config import ConsumerConfig
+from ..config import AdminConfig, ConsumerConfig
 from ..errors import ConfigurationError
+from .admin import Admin
 from .consumer import Consumer
 from .consumer_parts import ConsumerParts
 from .service import Service, run_client
@@ -36,3 +37,21 @@ async def open_consumer(*topics: str, **settings: Any) -> AsyncIterator[Consumer
 
     async with run_client(config, start) as consumer:
         yield consumer
+
+
+@asynccontextmanager
+async def open_admin(**settings: Any) -> AsyncIterator[Admin]:
+    """Open an admin client; ``settings`` are those of :class:`AdminConfig`.
+
+    Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
+    :exc:`ClientFailedError` out of the block if a background task fails.
+    """
+    config = AdminConfig.build(settings)
+
+    async def start(service: Service) -> Admin:
+        admin = Admin(config, service)
+        await admin._start()
+        return admin
+
+    async with run_client(config, start) as admin:
+        yield admin

@@ -1,0 +1,333 @@
+"""The admin client as the user holds it: topics, groups, offsets and the cluster, looked up and changed.
+
+Each method is one API call under one deadline. What the controller decides goes to the controller (in KRaft any broker passes it
+on), what belongs to a group goes to its coordinator, and the groups of the cluster are asked of all brokers.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
+from typing import Any, TypeVar
+
+import trio
+from kafka.protocol.admin import DeleteGroupsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.metadata import MetadataRequest
+
+from .._managers.commit import Commits
+from .._managers.metadata import read_metadata
+from .._net.deadlines import Call, check_timeout, run_call
+from .._net.gather import all_of
+from .._state.member import Identity
+from ..config import AdminConfig
+from ..errors import ConfigurationError, KafkaConnectionError, RequestTimedOutError, TrikafkaError, from_code
+from ..types import GroupDescription, Node, OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, TopicPartition
+from . import admin_messages as messages
+from .admin_messages import Verdict
+from .admin_types import ClusterDescription, GroupListing, ListedOffset, NewTopic
+from .context import Context
+from .service import Exit, Service
+
+T = TypeVar("T")
+#: Error codes: there is such a topic already; there is no such group.
+_EXISTS, _NO_GROUP = 36, 69
+_NO_ANSWER = (RequestTimedOutError, KafkaConnectionError)
+
+
+class Admin:
+    """Looks after a cluster. Made by :func:`trikafka.open_admin`; any number of tasks may use it.
+
+    ``timeout=`` is in seconds and bounds all attempts of a call together (default: ``default_api_timeout_ms``); past it
+    :exc:`~trikafka.errors.KafkaTimeoutError` is raised. A call about several topics or groups does what it can: what fails is
+    raised once all is settled, as the error of the first that failed, which names the others. Cancelled while a request is
+    under way, a change may or may not have been made.
+    """
+
+    def __init__(self, config: AdminConfig, service: Service) -> None:
+        self._config = config
+        self._context = Context(config, service)
+        self._brokers = self._context.brokers
+        self._metadata = self._context.fill("metadata")
+        self._coordinators = self._context.fill("coordinator")
+        self._offsets = self._context.fill("offsets")
+        self._closed = False
+
+    def __repr__(self) -> str:
+        return f"<trikafka.Admin client_id={self._config.client_id!r}{' closed' if self._closed else ''}>"
+
+    async def _start(self) -> None:
+        await self._metadata.bootstrap()
+        self._context.start_soon(self._metadata.run)
+        self._context.tell_opened()
+
+    # --- topics ------------------------------------------------------------------------------------------------------
+
+    async def create_topics(self, topics: Mapping[str, NewTopic], *, timeout: float | None = None) -> None:
+        """Create topics. Raises :exc:`TopicAlreadyExistsError`, :exc:`InvalidTopicError` and others, naming the topic.
+
+        Those that could be created stay. A broker may need a moment more to know of them.
+        """
+        for name, topic in topics.items():
+            if not isinstance(topic, NewTopic):
+                raise ConfigurationError(f"create_topics wants a NewTopic for {name!r}, not {topic!r}")
+        chosen = messages.names_of("topics", topics)
+
+        def request(names: list[str], timeout_ms: int) -> object:
+            return messages.create_topics({name: topics[name] for name in names}, timeout_ms)
+
+        await self._change("create_topics", chosen, request, lambda answer: answer.topics, timeout)
+
+    async def delete_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete topics and their records. Raises :exc:`UnknownTopicOrPartitionError` and others, naming the topic."""
+        chosen = messages.names_of("topics", topics)
+        await self._change("delete_topics", chosen, messages.delete_topics, lambda answer: answer.responses, timeout)
+
+    async def create_partitions(self, totals: Mapping[str, int], *, timeout: float | None = None) -> None:
+        """Grow topics to ``totals`` partitions (the number afterwards). Raises errors that name the topic."""
+        chosen = messages.names_of("topics", totals)
+        for name, total in totals.items():
+            if isinstance(total, bool) or not isinstance(total, int) or total < 1:
+                raise ConfigurationError(f"the number of partitions of {name!r} must be a whole number from 1, not {total!r}")
+
+        def request(names: list[str], timeout_ms: int) -> object:
+            return messages.create_partitions({name: totals[name] for name in names}, timeout_ms)
+
+        await self._change("create_partitions", chosen, request, lambda answer: answer.results, timeout)
+
+    async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
+        """All topics that the cluster shows, with their partitions; internal ones only if asked for."""
+
+        async def attempt(call: Call) -> dict[str, list[PartitionInfo]]:
+            request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
+            answer = await call.step("list the topics", lambda: self._metadata.ask_any(request))
+            topics = sorted(read_metadata(answer).topics.values(), key=lambda topic: topic.name)
+            return {
+                topic.name: [topic.partitions[number] for number in sorted(topic.partitions)]
+                for topic in topics
+                if include_internal or not topic.internal
+            }
+
+        return await self._call("list_topics", attempt, timeout)
+
+    async def topic_configs(self, topics: Iterable[str], *, timeout: float | None = None) -> dict[str, dict[str, str | None]]:
+        """What was configured for each topic itself; a value is ``None`` if the broker keeps it secret."""
+        chosen = messages.names_of("topics", topics)
+
+        async def attempt(call: Call) -> dict[str, dict[str, str | None]]:
+            if not chosen:
+                await trio.lowlevel.checkpoint()
+                return {}
+            request = partial(messages.describe_topic_configs, chosen)
+            answer = await call.step("read the topics' settings", lambda: self._metadata.ask_any(request))
+            return messages.read_topic_configs(answer)
+
+        return await self._call("topic_configs", attempt, timeout)
+
+    # --- the cluster and its partitions ------------------------------------------------------------------------------
+
+    async def describe_cluster(self, *, timeout: float | None = None) -> ClusterDescription:
+        """The cluster's id and the brokers that are alive now."""
+
+        async def attempt(call: Call) -> ClusterDescription:
+            seen = await call.step("describe the cluster", self._metadata.refresh)
+            nodes = tuple(seen.nodes[number] for number in sorted(seen.nodes))
+            return ClusterDescription(seen.cluster_id, seen.nodes.get(seen.controller), nodes)
+
+        return await self._call("describe_cluster", attempt, timeout)
+
+    async def list_offsets(
+        self, wanted: Mapping[TopicPartition, OffsetSpec | int], *, timeout: float | None = None
+    ) -> dict[TopicPartition, ListedOffset | None]:
+        """Where partitions begin or end, or the first record at or after a time (ms since the epoch); ``None`` if there is none."""
+        todo = messages.wanted_offsets(wanted)
+        found: dict[TopicPartition, OffsetAndTimestamp | None] = {}
+
+        async def attempt(call: Call) -> dict[TopicPartition, ListedOffset | None]:
+            if not todo:
+                await trio.lowlevel.checkpoint()
+            await self._offsets.look_up(call, todo, found)
+            return {tp: messages.listed_offset(found[tp]) for tp in todo}
+
+        return await self._call("list_offsets", attempt, timeout)
+
+    # --- groups ------------------------------------------------------------------------------------------------------
+
+    async def list_groups(self, *, timeout: float | None = None) -> list[GroupListing]:
+        """All groups, of every protocol, by name."""
+        return await self._call("list_groups", self._list_groups, timeout)
+
+    async def describe_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> dict[str, GroupDescription]:
+        """State and members of groups. A group that does not exist is ``Dead``.
+
+        Of groups that do not use the classic protocol (KIP-848 and others) the state is told, and no members.
+        """
+        chosen = messages.names_of("group_ids", group_ids)
+        found: dict[str, GroupDescription] = {}
+
+        async def attempt(call: Call) -> dict[str, GroupDescription]:
+            await self._at_coordinators(
+                call, [group for group in chosen if group not in found], partial(self._describe, call, found)
+            )
+            if any(group.state == "Dead" for group in found.values()):
+                await self._name_other_protocols(call, found)
+            return {group: found[group] for group in chosen}
+
+        return await self._call("describe_groups", attempt, timeout, chosen)
+
+    async def list_group_offsets(self, group_id: str, *, timeout: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All that a group has committed; empty if it has committed nothing or does not exist."""
+        (group,) = messages.names_of("group_id", [group_id])
+        self._check_open()
+        commits = Commits(self._config, group, self._brokers, self._coordinators, Identity)
+        found = await commits.committed(None, timeout=timeout, name="list_group_offsets")
+        return {tp: found_at for tp, found_at in sorted(found.items()) if found_at is not None}
+
+    async def delete_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> None:
+        """Delete groups and their offsets. Raises errors that name the group: it still has members, or does not exist."""
+        left = dict.fromkeys(messages.names_of("group_ids", group_ids))
+        failed: dict[str, TrikafkaError] = {}
+
+        async def delete(call: Call, node: Node, groups: list[str]) -> None:
+            request = DeleteGroupsRequest(groups_names=groups)
+            answer = await call.step(f"DeleteGroups to {node}", lambda: self._brokers.request(node, request))
+            self._settle("group", [Verdict(r.group_id, r.error_code, None) for r in answer.results], left, failed, call)
+
+        async def attempt(call: Call) -> None:
+            await self._at_coordinators(call, list(left), partial(delete, call))
+
+        await self._call("delete_groups", attempt, timeout, list(left))
+        if failed:
+            raise messages.first_of(failed, "group")
+
+    # --- leaving -----------------------------------------------------------------------------------------------------
+
+    async def aclose(self) -> None:
+        """Close the sockets. Closing twice is fine."""
+        await self._finish(Exit.CLEAN)
+
+    async def _finish(self, how: Exit) -> None:
+        await trio.lowlevel.cancel_shielded_checkpoint()
+        if not self._closed:
+            self._closed = True
+            self._brokers.close()
+            self._context.tell_closed()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise trio.ClosedResourceError("this admin client is closed")
+
+    async def _call(
+        self, name: str, attempt: Callable[[Call], Awaitable[T]], timeout: float | None, groups: Iterable[str] = ()
+    ) -> T:
+        def recover(error: TrikafkaError) -> None:
+            if error.refresh_metadata:
+                self._metadata.mark_stale()
+            if error.refresh_coordinator:
+                for group in groups:
+                    self._coordinators.forget(group)
+
+        check_timeout(timeout, 0.0)
+        self._check_open()
+        return await run_call(name, attempt, config=self._config, timeout=timeout, recover=recover)
+
+    async def _change(
+        self,
+        name: str,
+        topics: list[str],
+        request: Callable[[list[str], int], object],
+        results: Callable[[Any], Iterable[Any]],
+        timeout: float | None,
+    ) -> None:
+        """Have the controller change ``topics``; those that fail for a reason that may pass are tried again."""
+        left = dict.fromkeys(topics)
+        failed: dict[str, TrikafkaError] = {}
+
+        async def attempt(call: Call) -> None:
+            if not left:
+                await trio.lowlevel.checkpoint()
+                return
+            node = await self._controller(call)
+            message: Any = request(list(left), int(call.step_limit * 1000))
+            answer = await call.step(f"{name} at {node}", lambda: self._brokers.request(node, message))
+            self._settle("topic", [Verdict(r.name, r.error_code, r.error_message) for r in results(answer)], left, failed, call)
+
+        await self._call(name, attempt, timeout)
+        if failed:
+            raise messages.first_of(failed, "topic")
+
+    def _settle(
+        self, kind: str, verdicts: Iterable[Verdict], left: dict[str, None], failed: dict[str, TrikafkaError], call: Call
+    ) -> None:
+        """Take what is done or has failed for good out of ``left``. Raises an error that may pass, once all are looked at."""
+        passing: TrikafkaError | None = None
+        for name, code, message in verdicts:
+            error = from_code(code, messages.named(kind, name, message)) if code else None
+            if code == _EXISTS and isinstance(call.last_error, _NO_ANSWER):
+                again = "an attempt before this one got no answer and may have created it"
+                error = from_code(code, messages.named(kind, name, again))
+            if error is not None and error.retriable and error.patience == float("inf"):
+                passing = error
+                continue
+            left.pop(name, None)
+            if error is not None:
+                failed[name] = error
+        if passing is not None:
+            raise passing
+
+    async def _controller(self, call: Call) -> Node:
+        seen = self._metadata.snapshot
+        if call.attempts > 1 or seen.controller not in seen.nodes:
+            seen = await call.step("find the controller", self._metadata.refresh)
+        node: Node | None = seen.nodes.get(seen.controller)
+        if node is None:
+            raise from_code(41, "the cluster has no controller at the moment")
+        return node
+
+    async def _list_groups(self, call: Call) -> list[GroupListing]:
+        seen = await call.step("look up the brokers", self._metadata.refresh)
+        found: dict[str, GroupListing] = {}
+
+        async def ask(node: Node) -> None:
+            request = ListGroupsRequest(states_filter=[], types_filter=[])
+            answer = await call.step(f"ListGroups to {node}", lambda: self._brokers.request(node, request))
+            found.update((group.group_id, group) for group in messages.read_listed(answer))
+
+        await all_of([partial(ask, node) for node in seen.nodes.values()])
+        return sorted(found.values(), key=lambda group: group.group_id)
+
+    async def _at_coordinators(self, call: Call, groups: list[str], ask: Callable[[Node, list[str]], Awaitable[None]]) -> None:
+        """Find the groups' coordinators, and ask each about its own."""
+        places: dict[Node, list[str]] = defaultdict(list)
+
+        async def find(group: str) -> None:
+            places[await call.step("find the coordinator", lambda: self._coordinators.find(group))].append(group)
+
+        if not groups:
+            await trio.lowlevel.checkpoint()
+            return
+        await all_of([partial(find, group) for group in groups])
+        await all_of([partial(ask, node, names) for node, names in places.items()])
+
+    async def _describe(self, call: Call, found: dict[str, GroupDescription], node: Node, groups: list[str]) -> None:
+        request = DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
+        answer = await call.step(f"DescribeGroups to {node}", lambda: self._brokers.request(node, request))
+        failure: TrikafkaError | None = None
+        for group in answer.groups:
+            if group.error_code == _NO_GROUP:
+                found[group.group_id] = GroupDescription(group.group_id, "Dead", "", ())
+            elif group.error_code:
+                failure = from_code(group.error_code, f"group {group.group_id!r}")
+            else:
+                found[group.group_id] = messages.read_group(group)
+        if failure is not None:
+            raise failure
+
+    async def _name_other_protocols(self, call: Call, found: dict[str, GroupDescription]) -> None:
+        """A group of another protocol looks dead to DescribeGroups; the list of groups knows better."""
+        for listed in await self._list_groups(call):
+            known = found.get(listed.group_id)
+            if known is not None and known.state == "Dead" and listed.state:
+                found[listed.group_id] = GroupDescription(listed.group_id, listed.state, listed.type or "", ())

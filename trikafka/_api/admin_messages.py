@@ -1,0 +1,151 @@
+"""The requests of the admin client built, and their answers read. Pure; the admin client sends them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, NamedTuple
+
+from kafka.protocol.admin import (
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DescribeConfigsRequest,
+)
+
+from .._managers.group_messages import PROTOCOL_TYPE, read_assignment
+from ..errors import ConfigurationError, ProtocolError, TrikafkaError, from_code
+from ..types import GroupDescription, MemberDescription, OffsetAndTimestamp, OffsetSpec, TopicPartition
+from .admin_types import GroupListing, ListedOffset, NewTopic
+
+_TOPIC_RESOURCE = 2
+#: A setting's source: given for this topic.
+_TOPIC_SOURCE = 1
+
+
+class Verdict(NamedTuple):
+    """What the broker says of one of several things that it was asked to do."""
+
+    name: str
+    code: int
+    message: str | None
+
+
+def names_of(what: str, names: Iterable[str]) -> list[str]:
+    """Check names that a caller gave. Raises :exc:`ConfigurationError`."""
+    if isinstance(names, str | bytes):
+        raise ConfigurationError(f"{what} must be a collection of names, not the text {names!r}; write [{names!r}]")
+    found = list(dict.fromkeys(names))
+    for name in found:
+        if not isinstance(name, str) or not name:
+            raise ConfigurationError(f"{what} must be names, not {name!r}")
+    return found
+
+
+def create_topics(topics: Mapping[str, NewTopic], timeout_ms: int) -> CreateTopicsRequest:
+    """A CreateTopics."""
+    config = CreateTopicsRequest.CreatableTopic.CreatableTopicConfig
+    todo = [
+        CreateTopicsRequest.CreatableTopic(
+            name=name,
+            num_partitions=topic.partitions,
+            replication_factor=topic.replication_factor,
+            assignments=[],
+            configs=[config(name=key, value=_as_text(value)) for key, value in topic.config.items()],
+        )
+        for name, topic in topics.items()
+    ]
+    return CreateTopicsRequest(topics=todo, timeout_ms=timeout_ms, validate_only=False)
+
+
+def delete_topics(names: Iterable[str], timeout_ms: int) -> DeleteTopicsRequest:
+    """A DeleteTopics."""
+    topics = [DeleteTopicsRequest.DeleteTopicState(name=name) for name in names]
+    return DeleteTopicsRequest(topics=topics, timeout_ms=timeout_ms)
+
+
+def create_partitions(totals: Mapping[str, int], timeout_ms: int) -> CreatePartitionsRequest:
+    """A CreatePartitions; the broker chooses where the new ones go."""
+    topics = [
+        CreatePartitionsRequest.CreatePartitionsTopic(name=name, count=count, assignments=None) for name, count in totals.items()
+    ]
+    return CreatePartitionsRequest(topics=topics, timeout_ms=timeout_ms, validate_only=False)
+
+
+def describe_topic_configs(names: Iterable[str]) -> DescribeConfigsRequest:
+    """A DescribeConfigs for topics."""
+    resources = [
+        DescribeConfigsRequest.DescribeConfigsResource(resource_type=_TOPIC_RESOURCE, resource_name=name, configuration_keys=None)
+        for name in names
+    ]
+    return DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
+
+
+def read_topic_configs(answer: Any) -> dict[str, dict[str, str | None]]:
+    """What was set for each topic, and so differs from the broker's default."""
+    found: dict[str, dict[str, str | None]] = {}
+    for result in answer.results:
+        if result.error_code:
+            raise from_code(result.error_code, named("topic", result.resource_name, result.error_message))
+        found[result.resource_name] = {entry.name: entry.value for entry in result.configs if entry.config_source == _TOPIC_SOURCE}
+    return found
+
+
+def read_listed(answer: Any) -> Iterator[GroupListing]:
+    """The groups of one broker. Raises its error."""
+    if answer.error_code:
+        raise from_code(answer.error_code, "listing the groups")
+    for group in answer.groups:
+        yield GroupListing(group.group_id, group.protocol_type, group.group_state or None, (group.group_type or "").lower() or None)
+
+
+def read_group(group: Any) -> GroupDescription:
+    """A described group without an error."""
+    members = tuple(
+        MemberDescription(
+            member.member_id, member.client_id, member.client_host.lstrip("/"), _assignment(group, member.member_assignment)
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, group.protocol_data, members)
+
+
+def _assignment(group: Any, data: bytes) -> tuple[TopicPartition, ...]:
+    """What a member was assigned; nothing where the group is not one of consumers."""
+    if group.protocol_type != PROTOCOL_TYPE:
+        return ()
+    try:
+        return tuple(sorted(read_assignment(bytes(data))))
+    except ProtocolError:
+        return ()
+
+
+def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[TopicPartition, int]:
+    """Check what ``list_offsets`` was given. Raises :exc:`ValueError`."""
+    for tp, what in wanted.items():
+        known = isinstance(what, OffsetSpec) or (isinstance(what, int) and not isinstance(what, bool) and what >= 0)
+        if not known:
+            raise ValueError(f"for {tp}: {what!r} is neither an OffsetSpec nor milliseconds since the epoch")
+    return {TopicPartition(*tp): int(what) for tp, what in wanted.items()}
+
+
+def listed_offset(at: OffsetAndTimestamp | None) -> ListedOffset | None:
+    """What ``list_offsets`` answers for a partition."""
+    return None if at is None else ListedOffset(at.offset, at.timestamp if at.timestamp >= 0 else None, at.leader_epoch)
+
+
+def named(kind: str, name: str, message: str | None) -> str:
+    """What an error is about, with the broker's own words."""
+    return f"{kind} {name!r}" + (f" ({message.strip().rstrip('.')})" if message else "")
+
+
+def first_of(errors: Mapping[str, TrikafkaError], kind: str) -> TrikafkaError:
+    """The first error; the others are named in it."""
+    first, *others = errors.values()
+    if others:
+        also = ", ".join(f"{name!r}" for name in list(errors)[1:])
+        first.args = (f"{first.args[0]}; also failed: {kind} {also}", *first.args[1:])
+    return first
+
+
+def _as_text(value: str | int | float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)

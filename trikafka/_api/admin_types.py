@@ -1,0 +1,55 @@
+"""The values that the admin client takes and gives. All are immutable; none does I/O."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..errors import ConfigurationError
+from ..types import Node
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create. ``-1`` leaves the number of partitions or the replication factor to the broker's default."""
+
+    partitions: int = -1
+    replication_factor: int = -1
+    config: Mapping[str, str | int | float | bool] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name, value in (("partitions", self.partitions), ("replication_factor", self.replication_factor)):
+            if isinstance(value, bool) or not isinstance(value, int) or (value < 1 and value != -1):
+                raise ConfigurationError(f"{name} must be a whole number from 1, or -1 for the broker's default, not {value!r}")
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterDescription:
+    """The brokers that are alive. ``controller`` takes requests for the controller; in KRaft any broker does."""
+
+    cluster_id: str | None
+    controller: Node | None
+    nodes: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GroupListing:
+    """A group as ``list_groups`` shows it. ``state`` and ``type`` are ``None`` where the broker is too old to tell.
+
+    ``type`` is ``classic``, ``consumer`` (KIP-848), ``share`` or ``streams``; ``protocol_type`` is ``consumer`` for consumers and
+    empty for a group that only has offsets.
+    """
+
+    group_id: str
+    protocol_type: str
+    state: str | None
+    type: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ListedOffset:
+    """An offset that ``list_offsets`` found; ``timestamp`` (ms since the epoch) only where a time was asked for."""
+
+    offset: int
+    timestamp: int | None
+    leader_epoch: int | None
