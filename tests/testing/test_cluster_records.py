@@ -77,7 +77,7 @@ async def test_a_batch_with_a_wrong_crc_is_refused(autojump_clock: Clock) -> Non
         client = await RawClient.connect(cluster)
         spoiled = bytearray(batch(b"abc"))
         spoiled[-2] ^= 1
-        cases = [(bytes(spoiled), 2), (batch(b"a")[:-1], 2), (b"short", 2), (batch(b"a") + batch(b"b"), 87), (b"", 87)]
+        cases = [(bytes(spoiled), 2), (batch(b"a")[:-1], 87), (b"short", 87), (batch(b"a") + batch(b"b"), 87), (b"", 87)]
         for data, code in cases:
             assert one(await client.call("Produce", 12, **produce_fields("t", 0, data))).error_code == code
         assert values(cluster) == []
@@ -102,7 +102,7 @@ async def test_idempotent_producers_are_held_to_their_sequence(autojump_clock: C
         assert await send(6) == (45, -1)  # a gap
         for sequence in (4, 6, 8, 10, 12):
             assert await send(sequence) == (0, sequence)
-        assert await send(0) == (46, -1)  # forgotten by now
+        assert await send(0) == (45, -1)  # forgotten by now; Kafka 4 does not say DUPLICATE_SEQUENCE_NUMBER any more
         assert await send(4, epoch=1) == (45, -1)
         assert await send(0, epoch=1) == (0, 14)
         assert await send(14) == (47, -1)

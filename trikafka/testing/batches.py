@@ -75,10 +75,10 @@ def split_batches(data: bytes) -> list[bytes]:
     batches, position = [], 0
     while position < len(data):
         if len(data) - position < HEADER_SIZE:
-            raise BadBatch(2, "a batch shorter than its header")
+            raise BadBatch(87, "a batch shorter than its header")
         end = position + 12 + int(struct.unpack_from(">i", data, position + 8)[0])
         if end < position + HEADER_SIZE or end > len(data):
-            raise BadBatch(2, "a batch whose length does not fit")
+            raise BadBatch(87, "a batch whose length does not fit")
         batches.append(bytes(data[position:end]))
         position = end
     return batches
@@ -94,6 +94,17 @@ def inspect(batch: bytes, *, check: bool = True) -> BatchInfo:
     if check and (count < 1 or delta != count - 1):
         raise BadBatch(87, f"{count} records, but the last has the offset delta {delta}")
     return BatchInfo(base, length + 12, leader_epoch, attributes, delta, latest, pid, epoch, sequence, count)
+
+
+def verify(batch: bytes) -> None:
+    """Read all of a batch, as a broker does before it stores it. Raises :exc:`BadBatch` if that cannot be done."""
+    inspect(batch)
+    try:
+        decode_batch(batch, "", 0)
+    except BadBatch:
+        raise
+    except Exception as error:
+        raise BadBatch(87, f"the records cannot be read: {error!r}") from error
 
 
 def place(batch: bytes, base_offset: int, leader_epoch: int) -> bytes:
@@ -200,7 +211,11 @@ def _compress(codec: int, data: bytes) -> bytes:
         return bytes(cramjam.gzip.compress(data))
     if codec == 2:
         return bytes(cramjam.snappy.compress_raw(data))
-    return bytes(cramjam.lz4.compress(data) if codec == 3 else cramjam.zstd.compress(data))
+    if codec == 4:
+        return bytes(cramjam.zstd.compress(data))
+    compressor = cramjam.lz4.Compressor(block_linked=False)  # Kafka's reader knows no linked blocks
+    compressor.compress(data)
+    return bytes(compressor.finish())
 
 
 def _decompress(codec: int, data: bytes) -> bytes:
@@ -208,7 +223,11 @@ def _decompress(codec: int, data: bytes) -> bytes:
         return bytes(cramjam.gzip.decompress(data))
     if codec == 2:
         return _snappy(data)
-    return bytes(cramjam.lz4.decompress(data) if codec == 3 else cramjam.zstd.decompress(data))
+    if codec == 4:
+        return bytes(cramjam.zstd.decompress(data))
+    if not data[4] & 0x20:
+        raise BadBatch(-1, "lz4 with linked blocks, which Kafka does not read")
+    return bytes(cramjam.lz4.decompress(data))
 
 
 def _snappy(data: bytes) -> bytes:

@@ -353,7 +353,7 @@ class ScriptedCluster:
         found = known.offsets.get((partition[0], partition[1])) if known else None
         if found is None:
             return None
-        return OffsetAndMetadata(found.offset, found.leader_epoch if found.leader_epoch >= 0 else None, found.metadata or "")
+        return OffsetAndMetadata(found.offset, found.leader_epoch if found.leader_epoch >= 0 else None, found.metadata)
 
     def __repr__(self) -> str:
         states = ", ".join(f"{node.host}: {node.state.value}" for node in self._state.nodes)

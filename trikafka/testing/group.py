@@ -57,7 +57,7 @@ class CommittedOffset(NamedTuple):
 
     offset: int
     leader_epoch: int
-    metadata: str | None
+    metadata: str
 
 
 @dataclass(slots=True, eq=False)

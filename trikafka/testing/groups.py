@@ -9,11 +9,11 @@ from .group import CommittedOffset, Group, GroupState, Joined, Member
 from .messages import Message
 
 
-def _refusal(call: Call, group_id: str) -> int:
-    """The error that a call on a group gets before anybody looks into the group, or 0."""
+def _refusal(call: Call, group_id: str, *, nameless: bool = False) -> int:
+    """The error that a call on a group gets before anybody looks into the group, or 0. Offsets may have a group without a name."""
     if code := call.error(group_id):
         return code
-    if not group_id:
+    if not group_id and not nameless:
         return 24
     return 0 if call.state.coordinator_of(group_id) is call.node else 16
 
@@ -80,9 +80,8 @@ async def sync_group(call: Call) -> Message:
     request = call.request
     group, code = _checked(call, request.member_id, request.group_instance_id, request.generation_id)
     if group is not None and not code:
-        wrong_type = request.protocol_type is not None and request.protocol_type != group.protocol_type
-        wrong_name = request.protocol_name is not None and request.protocol_name != group.protocol
-        if wrong_type or wrong_name:
+        said = request.protocol_type, request.protocol_name
+        if call.version >= 5 and said != (group.protocol_type, group.protocol):
             code = 23
     if group is None or code:
         return call.respond(error_code=code, assignment=b"")
@@ -148,7 +147,7 @@ async def offset_commit(call: Call) -> Message:
             if not error and len(part.committed_metadata or "") > 4096:
                 error = 12
             if not error:
-                committed = CommittedOffset(part.committed_offset, part.committed_leader_epoch, part.committed_metadata)
+                committed = CommittedOffset(part.committed_offset, part.committed_leader_epoch, part.committed_metadata or "")
                 call.groups.get_or_make(request.group_id).offsets[label, part.partition_index] = committed
             parts.append({"partition_index": part.partition_index, "error_code": error})
         topics.append({"name": item.name, "topic_id": item.topic_id, "partitions": parts})
@@ -157,8 +156,6 @@ async def offset_commit(call: Call) -> Message:
 
 def _commit_refusal(call: Call) -> int:
     request = call.request
-    if not request.group_id:
-        return 24
     if call.state.coordinator_of(request.group_id) is not call.node:
         return 16
     generation = request.generation_id_or_member_epoch
@@ -179,11 +176,11 @@ async def offset_fetch(call: Call) -> Message:
     """Committed positions; -1 for none."""
     request = call.request
     if call.version < 8:
-        code = _refusal(call, request.group_id)
+        code = _refusal(call, request.group_id, nameless=True)
         return call.respond(error_code=code, topics=_fetch_topics(call, request.group_id, request.topics, code))
     groups = []
     for item in request.groups:
-        code = _refusal(call, item.group_id)
+        code = _refusal(call, item.group_id, nameless=True)
         topics = [] if code else _fetch_topics(call, item.group_id, item.topics, 0)
         groups.append({"group_id": item.group_id, "topics": topics, "error_code": code})
     return call.respond(groups=groups)

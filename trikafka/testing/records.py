@@ -6,7 +6,7 @@ from typing import Any
 
 import trio
 
-from .batches import BadBatch, split_batches
+from .batches import BadBatch, split_batches, verify
 from .call import Call, HangUp
 from .messages import Message
 from .state import Partition, StoredBatch, Topic
@@ -97,6 +97,7 @@ def _produce_one(call: Call, item: Any, part: Any, acks_ok: bool) -> dict[str, A
             raise BadBatch(87, f"a produce request has one batch a partition, not {len(batches)}")
         if len(batches[0]) > int(topic.config.get("max.message.bytes", _MAX_MESSAGE_BYTES)):
             raise BadBatch(10, f"the batch has {len(batches[0])} bytes")
+        verify(batches[0])
         answer["base_offset"] = partition.store(batches[0], log_append_time=own_time)
     except BadBatch as bad:
         return answer | {"error_code": bad.code, "error_message": str(bad)}
@@ -142,7 +143,9 @@ def _fetch_one(call: Call, item: Any, part: Any, left: int, *, first: bool) -> d
     answer: dict[str, Any] = {"partition_index": part.partition, "high_watermark": -1, "aborted_transactions": None, "records": b""}
     if partition is not None and not code:
         code = _epoch_error(partition, part.current_leader_epoch)
-    if partition is None or code:
+    if partition is None:
+        return answer | {"error_code": code, "aborted_transactions": []}
+    if code:
         return answer | {"error_code": code} | _moved(call, partition, code)
     answer |= {"high_watermark": partition.end, "last_stable_offset": partition.stable_end, "log_start_offset": partition.start}
     if not partition.start <= part.fetch_offset <= partition.end:

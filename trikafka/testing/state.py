@@ -158,8 +158,6 @@ class Partition:
         latest = known.batches[-1][1] if known.batches else -1
         if info.base_sequence == (latest + 1) % 2**31:
             return None
-        if info.last_sequence <= latest:
-            raise BadBatch(46, f"sequence {info.base_sequence} was written long ago; the last is {latest}")
         raise BadBatch(45, f"sequence {info.base_sequence} after {latest}")
 
     def _remember(self, info: BatchInfo, base: int) -> None:

@@ -95,7 +95,7 @@ async def find_coordinator(call: Call) -> Message:
 
 def _coordinator(call: Call, key: str) -> dict[str, Any]:
     node = call.state.coordinator_of(key)
-    code = call.error(key) or (24 if not key and call.request.key_type == 0 else 0 if node else 15)
+    code = call.error(key) or (0 if node else 15)
     if code or node is None:
         return {"key": key, "error_code": code, "error_message": None, "node_id": -1, "host": "", "port": -1}
     return {"key": key, "error_code": 0, "error_message": None, "node_id": node.node_id, "host": node.host, "port": node.port}

@@ -1,0 +1,38 @@
+"""Live: a real Kafka and the scripted one are told the same and say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pytest
+import trio
+from conversations import CONVERSATIONS, Peer
+from rawclient import RawClient
+
+from trikafka.testing import KAFKA_4, ScriptedCluster
+
+if TYPE_CHECKING:
+    from trikafka_broker import KafkaBroker
+
+Conversation = Callable[[Peer], Awaitable[None]]
+
+
+@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda conversation: conversation.__name__)
+async def test_the_scripted_cluster_answers_as_kafka_does(kafka_broker: KafkaBroker, conversation: Conversation) -> None:
+    name = conversation.__name__.replace("_", "-")
+    real = Peer(partial(trio.open_tcp_stream, kafka_broker.host, kafka_broker.port), name)
+    await real.hold(conversation)
+    async with ScriptedCluster() as cluster:
+        scripted = Peer(partial(cluster.dial, "broker-0", 9092), name)
+        await scripted.hold(conversation)
+    assert scripted.notes == real.notes
+
+
+async def test_the_scripted_cluster_offers_no_version_that_kafka_does_not(kafka_broker: KafkaBroker) -> None:
+    async with await trio.open_tcp_stream(kafka_broker.host, kafka_broker.port) as stream:
+        answer = await RawClient(stream).call("ApiVersions", 3, client_software_name="raw", client_software_version="1")
+    real = {item.api_key: (item.min_version, item.max_version) for item in answer.api_keys}
+    beyond = {key: (own, real[key]) for key, own in KAFKA_4.items() if own[0] < real[key][0] or own[1] > real[key][1]}
+    assert beyond == {}
