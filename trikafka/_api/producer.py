@@ -118,10 +118,9 @@ class Producer:
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         self._config, self._service = config, service
-        self._tasks = _Tasks(service)
-        self._brokers = Brokers(config, self._tasks.start_soon)
-        self._metadata = Metadata(config, self._brokers, self._tasks.start_soon)
-        self._manager: ProduceManager[Ack] = ProduceManager(config, self._brokers, self._metadata, self._tasks.start_soon, Ack)
+        self._brokers = Brokers(config, service.start_soon)
+        self._metadata = Metadata(config, self._brokers, service.start_soon)
+        self._manager: ProduceManager[Ack] = ProduceManager(config, self._brokers, self._metadata, service.start_soon, Ack)
         self._append = self._manager.accumulator.append
         self._breath = _Breath()
         self._closed = False
@@ -132,7 +131,7 @@ class Producer:
 
     async def _start(self) -> None:
         await self._metadata.bootstrap()
-        self._tasks.start_soon(self._metadata.run)
+        self._service.start_soon(self._metadata.run)
         self._manager.start()
 
     # --- records -----------------------------------------------------------------------------------------------------
@@ -284,7 +283,7 @@ class Producer:
                 error.__cause__ = self._service.failure
         finally:
             self._manager.abort(error)
-            self._tasks.stop()
+            self._service.stop()
             self._over.set()
 
     def _close_limit(self, how: Exit) -> float:
@@ -297,36 +296,6 @@ class Producer:
 
     def _raise_closed(self) -> None:
         raise trio.ClosedResourceError("this producer is closed")
-
-
-class _Tasks:
-    """The background tasks of one producer, which end with it, before the ``async with`` does if :meth:`stop` is called."""
-
-    def __init__(self, service: Service) -> None:
-        self._service = service
-        self._scopes: set[trio.CancelScope] = set()
-        self._stopped = False
-
-    def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Start a task; what it raises ends the client."""
-        scope = trio.CancelScope()
-        self._scopes.add(scope)
-        if self._stopped:
-            scope.cancel()
-        self._service.start_soon(self._run, scope, async_fn, args)
-
-    async def _run(self, scope: trio.CancelScope, async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
-        try:
-            with scope:
-                await async_fn(*args)
-        finally:
-            self._scopes.discard(scope)
-
-    def stop(self) -> None:
-        """Cancel all tasks, also those that are started later."""
-        self._stopped = True
-        for scope in self._scopes:
-            scope.cancel()
 
 
 async def _within(call: Call, least: float, work: Callable[[], Awaitable[T]]) -> T:

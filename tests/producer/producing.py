@@ -1,0 +1,46 @@
+"""What tests of the whole producer share: opening one on a scripted cluster, and reading what arrived."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any
+
+import trio
+
+from trikafka._api.producer import Producer, open_producer
+from trikafka.testing import ScriptedCluster
+
+
+def opened(cluster: ScriptedCluster, **settings: Any) -> AbstractAsyncContextManager[Producer]:
+    """A producer on the cluster that does not linger, unless the test says so."""
+    return open_producer(**({"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "linger_ms": 0} | settings))
+
+
+@asynccontextmanager
+async def ready(nodes: int = 1, partitions: int = 1, **settings: Any) -> AsyncIterator[tuple[ScriptedCluster, Producer]]:
+    """A cluster with topic ``t``, and a producer that has written one record (``b"first"``) to each partition."""
+    async with ScriptedCluster(nodes=nodes, topics={"t": partitions}) as cluster, opened(cluster, **settings) as producer:
+        for partition in range(partitions):
+            await producer.send("t", b"first", partition=partition)
+        yield cluster, producer
+
+
+def values(cluster: ScriptedCluster, partition: int = 0) -> list[bytes | None]:
+    """What was written to a partition of ``t`` after the first record of :func:`ready`."""
+    found = [record.value for record in cluster.records("t", partition)]
+    return found[1:] if found[:1] == [b"first"] else found
+
+
+def fill(producer: Producer) -> int:
+    """Send records of 300 bytes to ``t`` until there is no room; return how many went in."""
+    for count in range(1_000):
+        try:
+            producer.send_nowait("t", b"x" * 300)
+        except trio.WouldBlock:
+            return count
+    raise AssertionError("there is no end to the room")
+
+
+def numbers(count: int) -> list[bytes]:
+    return [b"%03d" % number for number in range(count)]

@@ -1,0 +1,349 @@
+"""Order and no doubles through everything that goes wrong on the way, and what the brokers are asked meanwhile."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import trio
+from producing import numbers, opened, ready, values
+from trio.testing import MockClock as Clock
+
+from trikafka._api.producer import Ack, Producer
+from trikafka.errors import (
+    AuthorizationError,
+    ClientFailedError,
+    ConfigurationError,
+    MessageTooLargeError,
+    ProducerFencedError,
+    RecordTooLargeError,
+    TrikafkaError,
+    UnsupportedVersionError,
+)
+from trikafka.testing import ScriptedCluster
+from trikafka.types import RecordMetadata
+
+COUNT = 60
+
+
+async def write(producer: Producer, count: int = COUNT, *, pause: float = 0.004) -> list[Ack]:
+    """Records one after the other, each a batch of its own, so that several requests are in flight."""
+    acks = []
+    for value in numbers(count):
+        acks.append(await producer.enqueue("t", value, partition=0))
+        await trio.sleep(pause)
+    return acks
+
+
+async def offsets(acks: list[Ack]) -> list[int | None]:
+    return [(await ack.wait()).offset for ack in acks]
+
+
+async def disturb(cluster: ScriptedCluster, trouble: str) -> None:
+    match trouble:
+        case "not leader":
+            cluster.move_leader("t", 0, 1)
+        case "no leader for a while":
+            cluster.move_leader("t", 0, None)
+            await trio.sleep(0.5)
+            cluster.move_leader("t", 0, 1)
+        case "connection lost before the broker got it":
+            cluster.drop("Produce", times=2)
+        case "connection lost before the answer":
+            cluster.drop("Produce", times=2, after=True)
+        case "all connections lost":
+            cluster.disconnect()
+        case "broker away":
+            cluster.stop(0)
+            await trio.sleep(1)
+            cluster.start(0)
+        case "broker away and another leads":
+            cluster.stop(0)
+            cluster.move_leader("t", 0, 1)
+        case "too few replicas":
+            cluster.fail("Produce", 19, times=3)
+        case "too few replicas after the append":
+            cluster.fail("Produce", 20, times=3, after=True)
+        case "unknown producer id":
+            cluster.fail("Produce", 59)
+        case "out of order":
+            cluster.fail("Produce", 45)
+        case "slow":
+            cluster.delay("Produce", 0.3, times=3)
+        case "frozen":
+            cluster.freeze(0)
+            await trio.sleep(8)
+            cluster.thaw(0)
+
+
+TROUBLES = [
+    "not leader",
+    "no leader for a while",
+    "connection lost before the broker got it",
+    "connection lost before the answer",
+    "all connections lost",
+    "broker away",
+    "broker away and another leads",
+    "too few replicas",
+    "too few replicas after the append",
+    "unknown producer id",
+    "out of order",
+    "slow",
+    "frozen",
+]
+
+
+@pytest.mark.parametrize("trouble", TROUBLES)
+async def test_order_and_no_doubles(trouble: str, autojump_clock: Clock) -> None:
+    async with ready(nodes=2, request_timeout_ms=5_000) as (cluster, producer):
+        cluster.delay("Produce", 0.01, after=True)
+        acks: list[Ack] = []
+
+        async def work() -> None:
+            acks.extend(await write(producer))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(work)
+            await trio.sleep(0.1)
+            await disturb(cluster, trouble)
+        assert await offsets(acks) == list(range(1, COUNT + 1))
+        assert values(cluster) == numbers(COUNT)
+        statistics = producer.statistics()
+        assert (statistics.buffer_used, statistics.records_delivered, statistics.records_failed) == (0, COUNT + 1, 0)
+
+
+async def test_several_requests_are_in_flight_and_no_more_than_allowed(autojump_clock: Clock) -> None:
+    async with ready(max_in_flight_requests_per_connection=3) as (cluster, producer):
+        cluster.delay("Produce", 1)
+        most = 0
+        acks = []
+        for value in numbers(20):
+            acks.append(await producer.enqueue("t", value))
+            await trio.sleep(0.01)
+            most = max(most, producer.statistics().requests_in_flight)
+        assert most == 3
+        await offsets(acks)
+        assert values(cluster) == numbers(20)
+
+
+async def test_partitions_of_one_leader_share_a_request(autojump_clock: Clock) -> None:
+    async with ready(nodes=2, partitions=4) as (cluster, producer):
+        before = len(cluster.requests("Produce"))
+        for value in numbers(40):
+            producer.send_nowait("t", value, partition=int(value) % 4)
+        await producer.flush()
+        assert len(cluster.requests("Produce")) - before == 2
+        assert sorted(value for number in range(4) for value in values(cluster, number) if value) == numbers(40)
+
+
+async def test_a_lost_first_batch_is_repeated_by_the_next_producer_id_only_once(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
+        cluster.drop("Produce", after=True)
+        acks = await write(producer, 5)
+        assert await offsets(acks) == list(range(5))
+        assert values(cluster) == numbers(5)
+
+
+async def test_a_duplicate_is_delivered_without_an_offset(autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        cluster.fail("Produce", 46, after=True)
+        assert await producer.send("t", b"x", timestamp=123) == RecordMetadata("t", 0, None, 123)
+
+
+async def test_log_append_time_is_told(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster, opened(cluster) as producer:
+        cluster.create_topic("t", 1, {"message.timestamp.type": "LogAppendTime"})
+        metadata = await producer.send("t", b"x", timestamp=123)
+        assert metadata.timestamp == cluster.now_ms()
+
+
+async def test_an_expired_batch_of_unknown_fate_is_followed_by_a_new_epoch(autojump_clock: Clock) -> None:
+    async with ready(delivery_timeout_ms=3_000, request_timeout_ms=3_000) as (cluster, producer):
+        rule = cluster.drop("Produce", times=None, after=True)
+        with pytest.raises(TrikafkaError):
+            await producer.send("t", b"unknown")
+        rule.remove()
+        acks = await write(producer, 5)
+        await offsets(acks)
+        assert values(cluster) == [b"unknown", *numbers(5)]
+        epochs = [batch.info.producer_epoch for batch in cluster.partition("t", 0).batches]
+        assert (epochs[:2], set(epochs[2:])) == ([0, 0], {1})
+
+
+@pytest.mark.parametrize("code", [47, 90])
+async def test_a_fenced_producer_says_so_and_goes_on_with_a_new_id(code: int, autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        cluster.fail("Produce", code)
+        with pytest.raises(ProducerFencedError):
+            await producer.send("t", b"fenced")
+        await producer.send("t", b"x")
+        assert values(cluster) == [b"x"]
+        assert len(cluster.requests("InitProducerId")) == 2
+
+
+# --- producer ids ----------------------------------------------------------------------------------------------------
+
+
+async def test_one_producer_id_for_all_however_often_it_must_be_asked_for(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 4}) as cluster, opened(cluster) as producer:
+        cluster.fail("InitProducerId", 14, times=2)
+        cluster.drop("InitProducerId", times=1)
+        async with trio.open_nursery() as nursery:
+            for number in range(20):
+                nursery.start_soon(lambda number=number: producer.send("t", b"x", partition=number % 4))
+        ids = {batch.info.producer_id for number in range(4) for batch in cluster.partition("t", number).batches}
+        assert len(ids) == 1
+        assert len(cluster.requests("InitProducerId")) == 4
+
+
+async def test_no_permission_for_a_producer_id_fails_the_records(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
+        cluster.fail("InitProducerId", 31)
+        with pytest.raises(AuthorizationError):
+            await producer.send("t", b"x")
+        await producer.send("t", b"y")
+        assert values(cluster) == [b"y"]
+
+
+async def test_a_broker_without_producer_ids(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}, api_versions={"InitProducerId": None}) as cluster:
+        async with opened(cluster) as producer:
+            with pytest.raises(UnsupportedVersionError, match="enable_idempotence=False"):
+                await producer.send("t", b"x")
+        async with opened(cluster, enable_idempotence=False, acks="all") as producer:
+            assert (await producer.send("t", b"x")).offset == 0
+
+
+# --- acks and sizes --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("acks", "offset"), [(0, None), (1, 0), ("all", 0)])
+async def test_acks_without_idempotence(acks: int | str, offset: int | None, autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        async with opened(cluster, acks=acks, enable_idempotence=False) as producer:
+            assert (await producer.send("t", b"x", timestamp=5)) == RecordMetadata("t", 0, offset, 5)
+            await trio.testing.wait_all_tasks_blocked()
+        assert values(cluster) == [b"x"]
+        assert cluster.requests("InitProducerId") == []
+
+
+async def test_a_batch_too_large_for_the_topic_is_split(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster, opened(cluster, linger_ms=5) as producer:
+        cluster.create_topic("t", 1, {"max.message.bytes": "500"})
+        acks = [await producer.enqueue("t", value + b"x" * 97) for value in numbers(30)]
+        waiting = [await ack.wait() for ack in acks]
+        assert [metadata.offset for metadata in waiting] == list(range(30))
+        assert [value[:3] for value in values(cluster) if value] == numbers(30)
+        assert producer.statistics().buffer_used == 0
+        with pytest.raises(MessageTooLargeError):
+            await producer.send("t", b"x" * 600)
+        await producer.send("t", b"x")
+
+
+async def test_flush_waits_for_the_halves_of_a_split_batch(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster, opened(cluster, linger_ms=60_000) as producer:
+        cluster.create_topic("t", 1, {"max.message.bytes": "500"})
+        acks = [await producer.enqueue("t", value + b"x" * 97) for value in numbers(30)]
+        await producer.flush()
+        assert all(ack.done for ack in acks)
+
+
+async def test_what_cannot_be_sent_is_refused_before_it_is_queued(autojump_clock: Clock) -> None:
+    async with ready(max_request_size=5_000, buffer_memory=10_000) as (cluster, producer):
+        bad: list[tuple[type[Exception], str, dict[str, Any]]] = [
+            (RecordTooLargeError, "max_request_size", {"value": b"x" * 5_000}),
+            (TypeError, "encode it first", {"value": "text"}),
+            (TypeError, "encode it first", {"value": b"", "key": "text"}),
+            (ConfigurationError, "timestamp", {"value": b"", "timestamp": "now"}),
+            (ConfigurationError, "partition", {"value": b"", "partition": -1}),
+        ]
+        for error, text, fields in bad:
+            for call in (producer.send, producer.enqueue):
+                with pytest.raises(error, match=text):
+                    await call("t", **fields)
+            with pytest.raises(error, match=text):
+                producer.send_nowait("t", **fields)
+        with pytest.raises(ConfigurationError, match="topic"):
+            await producer.send("", b"x")
+        assert producer.statistics().buffer_used == 0
+        assert values(cluster) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "error", "text"),
+    [
+        ({"compression_type": "lzip"}, TrikafkaError, "lzip"),
+        ({"partitioner": "magic"}, ConfigurationError, "magic"),
+        ({"transactional_id": "t"}, ConfigurationError, "transactions"),
+        ({"linger": 5}, ConfigurationError, "linger_ms"),
+        ({"delivery_timeout_ms": 1_000}, ConfigurationError, "KIP-91"),
+        ({"acks": 1}, ConfigurationError, "enable_idempotence"),
+    ],
+)
+async def test_wrong_settings_are_told_before_any_dial(
+    settings: dict[str, Any], error: type[Exception], text: str, autojump_clock: Clock
+) -> None:
+    async with ScriptedCluster() as cluster:
+        with pytest.raises(error, match=text):
+            async with opened(cluster, **settings):
+                pass
+        assert cluster.dials == []
+
+
+# --- errors that come out --------------------------------------------------------------------------------------------
+
+
+async def test_a_refused_record_tells_why_and_does_not_stop_the_others(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ready() as (cluster, producer):
+        cluster.fail("Produce", 29, times=2)
+        with pytest.raises(AuthorizationError, match="TOPIC_AUTHORIZATION_FAILED"):
+            await producer.send("t", b"no")
+        assert caplog.records == []
+        ack = await producer.enqueue("t", b"no")
+        await producer.flush()
+        with pytest.raises(AuthorizationError):
+            await ack.wait()
+        await producer.send("t", b"yes")
+        assert values(cluster) == [b"yes"]
+        assert producer.statistics().records_failed == 2
+
+
+async def test_a_failure_that_nobody_waits_for_is_logged(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    async with ready() as (cluster, producer):
+        cluster.fail("Produce", 29)
+        producer.send_nowait("t", b"no")
+        await trio.testing.wait_all_tasks_blocked()
+        (record,) = caplog.records
+        assert record.levelno == logging.WARNING
+        assert "1 records for t-0 were not delivered" in record.getMessage()
+
+
+async def test_garbage_for_an_answer_fails_the_batch_and_the_next_goes_through(autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        cluster.garbage("Produce", b"\x00\x00\x00\x05hello")
+        with pytest.raises(TrikafkaError):
+            await producer.send("t", b"x")
+        await producer.send("t", b"y")
+        assert values(cluster)[-1] == b"y"
+
+
+async def test_a_bug_in_the_background_ends_the_block_and_no_ack_hangs(
+    autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        start = trio.current_time()
+        with pytest.raises(ClientFailedError) as caught:  # noqa: PT012
+            async with opened(cluster) as producer:
+                await producer.send("t", b"x")
+                monkeypatch.setattr("trikafka._managers.produce._detail", None)
+                cluster.fail("Produce", 29)
+                ack = await producer.enqueue("t", b"y")
+                await trio.sleep_forever()
+        assert isinstance(caught.value.__cause__, TypeError)
+        assert trio.current_time() == start
+        with pytest.raises(ClientFailedError):
+            await ack.wait()
+        assert producer.statistics().buffer_used == 0
