@@ -113,9 +113,7 @@ def prepare(name, java):
     elif read(folder, "compiled") != compiled:
         pip(folder, python, ["--no-deps", "-e", "."], "building the compiled part again")
         write(folder, "compiled", compiled)
-    code = run([os.path.join(folder, "bin", "trikafka-broker"), "--fetch-only"])
-    if code:
-        sys.exit(code)
+    fetch_jars(os.path.join(folder, "bin", "trikafka-broker"))
 
 
 def make(folder, python, name):
@@ -213,15 +211,31 @@ def end(process):
     process.wait()
 
 
-def run(command):
-    """Run a command that shows its own progress; its code."""
-    process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL)
+def fetch_jars(command):
+    """Have the broker's jars downloaded, unless they are in the cache; what the command says goes to the terminal."""
+    process = subprocess.Popen(
+        [command, "--fetch-only"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+    )
+    spoken = time.monotonic()
     try:
-        return process.wait()
-    except BaseException:
-        process.send_signal(signal.SIGINT)
-        process.wait()
-        raise
+        for line in process.stderr:
+            if not line.startswith("resolving:") and " jars: " not in line:
+                clear_line()
+                say(line.rstrip())
+            elif sys.stdout.isatty():
+                sys.stdout.write("\r\033[K  " + line.strip())
+                sys.stdout.flush()
+            elif time.monotonic() >= spoken + 10:
+                spoken = time.monotonic()
+                say("  " + line.strip())
+        code = process.wait()
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+            process.wait()
+        clear_line()
+    if code:
+        sys.exit(code)
 
 
 def last_words(log):
