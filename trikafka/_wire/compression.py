@@ -65,7 +65,7 @@ class _Grower:
             raise ValueError("compressed data is empty")
         # One byte over the limit, so that output of exactly ``limit`` bytes is told from a bomb.
         ceiling = min(limit + 1, len(data) * self._most_per_byte + 1024)
-        size = int(len(data) * self._ratio * 1.25) + 1024 if known_size is None else known_size + 1
+        size = (int(len(data) * self._ratio * 1.25) if known_size is None else known_size) + 1024
         size = min(size, ceiling)
         while True:
             out = bytearray(size)
@@ -80,7 +80,7 @@ class _Grower:
                 size = min(size * 4, ceiling)
         if written > limit:
             raise _too_large(written, limit)
-        self._ratio = max(1.0, written / len(data))
+        self._ratio = min(max(1.0, written / len(data)), 64.0)
         return memoryview(out)[:written]
 
 
@@ -105,6 +105,11 @@ def _compress_gzip(data: Buffer, level: int | None) -> bytes:
 
 def _compress_zstd(data: Buffer, level: int | None) -> bytes:
     return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
+
+
+def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
+    # The last four bytes are the size of what the (last) member holds; a lie only costs another attempt.
+    return _gunzip(data, limit, int.from_bytes(data[-4:], "little"))
 
 
 def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
@@ -203,7 +208,7 @@ def _decompress_snappy_block(block: memoryview, limit: int) -> Buffer:
 
 CODECS = (
     Codec("none", 0, _compress_none, _decompress_none),
-    Codec("gzip", 1, _compress_gzip, _gunzip),
+    Codec("gzip", 1, _compress_gzip, _decompress_gzip),
     Codec("snappy", 2, _compress_snappy, _decompress_snappy),
     Codec("lz4", 3, _compress_lz4, _decompress_lz4),
     Codec("zstd", 4, _compress_zstd, _decompress_zstd),
