@@ -294,7 +294,10 @@ class KafkaCluster:
 
 
 def _kafka_uuid() -> str:
-    return base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
+    """A random id as Kafka writes it; none that begins with a dash, which its tools take for an option."""
+    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
+        pass
+    return text
 
 
 def _copy_formatted(template: Path, data: Path, node_id: int) -> None:
