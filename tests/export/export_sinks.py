@@ -8,14 +8,11 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import pluggy
-
 import trikafka
 from trikafka import TopicPartition
 from trikafka._api.export_store import DirectoryStore, directory_of, partial_path, publish_file
+from trikafka.hooks import hookimpl
 from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, SinkReport, WrittenFile
-
-hookimpl = pluggy.HookimplMarker("trikafka")
 
 
 class LinesSink:

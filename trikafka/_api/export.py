@@ -14,10 +14,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from typing import Any
 
-import pluggy
-
 from ..config import ConsumerConfig
 from ..errors import ConfigurationError, ExportError, PluginError, TrikafkaError
+from ..hooks import call_first, load_plugins
 from ..interfaces import ExportManifest, ExportPlan, ExportStage, ExportState, Sink, WrittenFile
 from ..types import OffsetAndMetadata, TopicPartition
 from . import export_plan
@@ -129,18 +128,19 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
     """Return the sink that a plugin offers for ``destination``. Raises :exc:`PluginError` when none does."""
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", destination)
     scheme = match[1].lower() if match else "file"
-    sink = _call_hook(plugins, scheme, {**options, "destination": destination})
+    try:
+        sink = call_first(
+            load_plugins(plugins), "trikafka_sink", Sink, scheme=scheme, options={**options, "destination": destination}
+        )
+    except PluginError as error:
+        if isinstance(error.__cause__, ConfigurationError):  # a wrong sink option is not the plugin's fault
+            raise error.__cause__ from None
+        raise
     if sink is None:
         also = "; install trikafka-spark, which writes Parquet files" if scheme == "file" else ""
         raise PluginError(f"no plugin writes exports to {scheme!r} destinations{also}")
-    if not isinstance(sink, Sink):
-        raise PluginError(f"a plugin's trikafka_sink returned {type(sink).__name__}, which is not a Sink")
-    return sink
-
-
-def _call_hook(plugins: Iterable[object], scheme: str, options: Mapping[str, Any]) -> object:
-    manager = _Fallback.manager(plugins)
-    return manager.hook.trikafka_sink(scheme=scheme, options=options)
+    found: Sink = sink
+    return found
 
 
 def _check_start(start: str | int | Mapping[TopicPartition, int]) -> None:
@@ -280,18 +280,3 @@ def _identity(consumer: Consumer, topics: Iterable[str]) -> tuple[str | None, di
     snapshot = consumer._parts.metadata.snapshot
     ids = {topic: getattr(snapshot.topics.get(topic), "topic_id", None) for topic in topics}
     return snapshot.cluster_id, {topic: None if known == _NO_TOPIC_ID else known for topic, known in ids.items()}
-
-
-class _Fallback:
-    @staticmethod
-    def manager(plugins: Iterable[object]) -> pluggy.PluginManager:
-        class Spec:
-            @pluggy.HookspecMarker("trikafka")(firstresult=True)
-            def trikafka_sink(self, scheme: str, options: Mapping[str, Any]) -> Sink | None: ...
-
-        manager = pluggy.PluginManager("trikafka")
-        manager.add_hookspecs(Spec)
-        manager.load_setuptools_entrypoints("trikafka")
-        for plugin in plugins:
-            manager.register(plugin)
-        return manager

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-import pluggy
+from trikafka.hooks import hookimpl
 
 if TYPE_CHECKING:
     from trikafka.interfaces import Sink
-
-hookimpl = pluggy.HookimplMarker("trikafka")
 
 
 @hookimpl

@@ -135,9 +135,7 @@ class SparkSink:
             return context
 
         try:
-            context, self._started_here = await trio.to_thread.run_sync(
-                start, abandon_on_cancel=True, limiter=self._limiter
-            )
+            context, self._started_here = await trio.to_thread.run_sync(start, abandon_on_cancel=True, limiter=self._limiter)
         except trio.Cancelled:
             self._unwanted.set()
             raise
