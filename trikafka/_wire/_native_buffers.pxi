@@ -45,7 +45,8 @@ cdef int reserve(Grown *grown, Py_ssize_t more) noexcept nogil:
 
 
 cdef inline void put(Grown *grown, const void *data, Py_ssize_t size) noexcept nogil:
-    memcpy(grown.data + grown.size, data, size)
+    if size:
+        memcpy(grown.data + grown.size, data, size)
     grown.size += size
 
 
