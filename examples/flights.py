@@ -1,0 +1,11 @@
+"""A year of flights out of New York through Kafka and Spark, every step checked: ``python examples/flights.py``.
+
+What ``make demo`` runs. The parts are in the folder beside this file; ``flights/demo.py`` has the way through them.
+"""
+
+import sys
+
+if __name__ == "__main__":
+    from flights.main import main
+
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""The way of the demo: flights into Kafka, out through a group, out to Parquet three times, and back through Spark."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import trio
+from trikafka_broker import Cluster
+
+import trikafka
+
+from . import chart, exporting, reading, running, source, writing
+from .display import Screen, Step
+from .source import Flights
+from .writing import Log
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to do: how many flights (None: all), how many more for the last export, where to leave things, which broker."""
+
+    output: Path
+    limit: int | None = None
+    more: int = 1_000
+    partitions: int = 6
+    servers: str | None = None
+    topic: str = "flights"
+    group: str = "flights-readers"
+    export_group: str = "flights-export"
+
+
+async def run(options: Options, screen: Screen) -> None:
+    """Do all of it and note every comparison on the screen. Cancelled, it leaves no process."""
+    parquet = options.output / "flights"
+    await trio.to_thread.run_sync(_clean, options.output, parquet)
+    async with _broker(options, screen) as servers:
+        flights = await _load(options, screen)
+        async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+            await admin.create_topics({options.topic: trikafka.NewTopic(options.partitions, 1)})
+        log = Log(options.topic, options.partitions)
+        await _write(servers, flights, log, screen)
+        await _read(servers, options.group, flights, log, screen)
+        await _export(servers, options, parquet, log, screen)
+        more = flights.first(options.more)
+        with screen.step(f"{len(more):,} more flights", len(more)) as step:
+            await writing.write(servers, more, log, step.at)
+        await _export_more(servers, options, parquet, log, len(more), screen)
+    await _read_back(options.output, parquet, flights.then(more), log, screen)
+
+
+def _clean(output: Path, parquet: Path) -> None:
+    """Remove what an earlier demo left: its Kafka is gone, so nothing can be added to its export."""
+    output.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(parquet, ignore_errors=True)
+    for name in ("expected.parquet", "flights.png"):
+        (output / name).unlink(missing_ok=True)
+
+
+@asynccontextmanager
+async def _broker(options: Options, screen: Screen) -> AsyncIterator[str]:
+    if options.servers is not None:
+        yield options.servers
+        return
+    async with AsyncExitStack() as stack:
+        with screen.step("Kafka starts") as step:
+            cluster = Cluster.open(progress=lambda line: trio.from_thread.run_sync(step.at, 0, line))
+            servers = (await stack.enter_async_context(cluster)).bootstrap_servers
+        yield servers
+
+
+async def _load(options: Options, screen: Screen) -> Flights:
+    with screen.step("flights made into JSON", options.limit or 336_776) as step:
+        return await trio.to_thread.run_sync(
+            lambda: source.load(options.limit, lambda done: trio.from_thread.run_sync(step.at, done)), abandon_on_cancel=True
+        )
+
+
+async def _write(servers: str, flights: Flights, log: Log, screen: Screen) -> None:
+    with screen.step("written by our producer", len(flights)) as step:
+        await writing.write(servers, flights, log, step.at)
+    screen.check("records the producer was told the place of", len(flights), len(log.places))
+    screen.check("offsets of a partition out of turn", 0, log.refused)
+    async with trikafka.open_consumer(bootstrap_servers=servers) as consumer:
+        ends = await consumer.end_offsets(log.ends())
+    screen.check("records in the topic, as the broker says", len(flights), sum(ends.values()))
+
+
+async def _read(servers: str, group: str, flights: Flights, log: Log, screen: Screen) -> None:
+    with screen.step("read by a group of two, one leaves half way", len(flights)) as step:
+        tally = await reading.read_with_two(servers, group, flights, log, step.at)
+    screen.check("records read", len(flights), tally.read)
+    screen.check("records read twice", 0, tally.doubled)
+    screen.check("records unlike what was written", 0, tally.different)
+    screen.check("flights of each carrier", dict(Counter(key.decode() for key in flights.keys)), dict(tally.carriers))
+    screen.check("offsets the group has committed", log.ends(), tally.committed)
+    screen.check("both consumers have read, the second went on for the first", (True, True, True), tally.shares())
+    screen.say(
+        f"  the first consumer read {tally.by_member['first']:,} and left; the second read {tally.by_member['second']:,}, "
+        f"{tally.taken_over:,} of them from partitions of the first"
+    )
+
+
+async def _export(servers: str, options: Options, parquet: Path, log: Log, screen: Screen) -> None:
+    with screen.step("trikafka export, by Spark to Parquet", len(log.places)) as step:
+        said = await exporting.export(servers, options.topic, options.export_group, parquet, _follow(step))
+        step.done = len(log.places)
+    before = exporting.files_of(parquet)
+    found = await trio.to_thread.run_sync(exporting.places_in, parquet, _data(before))
+    screen.check("rows exported are the records written", True, found == sorted(log.places))
+    with screen.step("trikafka export again") as step:
+        said = await exporting.export(servers, options.topic, options.export_group, parquet, _follow(step))
+    screen.check("files changed by exporting again", [], _changed(before, exporting.files_of(parquet)))
+    screen.say(f"  it said: {said.strip().splitlines()[-1] if said.strip() else 'nothing'}")
+
+
+async def _export_more(servers: str, options: Options, parquet: Path, log: Log, count: int, screen: Screen) -> None:
+    before = exporting.files_of(parquet)
+    with screen.step("trikafka export of what is new", count) as step:
+        await exporting.export(servers, options.topic, options.export_group, parquet, _follow(step))
+        step.done = count
+    after = exporting.files_of(parquet)
+    found = await trio.to_thread.run_sync(exporting.places_in, parquet, _data(after) - _data(before))
+    screen.check("rows of the new files", count, len(found))
+    screen.check("they are the records that were added", True, found == sorted(log.places[-count:]))
+    screen.check("older files changed", [], [name for name in before if before[name] != after.get(name)])
+
+
+async def _read_back(output: Path, parquet: Path, flights: Flights, log: Log, screen: Screen) -> None:
+    expected = output / "expected.parquet"
+    with screen.step("read back and compared by Spark", len(flights)) as step:
+        await trio.to_thread.run_sync(_write_expected, expected, flights, log)
+        job = [sys.executable, str(Path(__file__).with_name("spark_job.py")), str(parquet), str(expected)]
+        found = json.loads((await running.run_program(job)).strip().splitlines()[-1])
+        step.at(len(flights))
+    screen.check("rows in Parquet", len(flights), found["rows"] - found["missing"])
+    screen.check("partitions and offsets of them", len(flights), found["places"])
+    for what in ("missing", "unexpected", "different"):
+        screen.check(f"rows {what}, record by record", 0, found[what])
+    ours, theirs = _delays(flights), [tuple(row) for row in found["delays"]]
+    screen.check("carriers and hours", len(ours), len(theirs))
+    screen.check("flights and delays of each carrier and hour", True, ours == theirs)
+    for what, column in (("flights", 2), ("minutes of delay at departure", 4), ("minutes of delay at arrival", 5)):
+        screen.check(f"{what}, all together", *(sum(row[column] or 0 for row in rows) for rows in (ours, theirs)))
+    picture = output / "flights.png"
+    with screen.step("chart"):
+        await trio.to_thread.run_sync(chart.draw, theirs, source.carriers(), picture)
+    expected.unlink()
+    screen.say(f"  {picture}")
+
+
+def _write_expected(path: Path, flights: Flights, log: Log) -> None:
+    partitions, offsets = zip(*log.places, strict=True)
+    columns = {
+        "partition": pa.array(partitions, pa.int32()),
+        "offset": pa.array(offsets, pa.int64()),
+        "key": pa.array(flights.keys, pa.binary()),
+        "value": pa.array(flights.values, pa.binary()),
+        "timestamp": pa.array(flights.timestamps, pa.int64()),
+    }
+    pq.write_table(pa.table(columns), path)
+
+
+def _delays(flights: Flights) -> list[tuple[Any, ...]]:
+    """The same as ``spark_job.delays``, from the source and by Arrow."""
+    table = flights.table.select(["carrier", "hour", "dep_delay", "arr_delay"])
+    wanted = [([], "count_all"), ("dep_delay", "count"), ("dep_delay", "sum"), ("arr_delay", "sum")]
+    rows = table.group_by(["carrier", "hour"]).aggregate(wanted).sort_by([("carrier", "ascending"), ("hour", "ascending")])
+    names = ["carrier", "hour", "count_all", "dep_delay_count", "dep_delay_sum", "arr_delay_sum"]
+    return [tuple(row[name] for name in names) for row in rows.to_pylist()]
+
+
+def _follow(step: Step) -> Callable[[str], None]:
+    def on_line(line: str) -> None:
+        step.at(step.done, re.sub(r"\s+", " ", line)[:60])
+
+    return on_line
+
+
+def _data(files: dict[str, tuple[int, int]]) -> set[str]:
+    return {name for name in files if name.endswith(".parquet")}
+
+
+def _changed(before: dict[str, tuple[int, int]], after: dict[str, tuple[int, int]]) -> list[str]:
+    return sorted(name for name in before.keys() | after.keys() if before.get(name) != after.get(name))

@@ -1,0 +1,32 @@
+"""``trikafka export``, run as a command, and what a directory of Parquet files holds afterwards."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from .running import run_program
+
+
+async def export(servers: str, topic: str, group: str, destination: Path, on_line: Callable[[str], None]) -> str:
+    """Run the command; what it printed. Raises :exc:`ProgramFailedError`."""
+    command = [str(Path(sys.executable).with_name("trikafka")), "export", topic, str(destination)]
+    return await run_program([*command, "--bootstrap-servers", servers, "--group", group], on_line)
+
+
+def files_of(destination: Path) -> dict[str, tuple[int, int]]:
+    """Every file below the directory, with its size and when it was written; the lock, which holds nothing, left out."""
+    files = (path for path in sorted(destination.rglob("*")) if path.is_file() and path.name != "lock")
+    return {str(path.relative_to(destination)): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+
+
+def places_in(destination: Path, names: set[str]) -> list[tuple[int, int]]:
+    """The partition and offset of every row of these Parquet files, sorted."""
+    places = list[tuple[int, int]]()
+    for name in names:
+        table = pq.read_table(destination / name, columns=["partition", "offset"])
+        places.extend(zip(table["partition"].to_pylist(), table["offset"].to_pylist(), strict=True))
+    return sorted(places)

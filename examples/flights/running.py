@@ -1,0 +1,70 @@
+"""Runs another program from Trio, and sees to it that nothing of it is left. Owns nothing."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Sequence
+
+import trio
+
+#: How long (seconds) a program may take for its own way out when it is told to go.
+_FAREWELL = 10.0
+
+
+class ProgramFailedError(Exception):
+    """A program ended with a code that is not 0; the text is what it said last."""
+
+
+async def run_program(command: Sequence[str], on_line: Callable[[str], None] = lambda line: None) -> str:
+    """Run a command; return what it printed. ``on_line`` gets each line of its standard error.
+
+    The program is a process group of its own, so that a Ctrl-C at the terminal reaches it through us alone; cancelled, it gets
+    a SIGINT and its time, and then the group is killed. Raises :exc:`ProgramFailedError`.
+    """
+    output, said = bytearray(), list[str]()
+    process = await trio.lowlevel.open_process(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+    )
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_collect, process.stdout, output)
+            nursery.start_soon(_lines, process.stderr, said, on_line)
+            await process.wait()
+    finally:
+        with trio.CancelScope(shield=True):
+            await _end(process)
+    if process.returncode:
+        raise ProgramFailedError(f"{' '.join(command[:3])} ... ended with code {process.returncode}: {' / '.join(said[-5:])}")
+    return output.decode()
+
+
+async def _end(process: trio.Process) -> None:
+    if process.returncode is None:
+        process.send_signal(signal.SIGINT)
+        with trio.move_on_after(_FAREWELL):
+            await process.wait()
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    await process.wait()
+
+
+async def _collect(stream: trio.abc.ReceiveStream | None, into: bytearray) -> None:
+    assert stream is not None
+    async for chunk in stream:
+        into += chunk
+
+
+async def _lines(stream: trio.abc.ReceiveStream | None, said: list[str], on_line: Callable[[str], None]) -> None:
+    assert stream is not None
+    pending = ""
+    async for chunk in stream:
+        *lines, pending = (pending + chunk.decode(errors="replace")).replace("\r", "\n").split("\n")
+        for line in filter(str.strip, lines):
+            said.append(line.strip())
+            del said[:-50]
+            on_line(line.strip())
+    if pending.strip():
+        said.append(pending.strip())

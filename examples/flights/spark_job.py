@@ -1,0 +1,68 @@
+"""The Spark job of the demo, a program of its own: ``spark_job.py PARQUET EXPECTED``; prints what it found as JSON.
+
+Reads the exported Parquet files as anybody would, and puts them beside the file of what was written, record by record.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as f
+
+_TEXT = "carrier tailnum origin dest time_hour"
+_NUMBERS = "year month day dep_time sched_dep_time dep_delay arr_time sched_arr_time arr_delay flight air_time distance hour minute"
+
+
+def main() -> None:
+    spark = (
+        SparkSession.builder.master("local[*]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.sql.shuffle.partitions", "4")
+        .config("spark.sql.session.timeZone", "UTC")
+        .getOrCreate()
+    )
+    spark.sparkContext.setLogLevel("ERROR")
+    exported, expected = spark.read.parquet(sys.argv[1]), spark.read.parquet(sys.argv[2])
+    print(json.dumps({**compare(exported, expected), "delays": delays(exported)}))
+    spark.stop()
+
+
+def compare(exported: DataFrame, expected: DataFrame) -> dict[str, Any]:
+    """Row for row by partition and offset: what is missing, what is too much, what is different."""
+    there = exported.select(
+        "partition", "offset", f.struct("key", "value", f.unix_millis("timestamp").alias("timestamp")).alias("found")
+    )
+    wanted = expected.select("partition", "offset", f.struct("key", "value", "timestamp").alias("wanted"))
+    both = there.join(wanted, ["partition", "offset"], "full_outer")
+    row = both.agg(
+        f.count("*").alias("rows"),
+        f.count_distinct("partition", "offset").alias("places"),
+        f.count_if(f.col("found").isNull()).alias("missing"),
+        f.count_if(f.col("wanted").isNull()).alias("unexpected"),
+        f.count_if(f.col("found") != f.col("wanted")).alias("different"),
+    ).first()
+    assert row is not None
+    return row.asDict()
+
+
+def delays(exported: DataFrame) -> list[list[Any]]:
+    """By carrier and hour: flights, flights that left, and the sums of their delays."""
+    schema = ", ".join([f"{name} STRING" for name in _TEXT.split()] + [f"{name} INT" for name in _NUMBERS.split()])
+    flights = exported.select(f.from_json(f.col("value").cast("string"), schema).alias("flight")).select("flight.*")
+    table = flights.groupBy("carrier", "hour").agg(
+        f.count("*").alias("flights"),
+        f.count("dep_delay").alias("departed"),
+        f.sum("dep_delay").alias("dep_delay"),
+        f.sum("arr_delay").alias("arr_delay"),
+    )
+    return [list(row) for row in table.orderBy("carrier", "hour").collect()]
+
+
+if __name__ == "__main__":
+    main()
