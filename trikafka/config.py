@@ -16,6 +16,8 @@ import trio.abc
 from .errors import ConfigurationError
 
 Value = TypeVar("Value")
+#: The most that the protocol can carry of a size or a time.
+_INT32 = 2**31 - 1
 
 
 def _setting(
@@ -33,7 +35,7 @@ class ClientConfig:
         "", "addresses to begin with: 'host:port,host:port' or a sequence of these"
     )
     client_id: str = _setting("trikafka", "the name that brokers log and count quotas by")
-    request_timeout_ms: float = _setting(30_000, "how long one request may wait for its answer", least=1)
+    request_timeout_ms: float = _setting(30_000, "how long one request may wait for its answer", least=1, most=_INT32)
     default_api_timeout_ms: float = _setting(60_000, "the limit of a call that is given no timeout=", least=0)
     close_timeout_ms: float = _setting(
         30_000, "the limit for leaving: last commit, leave the group, flush, close sockets", least=0
@@ -46,7 +48,7 @@ class ClientConfig:
     connections_max_idle_ms: float = _setting(540_000, "a connection that carried nothing for so long is closed", least=1)
     metadata_max_age_ms: float = _setting(300_000, "metadata older than this is refreshed", least=1)
     receive_message_max_bytes: int = _setting(
-        100_000_000, "a longer answer is taken for bytes that are not Kafka's", least=1024
+        100_000_000, "a longer answer is taken for bytes that are not Kafka's", least=1024, most=_INT32
     )
     plugins: Sequence[object] = _setting((), "plugin objects to use beside those found by entry point")
     dial: Callable[[str, int], Awaitable[trio.abc.Stream]] | None = _setting(
@@ -102,18 +104,18 @@ class ConsumerConfig(ClientConfig):
         choices=("read_uncommitted", "read_committed"),
     )
     check_crcs: bool = _setting(True, "check the checksum of every record batch")
-    fetch_min_bytes: int = _setting(1, "a fetch waits for so many bytes", least=0)
-    fetch_max_bytes: int = _setting(52_428_800, "the most bytes one fetch asks for", least=1)
-    fetch_max_wait_ms: float = _setting(500, "how long a fetch waits for fetch_min_bytes", least=0)
-    max_partition_fetch_bytes: int = _setting(1_048_576, "the most bytes one fetch asks of one partition", least=1)
+    fetch_min_bytes: int = _setting(1, "a fetch waits for so many bytes", least=0, most=_INT32)
+    fetch_max_bytes: int = _setting(52_428_800, "the most bytes one fetch asks for", least=1, most=_INT32)
+    fetch_max_wait_ms: float = _setting(500, "how long a fetch waits for fetch_min_bytes", least=0, most=_INT32)
+    max_partition_fetch_bytes: int = _setting(1_048_576, "the most bytes one fetch asks of one partition", least=1, most=_INT32)
     fetch_buffer_bytes: int = _setting(67_108_864, "fetched and not yet received: no fetch begins above this", least=1)
     max_poll_records: int | None = _setting(
         None, "the most records that receive_batch returns; None: as they were fetched", least=1
     )
-    session_timeout_ms: float = _setting(45_000, "the group gives up a member it has not heard of for so long", least=1)
+    session_timeout_ms: float = _setting(45_000, "the group gives up a member it has not heard of for so long", least=1, most=_INT32)
     heartbeat_interval_ms: float = _setting(3_000, "how often a member says that it lives", least=1)
     max_poll_interval_ms: float = _setting(
-        300_000, "a member that asks for nothing for so long leaves the group (KIP-62)", least=1
+        300_000, "a member that asks for nothing for so long leaves the group (KIP-62)", least=1, most=_INT32
     )
     partition_assignment_strategy: Sequence[str] = _setting(
         ("range", "cooperative-sticky"), "assignors, the preferred one first"
@@ -138,12 +140,12 @@ class ProducerConfig(ClientConfig):
 
     acks: int | str = _setting("all", "how many replicas must have a record: 0, 1 or 'all'", choices=(0, 1, -1, "all"))
     enable_idempotence: bool = _setting(True, "no doubles and no reordering by retries")
-    batch_size: int = _setting(16_384, "the size at which a batch is sent without lingering", least=0)
+    batch_size: int = _setting(16_384, "the size at which a batch is sent without lingering", least=0, most=_INT32)
     linger_ms: float = _setting(5, "how long a batch waits for more records", least=0)
     compression_type: str = _setting("none", "none, gzip, snappy, lz4, zstd, or one that a plugin offers")
     buffer_memory: int = _setting(33_554_432, "bytes of records that wait or are in flight; send waits above it", least=1)
     max_block_ms: float = _setting(60_000, "how long a send waits for metadata and room", least=0)
-    max_request_size: int = _setting(1_048_576, "the most bytes of one request, and so of one record", least=1)
+    max_request_size: int = _setting(1_048_576, "the most bytes of one request, and so of one record", least=1, most=_INT32)
     delivery_timeout_ms: float = _setting(120_000, "from send to the verdict, retries included (KIP-91)", least=1)
     max_in_flight_requests_per_connection: int = _setting(5, "produce requests to one broker at a time", least=1)
     transactional_id: str | None = _setting(None, "names this producer across restarts; makes transactions possible")
@@ -196,7 +198,7 @@ def _from_text(name: str, text: str, default: object) -> object:
             raise ConfigurationError(f"{name} must be a number, not {text!r}") from None
     if isinstance(default, tuple):
         return tuple(part.strip() for part in text.split(",") if part.strip())
-    return int(text) if name == "acks" and text != "all" else text
+    return int(text) if name == "acks" and text in ("-1", "0", "1") else text
 
 
 def _unknown(name: str, known: set[str], where: str) -> str:
@@ -217,15 +219,19 @@ def _check(name: str, value: Any, default: object, rules: Mapping[str, Any]) -> 
     if number and value is not None:
         if not isinstance(value, int | float) or value != value:
             raise ConfigurationError(f"{name} must be a number, not {value!r}")
-        if isinstance(default, int) and not name.endswith("_ms") and not isinstance(value, int):
+        if not name.endswith("_ms") and not isinstance(value, int):
             raise ConfigurationError(f"{name} must be a whole number, not {value!r}")
         if (least is not None and value < least) or (most is not None and value > most):
             raise ConfigurationError(
-                f"{name} must be at least {least:g}" + (f" and at most {most:g}" if most else "") + f", not {value!r}"
+                f"{name} must be at least {least:g}" + (f" and at most {most}" if most is not None else "") + f", not {value!r}"
             )
     elif number and default is not None:
         raise ConfigurationError(f"{name} must be a number, not None")
-    if isinstance(default, str) and choices is None and name != "bootstrap_servers" and not isinstance(value, str):
-        raise ConfigurationError(f"{name} must be text, not {value!r}")
+    if name == "dial":
+        if value is not None and not callable(value):
+            raise ConfigurationError(f"dial must be an async function of host and port, not {value!r}")
+    elif choices is None and not number and name != "bootstrap_servers" and isinstance(default, str | None):
+        if not isinstance(value, str) and value is not default:
+            raise ConfigurationError(f"{name} must be text{'' if default is not None else ' or None'}, not {value!r}")
     if isinstance(default, tuple) and (isinstance(value, str | bytes) or not isinstance(value, Sequence)):
         raise ConfigurationError(f"{name} must be a sequence, not {value!r}")

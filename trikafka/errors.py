@@ -7,7 +7,7 @@ compare error codes: they call :func:`from_code` and look at the three flags of 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import trio
 
@@ -24,6 +24,16 @@ class TrikafkaError(Exception):
     retriable: bool = False
     refresh_metadata: bool = False
     refresh_coordinator: bool = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Constructors here take parts, not the message: without this no copy could be made, and none sent to another process.
+        return _remake, (type(self), self.args), self.__dict__
+
+
+def _remake(cls: type[TrikafkaError], args: tuple[Any, ...]) -> TrikafkaError:
+    error = cls.__new__(cls, *args)
+    error.args = args
+    return error
 
 
 class ConfigurationError(TrikafkaError, ValueError):
@@ -290,7 +300,7 @@ _TABLE: dict[int, _Row] = {
     81: _Row("GROUP_MAX_SIZE_REACHED", "the group is full"),
     82: _Row("FENCED_INSTANCE_ID", "another member with the same group_instance_id has taken over"),
     83: _Row("ELIGIBLE_LEADERS_NOT_AVAILABLE", "no eligible leader is available", _B, _R, _M),
-    84: _Row("ELECTION_NOT_NEEDED", "no election is needed"),
+    84: _Row("ELECTION_NOT_NEEDED", "no election is needed", _B, _R, _M),
     85: _Row("NO_REASSIGNMENT_IN_PROGRESS", "no reassignment is under way"),
     86: _Row("GROUP_SUBSCRIBED_TO_TOPIC", "members of the group subscribe to the topic"),
     87: _Row("INVALID_RECORD", "the broker refused a record"),
@@ -304,6 +314,8 @@ _TABLE: dict[int, _Row] = {
     95: _Row("INVALID_UPDATE_VERSION", "the update version is not valid"),
     96: _Row("FEATURE_UPDATE_FAILED", "the feature could not be updated"),
     97: _Row("PRINCIPAL_DESERIALIZATION_FAILURE", "the principal could not be read"),
+    98: _Row("SNAPSHOT_NOT_FOUND", "the snapshot does not exist"),
+    99: _Row("POSITION_OUT_OF_RANGE", "the position is outside the snapshot"),
     100: _Row("UNKNOWN_TOPIC_ID", "the broker does not know this topic id", UnknownTopicOrPartitionError, _R, _M),
     101: _Row("DUPLICATE_BROKER_REGISTRATION", "another broker has this id"),
     102: _Row("BROKER_ID_NOT_REGISTERED", "no broker has this id"),
@@ -318,13 +330,29 @@ _TABLE: dict[int, _Row] = {
     111: _Row("UNRELEASED_INSTANCE_ID", "another member still holds this group_instance_id"),
     112: _Row("UNSUPPORTED_ASSIGNOR", "the group does not support this assignor"),
     113: _Row("STALE_MEMBER_EPOCH", "the member epoch is stale", MemberFencedError),
-    116: _Row("UNSUPPORTED_ENDPOINT_TYPE", "the endpoint is a controller's, not a broker's"),
+    114: _Row("MISMATCHED_ENDPOINT_TYPE", "the request went to the wrong kind of endpoint: a broker's or a controller's"),
+    115: _Row("UNSUPPORTED_ENDPOINT_TYPE", "the broker does not know this kind of endpoint"),
+    116: _Row("UNKNOWN_CONTROLLER_ID", "no controller has this id"),
     117: _Row("UNKNOWN_SUBSCRIPTION_ID", "the telemetry subscription is unknown"),
     118: _Row("TELEMETRY_TOO_LARGE", "the telemetry is too large"),
     119: _Row("INVALID_REGISTRATION", "the registration is not valid"),
     120: _Row("TRANSACTION_ABORTABLE", "the transaction has to be aborted"),
+    121: _Row("INVALID_RECORD_STATE", "the record is in a state that does not allow this"),
+    122: _Row("SHARE_SESSION_NOT_FOUND", "the broker has dropped the share session", _B, _R),
+    123: _Row("INVALID_SHARE_SESSION_EPOCH", "the share session's epoch is not the next one", _B, _R),
+    124: _Row("FENCED_STATE_EPOCH", "the share coordinator has a newer state epoch"),
+    125: _Row("INVALID_VOTER_KEY", "the voter key does not match the receiving replica's"),
+    126: _Row("DUPLICATE_VOTER", "the voter is in the set already"),
+    127: _Row("VOTER_NOT_FOUND", "the voter is not in the set"),
     128: _Row("INVALID_REGULAR_EXPRESSION", "the regular expression is not valid"),
     129: _Row("REBOOTSTRAP_REQUIRED", "the client has to bootstrap anew", _B, _R, _M),
+    130: _Row("STREAMS_INVALID_TOPOLOGY", "the streams topology is not valid"),
+    131: _Row("STREAMS_INVALID_TOPOLOGY_EPOCH", "the streams topology epoch is not valid"),
+    132: _Row("STREAMS_TOPOLOGY_FENCED", "the streams topology epoch is outdated"),
+    133: _Row("SHARE_SESSION_LIMIT_REACHED", "the broker has no room for another share session", _B, _R),
+    134: _Row("GROUP_DELETION_FAILED", "the group could not be deleted"),
+    135: _Row("STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED", "the streams topology's description could not be updated"),
+    136: _Row("CONTROLLER_ID_NOT_REGISTERED", "no controller is registered with this id"),
 }
 
 

@@ -15,6 +15,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from .._net.singleflight import ClientClosed
 from ..config import ClientConfig
 from ..errors import ClientFailedError
 
@@ -43,29 +44,51 @@ class Service:
         self._scope = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
         self.failure: Exception | None = None
+        self.interrupt: BaseException | None = None  # Ctrl-C, where it hit a background task
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
     async def host(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Be the task whose children the background tasks are, until :meth:`stop`."""
-        with self._scope:
-            async with trio.open_nursery() as self._nursery:
-                task_status.started()
-                await trio.sleep_forever()
+        try:
+            with self._scope:
+                async with trio.open_nursery() as self._nursery:
+                    task_status.started()
+                    await trio.sleep_forever()
+        finally:
+            self._nursery = None
 
     def stop(self) -> None:
         """Cancel all background tasks, also those that are started later."""
         self._scope.cancel()
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
-        """Start a background task. What it raises ends the ``async with`` block."""
-        assert self._nursery is not None
+        """Start a background task. What it raises ends the ``async with`` block. Raises :exc:`ClientClosed` after that."""
+        if self._nursery is None:
+            raise ClientClosed("the client was closed")
         self._nursery.start_soon(self._guard, async_fn, args)
 
     async def _guard(self, async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
         try:
             await async_fn(*args)
+        except ClientClosed:
+            pass  # it has nothing left to do
         except Exception as error:
+            self._stopped_by(_single(error))
+        except BaseExceptionGroup as group:
+            cancelled, rest = group.split(trio.Cancelled)
+            if rest is not None:
+                self._stopped_by(_single(rest))
+            if cancelled is not None:
+                raise cancelled from None
+        except (KeyboardInterrupt, SystemExit) as interrupt:
+            self._stopped_by(interrupt)
+
+    def _stopped_by(self, error: BaseException) -> None:
+        if isinstance(error, Exception):
             self.fail(error)
+        else:
+            self.interrupt = self.interrupt or error
+            self._body.cancel()
 
     def fail(self, error: Exception) -> None:
         """End the ``async with`` block with ``error`` as the cause. The first failure counts."""
@@ -103,11 +126,18 @@ async def run_client(config: ClientConfig, start: Callable[[Service], Awaitable[
             error = failed
         try:
             if client is not None:
-                await _close(client, config, error)
+                await _close(client, config, error, service)
         except BaseException as failed:
-            error = error or failed
+            if service.failure is None:
+                error = error or failed
+            else:
+                _log.debug("a client that had failed could not be closed in order", exc_info=failed)
         finally:
             service.stop()
+    if service.interrupt is not None:
+        raise service.interrupt
+    if error is not None and service.failure is not None:
+        _log.error("the client failed in the background", exc_info=service.failure)
     if error is None and service.failure is not None:
         text = str(service.failure) or repr(service.failure)
         raise ClientFailedError(f"the client failed in the background: {text}") from service.failure
@@ -118,12 +148,21 @@ async def run_client(config: ClientConfig, start: Callable[[Service], Awaitable[
             del error, service
 
 
-async def _close(client: Closing, config: ClientConfig, error: BaseException | None) -> None:
+async def _close(client: Closing, config: ClientConfig, error: BaseException | None, service: Service) -> None:
     how = Exit.CLEAN if error is None else Exit.FAILED if isinstance(error, Exception) else Exit.CANCELLED
-    if isinstance(error, BaseExceptionGroup) and error.split(trio.Cancelled)[0] is not None:
+    if error is None and service.failure is not None:
+        how = Exit.FAILED  # the body was cut short: what it was handed may not be done
+    if service.interrupt is not None or (isinstance(error, BaseExceptionGroup) and error.split(trio.Cancelled)[0] is not None):
         how = Exit.CANCELLED
     limit = config.close_timeout_ms / 1000
     if how is Exit.CANCELLED:
         limit = min(limit, CANCELLED_CLOSE_LIMIT)
     with trio.move_on_after(limit, shield=True):
         await client._finish(how)
+
+
+def _single(error: BaseException) -> BaseException:
+    """The first exception of a group; groups of our tasks are no business of the user's."""
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    return error

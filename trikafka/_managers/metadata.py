@@ -6,6 +6,7 @@ the next one; when no known broker answers, the bootstrap addresses are tried ag
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable, Iterable
@@ -20,11 +21,12 @@ from .._net.deadlines import backoff
 from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
 from ..config import ClientConfig
-from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import BootstrapError, KafkaConnectionError, RequestTimedOutError, TrikafkaError, from_code
 from ..types import Node, PartitionInfo, TopicPartition
 
 T = TypeVar("T")
 _STAGGER = 1.0
+_BROKER_NOT_AVAILABLE = 8
 _log = logging.getLogger("trikafka.metadata")
 
 
@@ -39,7 +41,8 @@ class Metadata:
         self._wanted: set[str] = set()
         self._wants_all = False
         self._asked: set[str] = set()
-        self._flying: frozenset[str] = frozenset()
+        self._flying: frozenset[str] | None = None  # what the request under way asks for, if that is not everything
+        self._under_way = False
         self._flight = SingleFlight(start_soon, self._look_up)
         self._stale = trio.Event()
         self._changed = trio.Event()
@@ -73,11 +76,9 @@ class Metadata:
         Raises a retriable error when no broker answered.
         """
         names = set(topics)
-        if self._flight.busy and not (self._wants_all or names <= self._flying):
-            try:
+        if self._under_way and not (self._flying is None or names <= self._flying):
+            with contextlib.suppress(TrikafkaError):  # the next one has its own
                 await self._flight()
-            except TrikafkaError:
-                pass  # the next one has its own
         self._asked |= names
         await self._flight()
         return self._snapshot
@@ -102,33 +103,28 @@ class Metadata:
 
     async def bootstrap(self) -> None:
         """Make the first contact. Raises :exc:`BootstrapError` with each address's cause when none of them answers."""
-        causes: list[str] = []
-        errors: list[Exception] = []
-
-        async def ask(node: Node) -> Any:
-            try:
-                return await self._brokers.request(node, self._request(frozenset(self._wanted)))
-            except TrikafkaError as error:
-                causes.append(str(error))
-                errors.append(error)
-                raise
-
-        try:
-            answer = await self._first(self._bootstrap, ask)
-        except TrikafkaError:
-            wrong = any(isinstance(error, ProtocolError) for error in errors)
-            what = "no bootstrap address answered as a Kafka broker" if wrong else "no bootstrap address could be reached"
-            raise BootstrapError(f"{what}: {'; '.join(causes)}") from (errors[0] if errors else None)
-        self._take(answer)
+        names = self._names()
+        answers, errors = await self._first(self._bootstrap, lambda node: self._ask(node, names))
+        if not answers:
+            reached = any(not isinstance(error, KafkaConnectionError) for error in errors)
+            what = "no bootstrap address answered as a Kafka broker" if reached else "no bootstrap address could be reached"
+            raise BootstrapError(f"{what}: {'; '.join(map(str, errors))}") from errors[0]
+        self._take(answers[0], names)
 
     async def ask_any(self, message: Callable[[], Any]) -> Any:
         """Send a request that any broker can answer; ``message`` makes it anew for each broker that is asked.
 
-        Raises the last broker's error when none answers.
+        Raises a broker's error when none answers, a retriable one if there is any.
         """
+        return await self._any(lambda node: self._brokers.request(node, message()))
+
+    async def _any(self, ask: Callable[[Node], Awaitable[T]]) -> T:
         nodes = list(self._snapshot.nodes.values())
         random.shuffle(nodes)
-        return await self._first([*nodes, *self._bootstrap], lambda node: self._brokers.request(node, message()))
+        answers, errors = await self._first([*nodes, *self._bootstrap], ask)
+        if answers:
+            return answers[0]
+        raise next((error for error in errors if error.retriable), errors[-1])
 
     async def run(self) -> None:
         """Refresh when the snapshot is stale or old; a failed refresh is tried again after a wait."""
@@ -154,40 +150,56 @@ class Metadata:
         return (self._config.retry_backoff_max_ms if missing else self._config.metadata_max_age_ms) / 1000
 
     async def _look_up(self) -> None:
-        self._flying = names = frozenset(self._wanted | self._asked)
-        self._asked = set()
-        self._take(await self.ask_any(lambda: self._request(names)))
+        self._flying, self._under_way = self._names(), True
+        names, self._asked = self._flying, set()
+        try:
+            self._take(await self._any(lambda node: self._ask(node, names)), names)
+        finally:
+            self._under_way = False
 
-    def _request(self, names: frozenset[str]) -> MetadataRequest:
-        topics = None
-        if not self._wants_all:
-            topics = [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)]
-        return MetadataRequest(topics=topics, allow_auto_topic_creation=self._create_topics)
+    def _names(self) -> frozenset[str] | None:
+        return None if self._wants_all else frozenset(self._wanted | self._asked)
 
-    def _take(self, answer: MetadataResponse) -> None:
+    async def _ask(self, node: Node, names: frozenset[str] | None) -> MetadataResponse:
+        topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)]
+        request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._create_topics)
+        answer = await self._brokers.request(node, request)
+        if answer.error_code:
+            raise from_code(answer.error_code, f"metadata from {node}")
+        if not answer.brokers:  # it has just started; what is known already is better
+            raise from_code(_BROKER_NOT_AVAILABLE, f"{node} does not know of any broker yet")
+        return answer
+
+    def _take(self, answer: MetadataResponse, names: frozenset[str] | None) -> None:
         known = read_metadata(answer)
-        keep = frozenset(self._wanted) if not self._wants_all else frozenset()
+        keep = frozenset(self._wanted) if names is not None else frozenset()
         self._snapshot = self._snapshot.updated(known, keep)
         self._brokers.keep_only(frozenset(self._snapshot.nodes.values()))
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
-    async def _first(self, nodes: list[Node], ask: Callable[[Node], Awaitable[T]]) -> T:
-        """Ask the nodes one after the other, a slow one overlapped by the next after a second; the first answer wins."""
+    async def _first(self, nodes: list[Node], ask: Callable[[Node], Awaitable[T]]) -> tuple[list[T], list[TrikafkaError]]:
+        """Ask the nodes one after the other, a slow one overlapped by the next after a second; the first answer wins.
+
+        Returns the answer, if there is one, and the errors.
+        """
         answers: list[T] = []
-        last: TrikafkaError = KafkaConnectionError("no broker is known")
+        errors: list[TrikafkaError] = []
+        foreign: list[Exception] = []  # the client was closed meanwhile; a bug
         limit = self._config.request_timeout
 
         async def attempt(node: Node, done: trio.Event) -> None:
-            nonlocal last
             try:
                 with trio.move_on_after(limit) as scope:
                     answers.append(await ask(node))
                     nursery.cancel_scope.cancel()
                 if scope.cancelled_caught:
-                    last = RequestTimedOutError(f"{node} did not answer within {limit:g} s")
+                    errors.append(RequestTimedOutError(f"{node} did not answer within {limit:g} s"))
             except TrikafkaError as error:
-                last = error
+                errors.append(error)
+            except Exception as error:
+                foreign.append(error)
+                nursery.cancel_scope.cancel()
             finally:
                 done.set()
 
@@ -199,9 +211,9 @@ class Metadata:
                     await done.wait()
                 if answers:
                     break
-        if answers:
-            return answers[0]
-        raise last
+        if foreign:
+            raise foreign[0]
+        return answers, errors
 
 
 def read_metadata(answer: MetadataResponse) -> ClusterSnapshot:

@@ -11,7 +11,7 @@ from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from .._net.brokers import Brokers
 from .._net.deadlines import Call
 from .._net.gather import all_of
-from ..errors import TrikafkaError, from_code
+from ..errors import ProtocolError, TrikafkaError, from_code
 from ..types import Node, OffsetAndTimestamp, OffsetSpec, TopicPartition
 from .metadata import Metadata
 
@@ -60,7 +60,8 @@ class Offsets:
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
                 if part.error_code:
-                    failure = from_code(part.error_code, str(tp))
+                    if failure is None or failure.retriable:
+                        failure = from_code(part.error_code, str(tp))
                 elif part.offset < 0:
                     found[tp] = None
                 else:
@@ -68,6 +69,8 @@ class Offsets:
                     found[tp] = OffsetAndTimestamp(part.offset, part.timestamp, epoch)
         if failure is not None:
             raise failure
+        if not all(tp in found for tp in tps):
+            raise ProtocolError(f"{node} did not answer for each partition that ListOffsets asked for")
 
     def _request(self, tps: list[TopicPartition], wanted: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
         by_topic: dict[str, list[object]] = defaultdict(list)

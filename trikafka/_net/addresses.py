@@ -13,9 +13,10 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
 
     Raises :exc:`ConfigurationError` that names the address that is wrong.
     """
-    parts = servers.split(",") if isinstance(servers, str) else list(servers)
-    texts = [part.strip() for part in parts if isinstance(part, str) and part.strip()]
-    if not texts or not all(isinstance(part, str) for part in parts):
+    parts = servers.split(",") if isinstance(servers, str) else servers
+    good = isinstance(parts, Sequence) and not isinstance(parts, bytes | bytearray) and all(isinstance(p, str) for p in parts)
+    texts = [part.strip() for part in parts if part.strip()] if good else []
+    if not texts:
         raise ConfigurationError(f"bootstrap_servers must name at least one 'host:port', not {servers!r}")
     return [Node(-1 - index, *_parse(text)) for index, text in enumerate(texts)]
 
@@ -23,8 +24,13 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
 def _parse(text: str) -> tuple[str, int]:
     address = text.partition("://")[2] if "://" in text else text
     host, colon, port = address.rpartition(":")
-    if not colon or not host or (":" in host and not host.startswith("[")):
+    bracketed = host.startswith("[") and host.endswith("]")
+    if not colon or not host or (":" in host and not bracketed):
         raise ConfigurationError(f"bootstrap address {text!r} has no port; write it as 'host:port', such as 'localhost:9092'")
-    if not port.isascii() or not port.isdigit() or not 0 < int(port) < 65536:
+    if not port.isascii() or not port.isdigit() or len(port) > 5 or not 0 < int(port) < 65536:
         raise ConfigurationError(f"bootstrap address {text!r} has no valid port: {port!r} is not a number from 1 to 65535")
-    return host.strip("[]"), int(port)
+    if bracketed:
+        host = host[1:-1]
+    if not host or any(c.isspace() or c in "[]/@" for c in host):
+        raise ConfigurationError(f"bootstrap address {text!r} has no valid host; write it as 'host:port', such as 'localhost:9092'")
+    return host, int(port)

@@ -19,13 +19,17 @@ from ..errors import KafkaConnectionError, TrikafkaError
 from ..types import Node
 from .connection import Connection
 from .deadlines import backoff
-from .singleflight import SingleFlight, StartSoon
+from .singleflight import ClientClosed, SingleFlight, StartSoon
 
 Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
 
 
 class _Key(NamedTuple):
-    node: Node
+    """What makes a line: not the rack, which metadata tells of a broker and the look-up of a coordinator does not."""
+
+    node_id: int
+    host: str
+    port: int
     purpose: Purpose
 
 
@@ -37,28 +41,23 @@ async def dial_tcp(host: str, port: int) -> Stream:
 class _Line:
     """The line to one broker for one purpose: at most one connection, dialled when asked for."""
 
-    def __init__(self, key: _Key, config: ClientConfig, start_soon: StartSoon) -> None:
-        self._key, self._config, self._start_soon = key, config, start_soon
+    def __init__(self, node: Node, config: ClientConfig, start_soon: StartSoon) -> None:
+        self._node, self._config, self._start_soon = node, config, start_soon
         self._connection: Connection | None = None
+        self._closed = False
         self._failures = 0
         self._not_before = 0.0
         self._dial = SingleFlight(start_soon, self._connect)
-
-    @property
-    def idle(self) -> bool:
-        """Whether nothing is lost by forgetting this line."""
-        return not self._dial.busy and (self._connection is None or self._connection.broken) and self._failures == 0
 
     async def get(self) -> Connection:
         """The connection, dialled if need be. Raises :exc:`KafkaConnectionError` or what the negotiation raises."""
         if self._connection is not None and not self._connection.broken:
             return self._connection
-        try:
-            return await self._dial()
-        except TrikafkaError as error:
-            raise _again(error) from error.__cause__
+        return await self._dial()
 
     def close(self) -> None:
+        """Close the connection; one that is being made is closed once it is there."""
+        self._closed = True
         if self._connection is not None:
             self._connection.close()
 
@@ -73,10 +72,13 @@ class _Line:
             raise
         self._failures = 0
         self._connection = connection
+        if self._closed:
+            connection.close()
+            raise KafkaConnectionError(f"the connection to {self._node} is not wanted any more")
         return connection
 
     async def _establish(self) -> Connection:
-        node, limit = self._key.node, self._config.socket_connection_setup_timeout_ms / 1000
+        node, limit = self._node, self._config.socket_connection_setup_timeout_ms / 1000
         connection: Connection | None = None
         ready = False
         try:
@@ -89,10 +91,12 @@ class _Line:
                 return connection
         except trio.TooSlowError:
             raise KafkaConnectionError(f"{node} did not answer as a Kafka broker within {limit:g} s") from None
+        except TrikafkaError:
+            raise
         except OSError as error:
-            if isinstance(error, TrikafkaError):
-                raise
             raise KafkaConnectionError(f"cannot connect to {node}: {_why(error)}") from error
+        except (trio.BrokenResourceError, UnicodeError) as error:  # of a dial that is not ours; of a host that is no name
+            raise KafkaConnectionError(f"cannot connect to {node}: {str(error) or repr(error)}") from error
         finally:
             if connection is not None and not ready:
                 connection.close()
@@ -104,13 +108,19 @@ class Brokers:
     def __init__(self, config: ClientConfig, start_soon: StartSoon) -> None:
         self._config, self._start_soon = config, start_soon
         self._lines: dict[_Key, _Line] = {}
+        self._closed = False
 
     async def connection(self, node: Node, purpose: Purpose = "general") -> Connection:
-        """A negotiated connection to ``node``. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`."""
-        key = _Key(node, purpose)
+        """A negotiated connection to ``node``. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`.
+
+        Once closed it raises :exc:`ClientClosed`, which users know as :exc:`trio.ClosedResourceError`.
+        """
+        if self._closed:
+            raise ClientClosed("the client was closed")
+        key = _Key(node.node_id, node.host, node.port, purpose)
         line = self._lines.get(key)
         if line is None:
-            line = self._lines[key] = _Line(key, self._config, self._start_soon)
+            line = self._lines[key] = _Line(node, self._config, self._start_soon)
         return await line.get()
 
     async def request(
@@ -122,20 +132,15 @@ class Brokers:
 
     def keep_only(self, nodes: frozenset[Node]) -> None:
         """Close the lines to brokers that are not in the cluster any more (bootstrap addresses stay)."""
-        for key in [key for key in self._lines if key.node.node_id >= 0 and key.node not in nodes]:
+        places = {(node.node_id, node.host, node.port) for node in nodes}
+        for key in [key for key in self._lines if key.node_id >= 0 and key[:3] not in places]:
             self._lines.pop(key).close()
 
     def close(self) -> None:
-        """Close every connection."""
+        """Close every connection, and make no more."""
+        self._closed = True
         for line in self._lines.values():
             line.close()
-
-
-def _again(error: TrikafkaError) -> TrikafkaError:
-    """A copy of an error that several tasks raise, so that each has its own traceback."""
-    copy = type(error)(*error.args)
-    copy.__dict__.update(error.__dict__)
-    return copy
 
 
 def _why(error: OSError) -> str:

@@ -2,11 +2,13 @@
 
 A request belongs to the task that waits for it. A request whose task was cancelled before it was written is never sent; one
 that was written keeps its place among those in flight until its answer has come, and the answer is dropped. A broker that
-leaves the oldest request unanswered for its time (``request_timeout_ms``, or what the request allows) loses the connection.
+takes no bytes, or leaves the oldest request unanswered for its time (``request_timeout_ms``, or what the request allows), loses
+the connection.
 """
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
 from typing import Any
 
@@ -51,7 +53,8 @@ class Connection:
         self._reader = FrameReader(stream, config.receive_message_max_bytes, str(node))
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
         self._queue: deque[_Slot] = deque()  # encoded, not written; at most _MOST_IN_FLIGHT
-        self._in_flight: dict[int, _Slot] = {}  # written, in order of writing
+        self._in_flight: dict[int, _Slot] = {}  # given to the stream, in order of writing, until they are answered
+        self._unanswered: list[_Slot] = []  # being given to the stream, and without an answer to come (acks=0)
         self._wake = trio.Event()
         self._patience = trio.CancelScope()  # ends the reader when the oldest request, or an idle connection, is too old
         self._scope = trio.CancelScope()
@@ -61,7 +64,7 @@ class Connection:
     @property
     def broken(self) -> bool:
         """Whether the connection can carry no more requests."""
-        return self._failure is not None
+        return self._failure is not None or self._scope.cancel_called or self._patience.cancel_called
 
     @property
     def in_flight(self) -> int:
@@ -78,7 +81,8 @@ class Connection:
                     nursery.cancel_scope.cancel()
         finally:
             self._break(ConnectionError("it was closed"))
-            await trio.aclose_forcefully(self._stream)
+            with contextlib.suppress(*_STREAM_ERRORS):
+                await trio.aclose_forcefully(self._stream)
 
     def close(self) -> None:
         """End the connection soon; requests in flight fail with :exc:`KafkaConnectionError`."""
@@ -117,9 +121,13 @@ class Connection:
 
     async def _exchange(self, message: ApiMessage, version: int, allowance: float | None) -> _Slot:
         slot = _Slot()
-        await self._room.acquire_on_behalf_of(slot)
         try:
-            if self._failure is not None:
+            # With room there is no checkpoint before the queue: requests are written in the order in which they were made.
+            self._room.acquire_on_behalf_of_nowait(slot)
+        except trio.WouldBlock:
+            await self._room.acquire_on_behalf_of(slot)
+        try:
+            if self.broken:
                 raise self._lost()
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
             slot.outgoing = messages.encode_request(message, version, self._next_id, self._config.client_id)
@@ -129,6 +137,7 @@ class Connection:
         slot.correlation_id = self._next_id
         slot.expires = trio.current_time() + (self._config.request_timeout if allowance is None else allowance)
         self._queue.append(slot)
+        self._be_patient()
         self._wake.set()
         try:
             await slot.done.wait()
@@ -143,6 +152,7 @@ class Connection:
         if slot in self._queue:
             self._queue.remove(slot)
             self._settle(slot)
+            self._be_patient()
         # One that is in flight stays there, for its answer is to come; nobody holds its frame then.
         slot.abandoned = True
 
@@ -165,9 +175,13 @@ class Connection:
                     if slot.outgoing.expects_response:
                         self._in_flight[slot.correlation_id] = slot
                     else:
-                        self._settle(slot)
+                        self._unanswered.append(slot)
                 self._be_patient()
                 await self._stream.send_all(frames[0] if len(frames) == 1 else b"".join(frames))
+                sent, self._unanswered = self._unanswered, []
+                for slot in sent:
+                    self._settle(slot)
+                self._be_patient()
         except _STREAM_ERRORS as error:
             self._break(error)
 
@@ -178,10 +192,12 @@ class Connection:
                 while (frame := await self._reader.read()) is not None:
                     self._take(frame)
                     self._be_patient()
+            if not self._patience.cancelled_caught:
+                self._break(ConnectionError("the broker closed it"))
         except (*_STREAM_ERRORS, ProtocolError) as error:
             self._break(error)
-        if self._patience.cancelled_caught and self._in_flight:
-            oldest = next(iter(self._in_flight.values()))
+        if self._patience.cancelled_caught and (waiting := self._waiting()):
+            oldest = min(waiting, key=lambda slot: slot.expires)
             self._break(TimeoutError(f"it left {oldest.outgoing.api} unanswered for too long"))
 
     def _take(self, frame: bytearray) -> None:
@@ -193,19 +209,24 @@ class Connection:
         self._settle(slot)
 
     def _be_patient(self) -> None:
-        """Set when the reader gives up: at the first expiry in flight, or after the idle time."""
-        if self._in_flight:
-            deadline = min(slot.expires for slot in self._in_flight.values())
+        """Set when the reader gives up: at the first expiry, or after the idle time."""
+        waiting = self._waiting()
+        if waiting:
+            deadline = min(slot.expires for slot in waiting)
         else:
             deadline = trio.current_time() + self._config.connections_max_idle_ms / 1000
         self._patience.deadline = deadline
+
+    def _waiting(self) -> list[_Slot]:
+        return [*self._in_flight.values(), *self._unanswered, *self._queue]
 
     def _break(self, error: Exception) -> None:
         if self._failure is None:
             self._failure = error
             self._scope.cancel()
-        waiting = [*self._in_flight.values(), *self._queue]
+        waiting = self._waiting()
         self._in_flight.clear()
+        self._unanswered.clear()
         self._queue.clear()
         for slot in waiting:
             slot.error = error
@@ -216,7 +237,7 @@ class Connection:
         cause = self._failure
         if isinstance(cause, ProtocolError):
             return ProtocolError(str(cause))
-        why = f": {cause}" if str(cause) else ""
+        why = f": {cause}" if cause is not None and str(cause) else ""
         error = KafkaConnectionError(f"lost the connection to {self.node}{why}")
         error.__cause__ = cause
         return error

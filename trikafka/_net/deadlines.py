@@ -32,9 +32,9 @@ _random = random.Random()
 
 
 def backoff(failures: int, first_ms: float, most_ms: float) -> float:
-    """The wait (seconds) after ``failures`` failures (1, 2 ...): exponential, with a jitter of 20 %."""
+    """The wait (seconds) after ``failures`` failures (1, 2 ...): exponential, with a jitter of 20 %, never over ``most_ms``."""
     delay = min(most_ms, first_ms * 2.0 ** min(failures - 1, 30))
-    return delay / 1000 * _random.uniform(0.8, 1.2)
+    return min(most_ms, delay * _random.uniform(0.8, 1.2)) / 1000
 
 
 def check_timeout(timeout: float | None, default: float) -> float:
@@ -116,7 +116,7 @@ async def run_call(
             recover(call.last_error)
         if call.left <= 0:
             raise call.expired()
-        delay = backoff(call.attempts, config.retry_backoff_ms, config.retry_backoff_max_ms)
-        await trio.sleep(min(delay, call.left))
-        if call.left <= 0:
+        delay, left = backoff(call.attempts, config.retry_backoff_ms, config.retry_backoff_max_ms), call.left
+        await trio.sleep(min(delay, left))
+        if delay >= left:
             raise call.expired()

@@ -12,15 +12,18 @@ from ..errors import TrikafkaError
 async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
     """Run all works at the same time; wait for all; then raise the first error that is not retriable, or else the first.
 
-    Cancellation: all are cancelled.
+    An error that is not trikafka's (the client was closed meanwhile, a bug) comes out at once. Cancellation: all are cancelled.
     """
-    errors: list[TrikafkaError] = []
+    errors: list[Exception] = []
 
     async def one(work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
         except TrikafkaError as error:
             errors.append(error)
+        except Exception as error:
+            errors.insert(0, error)
+            nursery.cancel_scope.cancel()
 
     todo = list(works)
     if len(todo) == 1:
@@ -30,19 +33,24 @@ async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
         for work in todo:
             nursery.start_soon(one, work)
     if errors:
-        raise next((error for error in errors if not error.retriable), errors[0])
+        raise next((error for error in errors if not getattr(error, "retriable", False)), errors[0])
 
 
 async def with_background(works: Iterable[Callable[[], Awaitable[object]]], main: Callable[[], Awaitable[None]]) -> None:
-    """Run ``main`` with ``works`` beside it; they are cancelled when it ends. An exception of ``main`` comes out as it is."""
-    failed: Exception | None = None
+    """Run ``main`` with ``works`` beside it; they are cancelled when it ends. The first exception of any comes out as it is."""
+    errors: list[Exception] = []
+
+    async def guarded(work: Callable[[], Awaitable[object]]) -> None:
+        try:
+            await work()
+        except Exception as error:
+            errors.append(error)
+            nursery.cancel_scope.cancel()
+
     async with trio.open_nursery() as nursery:
         for work in works:
-            nursery.start_soon(work)
-        try:
-            await main()
-        except Exception as error:
-            failed = error
+            nursery.start_soon(guarded, work)
+        await guarded(main)
         nursery.cancel_scope.cancel()
-    if failed is not None:
-        raise failed
+    if errors:
+        raise errors[0]

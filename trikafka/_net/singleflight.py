@@ -2,14 +2,27 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 import trio
 
-from ..errors import TrikafkaError
+from ..errors import ClientFailedError, TrikafkaError
 
 T = TypeVar("T")
+Failure = TypeVar("Failure", bound=Exception)
+
+
+class ClientClosed(trio.ClosedResourceError):
+    """The client was closed: in a task of the user the error, in a task of the client its end."""
+
+
+def again(error: Failure) -> Failure:
+    """A copy of an error that several tasks raise, so that each has its own traceback and context."""
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    return twin
 
 
 class StartSoon(Protocol):
@@ -44,23 +57,28 @@ class SingleFlight(Generic[T]):
         return self._flight is not None
 
     async def __call__(self) -> T:
-        """Return the result of the run under way, or of a new one. Raises what the run raises."""
+        """Return the result of the run under way, or of a new one. Raises what that raises, :exc:`ClientClosed` past the end."""
         flight = self._flight
         if flight is None:
-            flight = self._flight = _Flight()
+            flight = _Flight()
             self._start_soon(self._run, flight)
+            self._flight = flight
         await flight.done.wait()
         if flight.error is not None:
-            raise flight.error
+            raise again(flight.error)
         return flight.result  # type: ignore[return-value]
 
     async def _run(self, flight: _Flight[T]) -> None:
-        flight.error = trio.ClosedResourceError("the client was closed meanwhile")
+        flight.error = ClientClosed("the client was closed meanwhile")
         try:
             flight.result = await self._work()
             flight.error = None
-        except (TrikafkaError, OSError) as error:
+        except (TrikafkaError, OSError, ClientClosed) as error:
             flight.error = error
+        except Exception as error:
+            flight.error = ClientFailedError(f"the client failed in the background: {error!r}")
+            flight.error.__cause__ = error
+            raise
         finally:
             self._flight = None
             flight.done.set()

@@ -34,7 +34,7 @@ class ClusterSnapshot:
         """A newer snapshot: ``answer``, and of what it is silent about the topics in ``keep``. Leader epochs never go back."""
         topics = {name: info for name, info in self.topics.items() if name in keep}
         for name, info in answer.topics.items():
-            topics[name] = _newest(topics.get(name), info)
+            topics[name] = _newest(self.topics.get(name), info)
         return replace(answer, version=self.version + 1, topics=topics)
 
     def leader(self, partition: TopicPartition) -> Node:

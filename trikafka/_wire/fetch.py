@@ -16,7 +16,7 @@ _MISSING = memoryview(b"")
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """What one Fetch answer says of one partition. ``records`` is a slice of the frame; ``aborted`` is (producer id, first offset)."""
+    """One partition of a Fetch answer. ``records`` is a slice of the frame; ``aborted`` is (producer id, first offset)."""
 
     topic: str
     partition: int
@@ -109,6 +109,8 @@ def read_fetch_answer(body: memoryview, version: int) -> FetchAnswer:
             partitions.append(_read_partition(reader, topic, version))
         reader.tags()
     reader.tags()
+    if reader.position != len(body):
+        raise ProtocolError(f"a Fetch answer has {len(body) - reader.position} bytes after its end")
     return FetchAnswer(throttle, error_code, session_id, partitions)
 
 
@@ -130,6 +132,7 @@ def _read_partition(reader: _Reader, topic: str, version: int) -> FetchedPartiti
 
 
 _BATCH_HEAD = struct.Struct(">qiibIhi")
+_LAST_OFFSET = 2**63 - 1
 
 
 def end_of_batches(records: memoryview, start: int) -> int | None:
@@ -142,7 +145,7 @@ def end_of_batches(records: memoryview, start: int) -> int | None:
         base, size, _, magic, _, _, last_delta = _BATCH_HEAD.unpack_from(records, position)
         if magic < 2:
             return None
-        if size < 49 or position + 12 + size > len(records):
+        if size < 49 or position + 12 + size > len(records) or base + last_delta >= _LAST_OFFSET:
             break
         end = max(end, base + last_delta + 1)
         position += 12 + size

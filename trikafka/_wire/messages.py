@@ -14,7 +14,7 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-from ..errors import ProtocolError, UnsupportedVersionError
+from ..errors import ConfigurationError, ProtocolError, UnsupportedVersionError
 
 __all__ = [
     "ApiMessage",
@@ -69,9 +69,12 @@ def choose_version(request: ApiMessage | type[ApiMessage], ranges: VersionRanges
 
 
 def encode_request(request: ApiMessage, version: int, correlation_id: int, client_id: str) -> Outgoing:
-    """Encode ``request`` as one frame, length included."""
-    request.with_header(correlation_id=correlation_id, client_id=client_id)
-    frame = request.encode(version=version, header=True, framed=True)
+    """Encode ``request`` as one frame, length included. Raises :exc:`ConfigurationError` for values that do not fit into it."""
+    try:
+        request.with_header(correlation_id=correlation_id, client_id=client_id)
+        frame = request.encode(version=version, header=True, framed=True)
+    except (struct.error, ValueError, OverflowError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"{request.name} v{version} cannot carry what it was given: {error}") from error
     response_class = request.header.get_response_class()
     return Outgoing(frame, request.name, version, response_class, request.expect_response())
 

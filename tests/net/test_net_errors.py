@@ -1,0 +1,120 @@
+"""The table of broker errors against Kafka's own, and errors that survive being copied."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from pathlib import Path
+
+import pytest
+import trio
+
+from trikafka import errors
+from trikafka._net.singleflight import ClientClosed, again
+from trikafka.errors import TrikafkaError, from_code
+
+# Printed by Kafka 4.4's org.apache.kafka.common.protocol.Errors: code, name, RetriableException?, InvalidMetadataException?
+KAFKA = [line.split() for line in (Path(__file__).parent / "kafka_errors.txt").read_text().splitlines()]
+
+#: Where trikafka means to differ from the Java client: it tries again, or looks at the cluster first.
+MORE_RETRIABLE = {"BROKER_NOT_AVAILABLE", "REBOOTSTRAP_REQUIRED"}
+MORE_METADATA = {
+    "BROKER_NOT_AVAILABLE", "FETCH_SESSION_TOPIC_ID_ERROR", "NOT_CONTROLLER", "NOT_ENOUGH_REPLICAS",
+    "NOT_ENOUGH_REPLICAS_AFTER_APPEND", "OFFSET_NOT_AVAILABLE", "REBOOTSTRAP_REQUIRED", "UNKNOWN_LEADER_EPOCH",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("code", "name", "retriable", "metadata"), KAFKA, ids=[row[1] for row in KAFKA])
+def test_every_code_of_kafka_has_its_name_and_flags(code: str, name: str, retriable: str, metadata: str) -> None:
+    error = from_code(int(code), "somewhere")
+    assert (error.code, error.name) == (int(code), name)
+    assert error.retriable == (retriable == "retriable" or name in MORE_RETRIABLE)
+    assert error.refresh_metadata == (metadata == "metadata" or name in MORE_METADATA)
+    assert str(error).endswith(f"[{name}]: somewhere")
+    assert len(str(error)) > len(f" [{name}]: somewhere")
+
+
+def test_which_errors_send_for_the_coordinator() -> None:
+    names = {row[1] for row in KAFKA if from_code(int(row[0])).refresh_coordinator}
+    assert names == {"BROKER_NOT_AVAILABLE", "COORDINATOR_NOT_AVAILABLE", "NOT_COORDINATOR"}
+
+
+def test_a_code_of_the_future_is_named_by_its_number_and_not_tried_again() -> None:
+    error = from_code(9999)
+    assert (error.name, error.retriable, error.refresh_metadata) == ("ERROR_9999", False, False)
+    assert "does not know" in str(error)
+
+
+def test_flags_of_one_error_do_not_leak_into_its_class() -> None:
+    assert from_code(7).retriable
+    assert not errors.BrokerResponseError.retriable
+
+
+def _tree(cls: type[TrikafkaError]) -> list[type[TrikafkaError]]:
+    return [cls, *(below for child in cls.__subclasses__() for below in _tree(child))]
+
+
+def _make(cls: type[TrikafkaError]) -> TrikafkaError:
+    if issubclass(cls, errors.KafkaTimeoutError):
+        return cls("commit", 1.5, 3, from_code(6, "t-0"))
+    if issubclass(cls, errors.CorruptRecordError):
+        return cls("bad checksum", "t", 0, 42)
+    if issubclass(cls, errors.BrokerResponseError):
+        error = cls(6, "NOT_LEADER_OR_FOLLOWER", "text", "t-0")
+        error.retriable = True
+        return error
+    return cls("what happened")
+
+
+ALL = sorted(set(_tree(TrikafkaError)), key=lambda cls: cls.__name__)
+
+
+@pytest.mark.parametrize("cls", ALL, ids=[cls.__name__ for cls in ALL])
+def test_a_copy_of_any_error_has_its_type_words_attributes_and_cause(cls: type[TrikafkaError]) -> None:
+    error = _make(cls)
+    error.__cause__ = KeyError("why")
+    try:
+        raise error
+    except TrikafkaError:
+        pass
+    twin = again(error)
+    assert twin is not error
+    assert type(twin) is cls
+    assert (str(twin), twin.args, twin.__dict__) == (str(error), error.args, error.__dict__)
+    assert twin.__cause__ is error.__cause__
+    assert twin.__traceback__ is None
+    twin.add_note("only mine")
+    assert not hasattr(error, "__notes__")
+    assert str(copy.copy(error)) == str(error)
+
+
+@pytest.mark.parametrize("cls", ALL, ids=[cls.__name__ for cls in ALL])
+def test_any_error_can_be_sent_to_another_process(cls: type[TrikafkaError]) -> None:
+    error = _make(cls)
+    twin = pickle.loads(pickle.dumps(error))
+    assert type(twin) is cls
+    assert (str(twin), twin.args, set(twin.__dict__)) == (str(error), error.args, set(error.__dict__))
+
+
+@pytest.mark.parametrize("error", [OSError(2, "no such thing"), OSError("words"), ClientClosed("closed"), ConnectionRefusedError(111, "x")])
+def test_a_copy_of_an_error_that_is_not_ours(error: Exception) -> None:
+    twin = again(error)
+    assert twin is not error
+    assert (type(twin), str(twin), twin.args) == (type(error), str(error), error.args)
+
+
+def test_a_timeout_is_trios_too_and_says_what_happened() -> None:
+    last = from_code(6, "t-0")
+    error = errors.KafkaTimeoutError("commit", 1.5, 3, last)
+    assert isinstance(error, trio.TooSlowError)
+    assert (error.call, error.limit, error.attempts, error.last_error) == ("commit", 1.5, 3, last)
+    assert str(error) == f"commit did not finish within 1.5 s (3 attempts; the last one failed with: {last})"
+    assert str(errors.KafkaTimeoutError("commit", 0)) == "commit did not finish within 0 s (1 attempt)"
+
+
+def test_kinds_that_users_of_python_expect() -> None:
+    assert issubclass(errors.KafkaConnectionError, ConnectionError)
+    assert issubclass(errors.BootstrapError, ConnectionError)
+    assert issubclass(errors.ConfigurationError, ValueError)
+    assert issubclass(errors.IllegalStateError, RuntimeError)
+    assert issubclass(ClientClosed, trio.ClosedResourceError)
