@@ -20,6 +20,7 @@ from wirebatches import (
     message_set,
     plain,
     records,
+    wrapped,
 )
 
 from trikafka._wire.columns import RecordBatch
@@ -185,6 +186,24 @@ class TestLegacy:
         expected = [r._replace(offset=i, timestamp=t) for i, (r, t) in enumerate(zip(written, stamps, strict=True))]
         assert plain(batch) == expected
         assert batch.next_offset == 4
+
+    @pytest.mark.parametrize("framing", [name for name, (codec, _) in FRAMINGS.items() if 0 < codec < 4])
+    def test_every_codec_and_relative_offsets(self, framing: str) -> None:
+        written = [Rec(b"k", b"v" * 99), Rec(None, b"w", timestamp=NOW + 9)]
+        assert plain(decode(wrapped(1, written, framing, offset=71), fetch_offset=70)) == [
+            record._replace(offset=70 + index) for index, record in enumerate(written)
+        ]
+        assert offsets(decode(wrapped(0, written, framing, offset=1))) == [0, 1]
+
+    def test_lz4_of_v0_has_a_wrong_header_checksum(self) -> None:
+        data = bytearray(wrapped(0, [Rec(None, b"v" * 99)], "lz4-independent"))
+        frame = data.index(b"\x04\x22\x4d\x18")
+        data[frame + 6] ^= 0x55
+        assert decode(data, check_crcs=False)[0].value == b"v" * 99
+
+    def test_log_append_time(self) -> None:
+        record = decode(wrapped(1, [Rec(None, b"v")], "gzip", log_append=NOW + 5))[0]
+        assert (record.timestamp, record.timestamp_type) == (NOW + 5, TimestampType.LOG_APPEND_TIME)
 
     @pytest.mark.parametrize("magic", [0, 1])
     def test_followed_by_v2_and_below_the_fetch_offset(self, magic: int) -> None:

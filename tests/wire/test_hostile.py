@@ -8,7 +8,7 @@ import pytest
 from fuzz import Outcome, mutated, outcome
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from wirebatches import CONTROL, TRANSACTIONAL, Rec, batch_v2, control, decode, message_set, seal
+from wirebatches import CONTROL, TRANSACTIONAL, Rec, batch_v2, control, decode, message_set, seal, wrapped
 
 from trikafka._wire import _format, _implementation
 from trikafka.errors import CorruptRecordError
@@ -181,6 +181,17 @@ def test_legacy_messages(magic: int, codec: int) -> None:
         bad = data[:position] + bytes([data[position] ^ 0x04]) + data[position + 1 :]
         given = outcome(bad, check_crcs=True)
         assert isinstance(given, str) or given[0] == list(complete)[: len(given[0])]
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_legacy_lies(magic: int) -> None:
+    assert "limit" in refused(wrapped(magic, [Rec(value=bytes(1 << 21))], "gzip"), max_bytes=1 << 20)
+    assert "cannot hold" in refused(wrapped(magic, TWO, "zstd"))
+    short = bytearray(message_set(magic, [Rec(b"key", b"value")]))
+    key = short.index(b"key")
+    for length in (2, 90, 2**31 - 1, -2, -9):
+        short[key - 4 : key] = struct.pack(">i", length)
+        assert refused(bytes(short), check_crcs=False)
 
 
 @settings(each_example, max_examples=300)

@@ -2,6 +2,7 @@
 
 import gzip
 import struct
+import zlib
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -113,6 +114,19 @@ def message_set(magic: int, records: Sequence[Rec], *, codec: int = 0) -> bytes:
     for index, record in enumerate(records):
         builder.append(index, record.timestamp, record.key, record.value)
     return bytes(builder.build())
+
+
+def wrapped(magic: int, records: Sequence[Rec], framing: str, *, offset: int = 0, log_append: int | None = None) -> bytes:
+    """A compressed message of format v0 or v1, as a broker stores it: its own offset is that of its last record."""
+    codec, compress = FRAMINGS[framing]
+    outer = bytearray(message_set(magic, [Rec(value=compress(message_set(magic, records)))]))
+    struct.pack_into(">q", outer, 0, offset)
+    outer[17] |= codec
+    if log_append is not None:
+        outer[17] |= LOG_APPEND
+        struct.pack_into(">q", outer, 18, log_append)
+    struct.pack_into(">I", outer, 12, zlib.crc32(outer[16:]))
+    return bytes(outer)
 
 
 def decode(data: Any, **settings: Any) -> RecordBatch:

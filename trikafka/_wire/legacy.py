@@ -15,6 +15,7 @@ from trikafka._wire import compression
 from trikafka._wire._format import MAX_INT32, Section, encode_record
 
 _ENTRY = struct.Struct(">qi")
+_LENGTH = struct.Struct(">i")
 _ATTRIBUTES = 17
 _OVERHEAD = (14, 22)  #: bytes of a message without its key and value, by format
 _MAGIC = 16
@@ -94,8 +95,13 @@ def _row(batch: Any, message: memoryview | bytearray, magic: int) -> Row:
         record = next(iter(batch))
     except struct.error:
         raise ValueError("a field reaches beyond its message") from None
-    size = _ENTRY.size + _OVERHEAD[magic] + len(record.key or b"") + len(record.value or b"")
-    if size != len(message):
+    pos = _ENTRY.size + _OVERHEAD[magic] - 8
+    for field in (record.key, record.value):
+        # What was cut at the end of the message is shorter than its declared length.
+        if _LENGTH.unpack_from(message, pos)[0] != (-1 if field is None else len(field)):
+            raise ValueError("a field reaches beyond its message")
+        pos += 4 + len(field or b"")
+    if pos != len(message):
         raise ValueError("a message's length does not match its fields")
     timestamp = -1 if record.timestamp is None else record.timestamp
     return record.offset, timestamp, record.timestamp_type or 0, record.key, record.value
