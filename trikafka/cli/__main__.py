@@ -1,0 +1,5 @@
+"""``python -m trikafka.cli``."""
+
+from . import main
+
+main()

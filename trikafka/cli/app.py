@@ -1,0 +1,142 @@
+"""The command line's root: which commands there are, where they are found, and how each way of ending becomes an exit code.
+
+Exit codes: 0 done, 1 it failed, 2 it was called wrongly, 130 and 143 ended by SIGINT and SIGTERM, 141 nobody reads the output
+any more. Failures are one sentence on the standard error; ``--debug`` adds the traceback.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from importlib.metadata import EntryPoint, entry_points
+
+import click
+
+from .options import COMMON_HELP, Common, common_options
+from .running import Signalled, sentence
+
+#: Commands of trikafka itself: name -> what the list of commands says of it. Each is ``trikafka.cli.<name>.command``.
+_OWN = {
+    "consume": "Print records of topics.",
+    "export": "Write all new records of topics to a destination.",
+    "groups": "Show or delete consumer groups: members, offsets, lag.",
+    "produce": "Write lines or JSON to a topic.",
+    "topics": "List, create, delete, describe or grow topics.",
+}
+#: Commands that a package of its own brings: name -> (package, what the list of commands says of it).
+_PLUGINS = {"broker": ("trikafka-broker", "Run real Apache Kafka brokers on this machine.")}
+_ENTRY_POINT_GROUP = "trikafka.commands"
+BROKEN_PIPE = 141
+
+
+class Commands(click.Group):
+    """Imports a command when it is used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted({*_OWN, *_PLUGINS, *_found()})
+
+    def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
+        if name in _OWN:
+            command: click.Command = importlib.import_module(f"trikafka.cli.{name}").command
+            return command
+        found = _found()
+        if name in found:
+            return _load(found[name])
+        return _missing(name, _PLUGINS[name][0]) if name in _PLUGINS else None
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
+            import difflib
+
+            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows = []
+        for name in self.list_commands(ctx):
+            known = _OWN.get(name) or (_PLUGINS[name][1] if name in _PLUGINS else "")
+            rows.append((name, known or self._help_of(ctx, name)))
+        with formatter.section("Commands"):
+            formatter.write_dl(rows)
+
+    def _help_of(self, ctx: click.Context, name: str) -> str:
+        try:
+            command = self.get_command(ctx, name)
+            return command.get_short_help_str() if command is not None else ""
+        except click.ClickException as error:
+            return error.message
+
+
+@click.group(cls=Commands, no_args_is_help=True, context_settings={"help_option_names": ["-h", "--help"]}, epilog=COMMON_HELP)
+@click.option(
+    "--version", is_flag=True, is_eager=True, expose_value=False, callback=lambda c, p, v: _version(c, v), help="Show the version."
+)
+@common_options
+def trikafka(common: Common) -> None:
+    """Kafka from the command line, by trikafka."""
+
+
+def run(args: Sequence[str]) -> int:
+    """Run the command line and return the exit code."""
+    debug = "--debug" in (args[: args.index("--")] if "--" in args else args)
+    try:
+        result = trikafka.main(list(args), prog_name="trikafka", standalone_mode=False)
+        sys.stdout.flush()
+        return result if isinstance(result, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        click.echo(error.ctx.get_help() if error.ctx else error.format_message(), err=True)
+        return 2
+    except (Signalled, KeyboardInterrupt, click.Abort) as error:
+        return 128 + (error.number if isinstance(error, Signalled) else 2)
+    except BrokenPipeError:
+        _let_go_of_stdout()
+        return BROKEN_PIPE
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        text, code = sentence(error)
+        click.echo(f"Error: {text}", err=True)
+        return code
+
+
+def _version(ctx: click.Context, wanted: bool) -> None:
+    if wanted and not ctx.resilient_parsing:
+        from .._version import VERSION
+
+        click.echo(f"trikafka {VERSION}")
+        ctx.exit()
+
+
+def _found() -> dict[str, EntryPoint]:
+    return {point.name: point for point in entry_points(group=_ENTRY_POINT_GROUP)}
+
+
+def _load(point: EntryPoint) -> click.Command:
+    try:
+        command = point.load()
+    except Exception as error:
+        raise click.ClickException(f"the plugin of the command {point.name!r} ({point.value}) does not load: {error}") from error
+    if not isinstance(command, click.Command):
+        raise click.ClickException(f"the plugin of the command {point.name!r} ({point.value}) is no click command")
+    return command
+
+
+def _missing(name: str, package: str) -> click.Command:
+    @click.command(name, context_settings={"ignore_unknown_options": True}, add_help_option=False)
+    @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
+    def missing(rest: tuple[str, ...]) -> None:
+        raise click.ClickException(f"the command {name!r} comes with the package {package}: pip install {package}")
+
+    return missing
+
+
+def _let_go_of_stdout() -> None:
+    """Nobody reads: what is still buffered goes nowhere, and the interpreter does not complain of it at its end."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)

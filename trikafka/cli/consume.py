@@ -1,0 +1,81 @@
+"""``trikafka consume``: records to the standard output, as JSON lines, as they are, or in a format like kcat's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .options import Common, common_options
+from .running import run
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="TOPIC...")
+@click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="As the argument.")
+@click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition; repeatable.")
+@click.option("-G", "--group", metavar="ID", help="Read as a member of this group, and commit what was printed.")
+@click.option(
+    "-o", "--from", "start", metavar="WHERE",
+    help="beginning (default), end, stored, an offset, -N (the last N), or @TIME in ms or like 2026-01-31T12:00. With a group:"
+    " where to begin what it has not committed yet.",
+)  # fmt: skip
+@click.option("-e", "--until-end", is_flag=True, help="End after what is there at the start.")
+@click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="End after N records.")
+@click.option("-f", "--format", "form", default="json", show_default=True, metavar="FORMAT",
+    help="json, raw (values, a line each), or a format: %t %p %o %k %s %T %h %K %S %R, as of kcat.")  # fmt: skip
+@click.option("-K", "--key-delimiter", metavar="TEXT", help="Print keys and values as they are, with TEXT between.")
+@click.option("-Z", "--null", is_flag=True, help="Print NULL where key or value is null (not in JSON).")
+@common_options
+def command(
+    common: Common,
+    names: tuple[str, ...],
+    more: tuple[str, ...],
+    partitions: tuple[int, ...],
+    group: str | None,
+    start: str | None,
+    until_end: bool,
+    count: int | None,
+    form: str,
+    key_delimiter: str | None,
+    null: bool,
+) -> None:
+    """Print records of topics, as they come, or with -e those that are there.
+
+    A line of JSON has topic, partition, offset, timestamp, timestamp_type, key, value and headers; bytes that are not UTF-8 are
+    {"base64": "..."}. "trikafka produce" reads such lines.
+    """
+    from .admin import chosen
+    from .consuming import Consuming, Plan
+    from .records import output_format
+    from .start import At, parse
+
+    given = common.settings()
+    group = group or given.pop("group_id", None)
+    begin = parse(start) if start is not None else None
+    ctx = click.get_current_context()
+    if group is not None and partitions:
+        raise click.UsageError("-p goes without a group: the group gives out partitions", ctx)
+    if group is not None and begin is not None and begin.at not in (At.BEGINNING, At.END, At.STORED):
+        raise click.UsageError("with a group --from is 'beginning', 'end' or 'stored': the group knows where it is", ctx)
+    if group is None and begin is not None and begin.at is At.STORED:
+        raise click.UsageError("--from stored needs a group", ctx)
+    plan = Plan(
+        topics=tuple(chosen("topic", names, more)),
+        partitions=frozenset(partitions),
+        group=group,
+        start=begin,
+        until_end=until_end,
+        count=count,
+        form=output_format(form, key_delimiter, b"NULL" if null else b""),
+    )
+    run(Consuming(_settings(given, plan.group, begin.at.value if begin else None), plan).main)
+
+
+def _settings(given: dict[str, Any], group: str | None, start: str | None) -> dict[str, Any]:
+    """The consumer's settings: an explicit ``--from`` wins over ``-X auto.offset.reset``."""
+    if group is None:
+        return {**given, "auto_offset_reset": "earliest"}
+    words = {"beginning": "earliest", "end": "latest", "stored": "none"}
+    reset = words[start] if start is not None else given.get("auto_offset_reset", "earliest")
+    return {**given, "group_id": group, "auto_offset_reset": reset}

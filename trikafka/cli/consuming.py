@@ -1,0 +1,155 @@
+"""The work of ``trikafka consume``. What was not printed is not committed, however it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import click
+import trio
+
+from .._api.consumer import Consumer
+from .._api.opening import open_consumer
+from .._net.gather import with_background
+from .._wire.columns import RecordBatch
+from ..errors import IllegalStateError
+from ..types import TopicPartition
+from .output import Output
+from .progress import Meter, meter, warn
+from .records import Format
+from .running import Stop
+from .start import At, Start, place
+
+#: How soon a member of a group notices that it has reached the end, where nothing arrives that tells it (seconds).
+_LOOK = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What to print."""
+
+    topics: tuple[str, ...]
+    partitions: frozenset[int]
+    group: str | None
+    start: Start | None
+    until_end: bool
+    count: int | None
+    form: Format
+
+
+class Consuming:
+    """One run of the command."""
+
+    def __init__(self, settings: dict[str, Any], plan: Plan) -> None:
+        self._settings, self._plan = settings, plan
+        self._output = Output()
+        self._printed = 0
+        self._meter: Meter = lambda done, total=None, text=None: None
+
+    async def main(self, stop: Stop) -> None:
+        """Print until the end, the count, a signal, or until nobody reads."""
+        gone = False
+
+        async def watch() -> None:
+            nonlocal gone
+            await self._output.broken()
+            gone = True
+            scope.cancel()
+
+        async with open_consumer(**self._settings) as consumer:
+            with stop.here(), trio.CancelScope() as scope:
+                await with_background([watch], lambda: self._consume(consumer))
+        if gone:
+            raise BrokenPipeError
+
+    async def _consume(self, consumer: Consumer) -> None:
+        places = await self._places(consumer)
+        if self._plan.group is None:
+            await self._read(consumer, places)
+        else:
+            consumer.subscribe(self._plan.topics)
+            with self._showing(None):
+                await self._follow(consumer)
+
+    async def _places(self, consumer: Consumer) -> list[TopicPartition]:
+        """The partitions to read. Raises if a topic or partition does not exist."""
+        places: list[TopicPartition] = []
+        for topic in self._plan.topics:
+            numbers = {info.partition for info in await consumer.partitions_for(topic)}
+            if not numbers and not self._settings.get("allow_auto_create_topics"):
+                raise click.ClickException(f"topic {topic!r} does not exist")
+            missing = self._plan.partitions - numbers
+            if missing:
+                raise click.ClickException(f"topic {topic!r} has {len(numbers)} partitions, and no partition {min(missing)}")
+            places += [TopicPartition(topic, number) for number in sorted(self._plan.partitions or numbers)]
+        return places
+
+    # Without a group.
+
+    async def _read(self, consumer: Consumer, places: list[TopicPartition]) -> None:
+        start = self._plan.start or Start(At.BEGINNING)
+        begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        times = await consumer.offsets_for_times(dict.fromkeys(places, start.value)) if start.at is At.TIME else {}
+        consumer.assign(places)
+        total = 0
+        for tp in places:
+            found = times.get(tp)
+            at_time = found.offset if found is not None else None
+            offset = place(start, begins[tp], ends[tp], at_time, partial(_warn_of, tp))
+            consumer.seek(tp, offset)
+            total += max(0, ends[tp] - offset)
+        with self._showing(total if self._plan.until_end else None):
+            async for batch in consumer.batches(until=ends if self._plan.until_end else None):
+                if await self._print(consumer, batch):
+                    return
+
+    # As a member of a group.
+
+    async def _follow(self, consumer: Consumer) -> None:
+        ends: dict[TopicPartition, int] = {}
+        while True:
+            batch = await consumer.receive_batch(timeout=_LOOK if self._plan.until_end else None)
+            if batch and await self._print(consumer, batch):
+                return
+            if self._plan.until_end and await self._at_end(consumer, ends):
+                return
+
+    async def _at_end(self, consumer: Consumer, ends: dict[TopicPartition, int]) -> bool:
+        """Whether all that the group gave this member is read up to where it ended when it was given."""
+        seen = consumer.statistics()
+        if seen.state != "stable":
+            return False
+        new = consumer.assignment() - ends.keys()
+        if new:
+            ends.update(await consumer.end_offsets(new))
+        positions = ((position, ends.get(tp)) for tp, position in seen.positions.items())
+        return not new and all(position is not None and end is not None and position >= end for position, end in positions)
+
+    # Printing.
+
+    async def _print(self, consumer: Consumer, batch: RecordBatch) -> bool:
+        """Print a batch; return whether the wanted number is reached. Of what was not printed the consumer is taken back."""
+        count = len(batch) if self._plan.count is None else min(len(batch), self._plan.count - self._printed)
+        self._output.written = 0
+        try:
+            await self._output.write(batch[:count], self._plan.form)
+        finally:
+            done = self._output.written
+            self._printed += done
+            if done < len(batch):
+                with suppress(IllegalStateError):
+                    consumer.seek(TopicPartition(batch.topic, batch.partition), batch.offsets[done])
+        self._meter(self._printed)
+        return self._printed == self._plan.count
+
+    @contextmanager
+    def _showing(self, total: int | None) -> Iterator[None]:
+        with meter(", ".join(self._plan.topics), "records", total, beside_output=True) as self._meter:
+            yield
+
+
+def _warn_of(tp: TopicPartition, text: str) -> None:
+    warn(f"{tp} {text}")

@@ -1,0 +1,127 @@
+"""``trikafka groups``: which groups there are, and of one: members, offsets and lag; and deleting one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .admin import ask, chosen
+from .options import Common, common_options, output_option
+from .tables import say, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin import Admin
+    from ..types import TopicPartition
+
+
+@click.command()
+@click.argument("names", nargs=-1, metavar="[GROUP]...")
+@click.option("-G", "--group", "more", multiple=True, metavar="GROUP", help="As the argument.")
+@click.option("--list", "list_", is_flag=True, help="List the groups, as without an argument.")
+@click.option("--describe", is_flag=True, help="Describe the groups that are given, or all.")
+@click.option("--delete", is_flag=True, help="Delete the groups that are given, and their offsets. They must have no members.")
+@output_option
+@common_options
+def command(
+    common: Common, names: tuple[str, ...], more: tuple[str, ...], list_: bool, describe: bool, delete: bool, output: str
+) -> None:
+    """Show consumer groups: all of them, or the members, offsets and lag of those that are given."""
+    if list_ + describe + delete > 1:
+        raise click.UsageError("only one of --list, --describe and --delete", click.get_current_context())
+    if delete:
+        todo = chosen("group", names, more)
+        ask(common, lambda admin: admin.delete_groups(todo))
+    elif describe or ((names or more) and not list_):
+        found = ask(common, lambda admin: _describe(admin, chosen("group", names, more) if names or more else None))
+        if output == "json":
+            say_json(found)
+        else:
+            for at, group in enumerate(found):
+                say(("\n" if at else "") + _as_text(group))
+    else:
+        _list(common, output)
+
+
+def _list(common: Common, output: str) -> None:
+    groups = ask(common, lambda admin: admin.list_groups())
+    if output == "json":
+        say_json([{"group": g.group_id, "state": g.state, "type": g.type, "protocol_type": g.protocol_type} for g in groups])
+    elif groups:
+        say(table(("GROUP", "STATE", "TYPE"), [(g.group_id, g.state, g.type) for g in groups]))
+
+
+async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any]]:
+    listed = {group.group_id: group for group in await admin.list_groups()}
+    for name in names or ():
+        if name not in listed:
+            raise click.ClickException(f"group {name!r} does not exist")
+    chosen = sorted(listed) if names is None else names
+    described = await admin.describe_groups(chosen)
+    return [
+        {
+            "group": name,
+            "state": described[name].state,
+            "type": listed[name].type,
+            "protocol": described[name].protocol,
+            "members": [
+                {
+                    "member_id": member.member_id,
+                    "client_id": member.client_id,
+                    "host": member.client_host,
+                    "partitions": [{"topic": tp.topic, "partition": tp.partition} for tp in member.assignment],
+                }
+                for member in described[name].members
+            ],
+            "partitions": await _partitions(
+                admin, name, {tp: member.member_id for member in described[name].members for tp in member.assignment}
+            ),
+        }
+        for name in chosen
+    ]
+
+
+async def _partitions(admin: Admin, group: str, owners: dict[TopicPartition, str]) -> list[dict[str, Any]]:
+    """Offset, end and lag of every partition that the group has committed or a member holds."""
+    from ..types import OffsetSpec, TopicPartition
+
+    committed = await admin.list_group_offsets(group)
+    places = sorted({*committed, *owners})
+    topics = await admin.list_topics(include_internal=True) if places else {}
+    leaders = {TopicPartition(i.topic, i.partition): i.leader for infos in topics.values() for i in infos}
+    alive = [tp for tp in places if leaders.get(tp) is not None]
+    ends = await admin.list_offsets(dict.fromkeys(alive, OffsetSpec.LATEST))
+
+    def row(tp: TopicPartition) -> dict[str, Any]:
+        at, end = committed.get(tp), ends.get(tp)
+        lag = max(0, end.offset - at.offset) if at is not None and end is not None else None
+        return {
+            "topic": tp.topic,
+            "partition": tp.partition,
+            "offset": at.offset if at is not None else None,
+            "end": end.offset if end is not None else None,
+            "lag": lag,
+            "member_id": owners.get(tp),
+        }
+
+    return [row(tp) for tp in places]
+
+
+def _as_text(group: dict[str, Any]) -> str:
+    members = {member["member_id"]: member for member in group["members"]}
+    count = f"{len(members)} members" if len(members) != 1 else "1 member"
+    if group["type"] not in (None, "classic"):
+        count = "members are not shown"
+    kind = ", ".join(text for text in (group["state"], group["type"], group["protocol"], count) if text)
+    rows = [
+        (p["topic"], p["partition"], p["offset"], p["end"], p["lag"], p["member_id"], members.get(p["member_id"], {}).get("host"))
+        for p in group["partitions"]
+    ]
+    idle = [
+        ("", None, None, None, None, member["member_id"], member["host"]) for member in group["members"] if not member["partitions"]
+    ]
+    lags = [p["lag"] for p in group["partitions"] if p["lag"] is not None]
+    head = f"{group['group']}  ({kind})" + (f"  lag {sum(lags)}" if lags else "")
+    if not rows and not idle:
+        return head
+    return head + "\n" + table(("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "HOST"), [*rows, *idle])

@@ -1,0 +1,89 @@
+"""The options that every command has, and how they become settings of a client."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+ENVIRONMENT = "TRIKAFKA_BOOTSTRAP_SERVERS"
+DEFAULT_SERVERS = "localhost:9092"
+COMMON_HELP = (
+    "-b, -X and --debug may stand before or after the command. "
+    f"Without -b the brokers are those of {ENVIRONMENT}, or else {DEFAULT_SERVERS}."
+)
+#: Settings that are Python objects.
+_NOT_TEXT = ("dial", "plugins")
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """What was given for every command."""
+
+    bootstrap_servers: str | None = None
+    properties: tuple[tuple[str, str], ...] = ()
+    debug: bool = False
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        """Settings of a client: those of ``-X``, then ``more``. Raises :exc:`~trikafka.errors.ConfigurationError`."""
+        from ..config import from_properties
+        from ..errors import ConfigurationError
+
+        given = {name.replace("_", "."): value for name, value in self.properties}
+        for name in _NOT_TEXT:
+            if name in given:
+                raise ConfigurationError(f"the setting {name!r} cannot be given as text")
+        found = from_properties(given)
+        if self.bootstrap_servers is not None:
+            found["bootstrap_servers"] = self.bootstrap_servers
+        elif "bootstrap_servers" not in found:
+            found["bootstrap_servers"] = os.environ.get(ENVIRONMENT) or DEFAULT_SERVERS
+        return {**found, **more}
+
+
+def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``-b``, ``-X`` and ``--debug``; it gets them as a :class:`Common`, together with those of its parents."""
+
+    @click.option("-b", "--bootstrap-servers", "--bootstrap-server", metavar="HOST:PORT[,...]", help="Brokers to begin with.")
+    @click.option("-X", "properties", multiple=True, metavar="NAME=VALUE", callback=_pairs, help="A setting; repeatable.")
+    @click.option("--debug", is_flag=True, help="Log what happens; show tracebacks.")
+    @functools.wraps(command)
+    def wrapped(bootstrap_servers: str | None, properties: tuple[tuple[str, str], ...], debug: bool, **others: Any) -> Any:
+        ctx = click.get_current_context()
+        before = ctx.obj if isinstance(ctx.obj, Common) else Common()
+        common = Common(bootstrap_servers or before.bootstrap_servers, before.properties + properties, before.debug or debug)
+        ctx.obj = common
+        if debug:
+            _log_everything()
+        return ctx.invoke(command, common, **others)
+
+    return wrapped
+
+
+def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Give a command ``--output``: tables for people, JSON for scripts."""
+    return click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print.")(
+        command
+    )
+
+
+def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
+    return tuple(pair(text) for text in given)
+
+
+def pair(text: str) -> tuple[str, str]:
+    """Read ``NAME=VALUE``. The value may be a secret, so it is never part of an error."""
+    name, equals, value = text.partition("=")
+    if not equals or not name.strip():
+        raise click.BadParameter("it has to be NAME=VALUE")
+    return name.strip(), value
+
+
+def _log_everything() -> None:
+    import logging
+
+    logging.basicConfig(level=logging.DEBUG, format="%(relativeCreated)7d ms %(name)s: %(message)s")

@@ -1,0 +1,76 @@
+"""Where reading begins: ``--from`` and kcat's ``-o``. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+
+import click
+
+_WORDS = {"beginning": "BEGINNING", "earliest": "BEGINNING", "end": "END", "latest": "END", "stored": "STORED"}
+
+
+class At(Enum):
+    """How the place is given."""
+
+    BEGINNING = "beginning"
+    END = "end"
+    STORED = "stored"
+    OFFSET = "offset"
+    LAST = "last"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A place in every partition. ``value``: an offset, a number of last records, or ms since the epoch."""
+
+    at: At
+    value: int = 0
+
+
+def parse(text: str) -> Start:
+    """Read ``beginning``, ``end``, ``stored``, an offset, ``-5`` (the last five) or ``@time``. Raises :exc:`click.BadParameter`."""
+    if text in _WORDS:
+        return Start(At[_WORDS[text]])
+    if text.startswith(("@", "s@")):
+        return Start(At.TIME, _time(text.partition("@")[2]))
+    number = text.removeprefix("-")
+    if number.isascii() and number.isdigit() and int(number) < 2**63:
+        return Start(At.LAST if text.startswith("-") else At.OFFSET, int(number))
+    raise click.BadParameter(
+        f"{text!r} is neither 'beginning', 'end', 'stored', an offset, -N (the last N records of each partition) nor @time"
+    )
+
+
+def _time(text: str) -> int:
+    """Milliseconds since the epoch, given as such or as a date and time (UTC unless it says otherwise)."""
+    if text.isascii() and text.isdigit():
+        return int(text)
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise click.BadParameter(
+            f"@{text}: this is neither milliseconds since the epoch nor a time like 2026-01-31T12:00"
+        ) from None
+    when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
+    if when.timestamp() < 0:
+        raise click.BadParameter(f"@{text}: this is before 1970")
+    return round(when.timestamp() * 1000)
+
+
+def place(start: Start, begin: int, end: int, at_time: int | None, warn: Callable[[str], None]) -> int:
+    """The offset to begin at in a log from ``begin`` to ``end``; ``at_time`` is what the time was found to mean."""
+    if start.at is At.END:
+        return end
+    if start.at is At.LAST:
+        return max(begin, end - start.value)
+    if start.at is At.TIME:
+        return end if at_time is None else at_time
+    if start.at is At.OFFSET:
+        if not begin <= start.value <= end:
+            warn(f"has no offset {start.value}, only {begin} to {end}; it begins at {min(max(start.value, begin), end)}")
+        return min(max(start.value, begin), end)
+    return begin

@@ -1,0 +1,37 @@
+"""Tables and JSON for people and scripts. Pure, but for the one function that prints."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+
+import click
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
+    """Columns padded to their widest cell; numbers to the right, ``None`` as ``-``."""
+    body = list(rows)
+    numeric = [bool(body) and all(isinstance(row[at], int | None) for row in body) for at in range(len(header))]
+    cells = [list(header), *([_text(cell) for cell in row] for row in body)]
+    widths = [max(len(row[at]) for row in cells) for at in range(len(header))]
+    lines = (
+        "  ".join(
+            cell.rjust(width) if right else cell.ljust(width) for cell, width, right in zip(row, widths, numeric, strict=True)
+        )
+        for row in cells
+    )
+    return "\n".join(line.rstrip() for line in lines)
+
+
+def say(text: str) -> None:
+    """Print to the standard output."""
+    click.echo(text)
+
+
+def say_json(what: object) -> None:
+    """Print one JSON document to the standard output."""
+    click.echo(json.dumps(what, indent=2, ensure_ascii=False))
+
+
+def _text(cell: object) -> str:
+    return "-" if cell is None or cell == "" else str(cell)

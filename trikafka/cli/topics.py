@@ -1,0 +1,184 @@
+"""``trikafka topics``: list, create, delete, describe and grow topics, with the habits of ``kafka-topics``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .admin import ask, chosen
+from .options import Common, common_options, output_option, pair
+from .tables import say, say_json, table
+
+if TYPE_CHECKING:
+    from .._api.admin import Admin
+    from ..types import PartitionInfo
+
+_VERBS = ("list", "create", "delete", "describe", "alter")
+_topic_option = click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="As the argument.")
+
+
+class _Verbs(click.Group):
+    """Takes ``topics --create --topic x`` as ``topics create --topic x``."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        verb = next((verb for verb in _VERBS if f"--{verb}" in args), None)
+        if verb is not None:
+            args = [verb, *(arg for arg in args if arg != f"--{verb}")]
+        return super().parse_args(ctx, args)
+
+
+@click.group(cls=_Verbs, invoke_without_command=True)
+@output_option
+@common_options
+def command(common: Common, output: str) -> None:
+    """List, create, delete, describe or grow topics.
+
+    Without a subcommand the topics are listed. As with kafka-topics, "--create --topic NAME" means "create NAME", and so on.
+    """
+    if click.get_current_context().invoked_subcommand is None:
+        _list(common, output, internal=False)
+
+
+@command.command("list")
+@click.option("--internal", is_flag=True, help="Internal topics too.")
+@output_option
+@common_options
+def list_(common: Common, internal: bool, output: str) -> None:
+    """List the topics."""
+    _list(common, output, internal)
+
+
+def _list(common: Common, output: str, internal: bool) -> None:
+    topics = ask(common, lambda admin: admin.list_topics(include_internal=internal))
+    if output == "json":
+        say_json(
+            [{"topic": name, "partitions": len(found), "replication_factor": _replicas(found)} for name, found in topics.items()]
+        )
+    elif topics:
+        rows = [(name, len(found), _replicas(found)) for name, found in topics.items()]
+        say(table(("TOPIC", "PARTITIONS", "REPLICATION"), rows))
+
+
+@command.command()
+@click.argument("names", nargs=-1, metavar="NAME...")
+@_topic_option
+@click.option("-p", "--partitions", type=click.IntRange(1), help="How many.  [default: the broker's]")
+@click.option("-r", "--replication-factor", type=click.IntRange(1), help="Copies of each.  [default: the broker's]")
+@click.option("--config", multiple=True, metavar="NAME=VALUE", help="A setting of the topic; repeatable.")
+@click.option("--if-not-exists", is_flag=True, help="It is fine if the topic exists.")
+@common_options
+def create(
+    common: Common,
+    names: tuple[str, ...],
+    more: tuple[str, ...],
+    partitions: int | None,
+    replication_factor: int | None,
+    config: tuple[str, ...],
+    if_not_exists: bool,
+) -> None:
+    """Create topics."""
+    from .._api.admin_types import NewTopic
+    from ..errors import TopicAlreadyExistsError
+
+    topic = NewTopic(partitions or -1, replication_factor or -1, dict(pair(text) for text in config))
+
+    async def work(admin: Admin) -> None:
+        todo = chosen("topic", names, more)
+        if if_not_exists:
+            known = await admin.list_topics(include_internal=True)
+            todo = [name for name in todo if name not in known]
+        try:
+            await admin.create_topics(dict.fromkeys(todo, topic))
+        except TopicAlreadyExistsError:
+            if not if_not_exists or len(todo) > 1:
+                raise
+
+    chosen("topic", names, more)
+    ask(common, work)
+
+
+@command.command()
+@click.argument("names", nargs=-1, metavar="NAME...")
+@_topic_option
+@click.option("--if-exists", is_flag=True, help="It is fine if there is no such topic.")
+@common_options
+def delete(common: Common, names: tuple[str, ...], more: tuple[str, ...], if_exists: bool) -> None:
+    """Delete topics and their records."""
+    todo = chosen("topic", names, more)
+
+    async def work(admin: Admin) -> None:
+        known = await admin.list_topics(include_internal=True) if if_exists else todo
+        await admin.delete_topics([name for name in todo if name in known])
+
+    ask(common, work)
+
+
+@command.command()
+@click.argument("names", nargs=-1, metavar="NAME...")
+@_topic_option
+@click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="How many it has afterwards.")
+@common_options
+def alter(common: Common, names: tuple[str, ...], more: tuple[str, ...], partitions: int) -> None:
+    """Give topics more partitions."""
+    todo = chosen("topic", names, more)
+    ask(common, lambda admin: admin.create_partitions(dict.fromkeys(todo, partitions)))
+
+
+@command.command()
+@click.argument("names", nargs=-1, metavar="NAME...")
+@_topic_option
+@output_option
+@common_options
+def describe(common: Common, names: tuple[str, ...], more: tuple[str, ...], output: str) -> None:
+    """Show partitions, where they are, their offsets, and the topic's settings. Without a name: of all topics."""
+    everything = ask(common, lambda admin: _describe(admin, chosen("topic", names, more) if names or more else None))
+    if output == "json":
+        say_json(everything)
+        return
+    for at, topic in enumerate(everything):
+        settings = " ".join(f"{name}={value}" for name, value in topic["config"].items())
+        say(("\n" if at else "") + f"{topic['topic']}" + (f"  ({settings})" if settings else ""))
+        rows = [
+            (p["partition"], p["leader"], _join(p["replicas"]), _join(p["in_sync_replicas"]), p["begin"], p["end"])
+            for p in topic["partitions"]
+        ]
+        say(table(("PARTITION", "LEADER", "REPLICAS", "IN SYNC", "BEGIN", "END"), rows))
+
+
+async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any]]:
+    from ..types import OffsetSpec, TopicPartition
+
+    topics = await admin.list_topics(include_internal=names is not None)
+    for name in names or ():
+        if name not in topics:
+            raise click.ClickException(f"topic {name!r} does not exist")
+    wanted = list(topics) if names is None else names
+    places = [TopicPartition(name, info.partition) for name in wanted for info in topics[name] if info.leader is not None]
+    begins = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST))
+    ends = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
+    configs = await admin.topic_configs(wanted)
+
+    def partition(info: PartitionInfo) -> dict[str, Any]:
+        begin, end = (found.get(TopicPartition(info.topic, info.partition)) for found in (begins, ends))
+        return {
+            "partition": info.partition,
+            "leader": info.leader,
+            "replicas": list(info.replicas),
+            "in_sync_replicas": list(info.in_sync_replicas),
+            "begin": begin.offset if begin is not None else None,
+            "end": end.offset if end is not None else None,
+        }
+
+    return [
+        {"topic": name, "config": configs.get(name, {}), "partitions": [partition(info) for info in topics[name]]}
+        for name in wanted
+    ]
+
+
+def _replicas(partitions: list[PartitionInfo]) -> int:
+    return max((len(info.replicas) for info in partitions), default=0)
+
+
+def _join(numbers: list[int]) -> str:
+    return ",".join(map(str, numbers))
