@@ -27,14 +27,7 @@ class Batches:
 
     async def __anext__(self) -> RecordBatch:
         """The next batch; ends the iteration when all is read. Raises as ``Consumer.receive``."""
-        if self._until is None:
-            batch = await self._parts.receiver.batch(None)
-        else:
-            self._set_limits()
-            try:
-                batch = await self._parts.receiver.batch(None, self._reached)
-            finally:
-                self._lift_limits()
+        batch = await self._parts.receiver.batch(None, self._until, None if self._until is None else self._reached)
         if batch is None:
             raise StopAsyncIteration
         return batch
@@ -43,12 +36,3 @@ class Batches:
         assert self._until is not None
         positions = ((self._parts.subscription.state(tp).position, end) for tp, end in self._until.items())
         return all(position is not None and position >= end for position, end in positions)
-
-    def _set_limits(self) -> None:
-        assert self._until is not None
-        for tp, state in self._parts.subscription.partitions.items():
-            state.limit = self._until.get(tp, 0)
-
-    def _lift_limits(self) -> None:
-        for state in self._parts.subscription.partitions.values():
-            state.limit = None

@@ -65,13 +65,11 @@ class Consumer:
         self._open()
         if self._parts.membership is None:
             raise ConfigurationError("subscribing needs a group_id; to read without a group use assign()")
-        if isinstance(topics, str):
-            raise ConfigurationError(f"topics must be a collection of names, not the text {topics!r}; write [{topics!r}]")
         if isinstance(topics, re.Pattern):
             self._subscription.subscribe_pattern(topics)
             self._parts.metadata.want((), everything=True)
         else:
-            self._subscription.subscribe(topics)
+            self._subscription.subscribe(_topic_names(topics))
             self._parts.metadata.want(self._subscription.topics)
         self._parts.metadata.mark_stale()
         self._parts.use_listener(listener)
@@ -81,6 +79,8 @@ class Consumer:
         """Read exactly ``partitions``, without a group's coordination. Positions of those that stay are kept."""
         self._open()
         wanted = [TopicPartition(*tp) for tp in partitions]
+        if self._parts.auto_commit is not None and not self._subscription.grouped:
+            self._parts.auto_commit.leave_behind(wanted)
         self._subscription.assign(wanted)
         self._parts.metadata.want(self._subscription.topics)
         self._parts.assignment_changed()
@@ -163,7 +163,7 @@ class Consumer:
         return self._receiver.record_nowait()
 
     async def receive_batch(self, timeout: float | None = None) -> RecordBatch:
-        """The next batch of one partition's records; an empty batch past ``timeout`` (seconds; ``None``: wait). As :meth:`receive`."""
+        """The next batch of one partition's records; an empty one past ``timeout`` seconds (``None``: wait). As :meth:`receive`."""
         limit = None if timeout is None else check_timeout(timeout, 0.0)
         batch = await self._receiver.batch(limit)
         return RecordBatch.empty() if batch is None else batch
@@ -192,14 +192,27 @@ class Consumer:
         """
         check_timeout(timeout, 0.0)
         self._open()
-        commits = self._parts.need_commits()
+        commits, owned = self._parts.need_commits(), self._subscription.partitions
         self._check_membership()
         if offsets is None:
-            states = self._subscription.partitions.items()
-            todo = {tp: OffsetAndMetadata(s.position, s.leader_epoch) for tp, s in states if s.position is not None}
+            todo = {tp: OffsetAndMetadata(s.position, s.leader_epoch) for tp, s in owned.items() if s.position is not None}
         else:
             todo = {TopicPartition(*tp): _position(tp, value) for tp, value in offsets.items()}
-        await commits.commit(todo, timeout=timeout)
+        began = {tp: owned[tp] for tp in todo if tp in owned}
+
+        def check() -> None:
+            self._check_membership()
+            if gone := [str(tp) for tp, state in began.items() if self._subscription.partitions.get(tp) is not state]:
+                raise from_code(27, f"{', '.join(gone)} was given up meanwhile")
+
+        if self._parts.auto_commit is not None:
+            self._parts.auto_commit.make_way()
+        await commits.commit(todo, timeout=timeout, check=check)
+        for tp, state in began.items():  # the user says that it is done: auto commit must not go back
+            if state.done is not None and state.position is not None:
+                state.done = max(state.done, min(todo[tp].offset, state.position))
+        if self._parts.auto_commit is not None:
+            self._parts.auto_commit.committed(todo)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
@@ -213,20 +226,17 @@ class Consumer:
         """The offset of the next record that will be handed out; waits until it is known."""
         check_timeout(timeout, 0.0)
         self._open()
-        state = self._subscription.state(partition)
+        self._subscription.state(partition)
 
         async def known() -> int:
-            while state.position is None:
+            while (position := self._subscription.state(partition).position) is None:
                 self._check()
-                self._subscription.state(partition)
                 await self._parts.happened.wait()
-            return state.position
+            return position
 
         async def attempt(call: Call) -> int:
-            if state.position is None:
-                return await call.step(f"position of {partition}", known)
             await trio.lowlevel.checkpoint()
-            return state.position
+            return await call.step(f"position of {partition}", known)
 
         return await self._call("position", attempt, timeout)
 
@@ -261,10 +271,13 @@ class Consumer:
         """Give up all partitions: revoke hooks, auto commit, leave the group. The consumer stays open."""
         limit = check_timeout(timeout, self._config.default_api_timeout)
         self._open()
-        await self._leave(Exit.CLEAN, trio.current_time() + limit)
-        self._subscription.clear()
-        self._parts.assignment_changed()
-        self._parts.restart_membership()
+        try:
+            await self._leave(Exit.CLEAN, trio.current_time() + limit)
+        finally:
+            if not self._closed:
+                self._subscription.clear()
+                self._parts.assignment_changed()
+                self._parts.restart_membership()
 
     async def aclose(self, timeout: float | None = None) -> None:
         """Leave: revoke hooks, last commit, leave the group, close sockets, within ``timeout`` (default ``close_timeout_ms``).
@@ -343,7 +356,7 @@ class Consumer:
         """Raise what the user has to know before anything is handed out."""
         self._open()
         if self._parts.membership is not None and (fatal := self._parts.membership.fatal) is not None:
-            raise fatal
+            raise fatal.with_traceback(None)
         for state in self._subscription.partitions.values():
             if state.error is not None:
                 error, state.error = state.error, None
@@ -354,10 +367,23 @@ class Consumer:
     def _check_membership(self) -> None:
         """A member that is out of its group cannot commit."""
         member = self._parts.member
-        if self._subscription.grouped and not member.identity.joined:
-            if member.state in (MemberState.FENCED, MemberState.EXPELLED):
-                raise self._parts.thrown_out()
+        if not self._subscription.grouped:
+            return
+        if member.state in (MemberState.FENCED, MemberState.EXPELLED):
+            raise self._parts.thrown_out()
+        if not member.identity.joined:
             raise from_code(27, "the consumer has not joined its group yet")
+
+
+def _topic_names(topics: Iterable[str]) -> list[str]:
+    if isinstance(topics, str):
+        raise ConfigurationError(f"topics must be a collection of names, not the text {topics!r}; write [{topics!r}]")
+    names = list(topics)
+    if wrong := [name for name in names if not isinstance(name, str) or not name]:
+        raise ConfigurationError(f"a topic must be a name, not {wrong[0]!r}")
+    if not names:
+        raise ConfigurationError("there is no topic to subscribe to; to end a subscription use unsubscribe()")
+    return names
 
 
 def _position(tp: TopicPartition, value: OffsetAndMetadata | int) -> OffsetAndMetadata:

@@ -44,7 +44,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.subscription = Subscription()
         self.member = Member(config.group_instance_id)
         self.check: Callable[[], None] = lambda: None  # the consumer's: raises what the user has to know first
-        self.rendezvous = Rendezvous(self.auto_commit_now, self.happened)
+        self.rendezvous = Rendezvous(self._before_revoke, self.happened)
         self.metadata: Metadata = self.fill("metadata")
         self.coordinators: Coordinators = self.fill("coordinator")
         self.offsets: Offsets = self.fill("offsets")
@@ -149,11 +149,20 @@ class ConsumerParts(Context[ConsumerConfig]):
         """Have the plugins' listeners and the user's told of rebalances, in this order."""
         self.rendezvous.listeners = [*self._plugin_listeners, *([listener] if listener is not None else [])]
 
-    async def auto_commit_now(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit what is done of ``partitions``, if auto commit is on, within the receive (or close) that is under way."""
-        if self.auto_commit is not None:
-            left = max(0.0, self.receiver.deadline - trio.current_time())
-            await self.auto_commit.commit(partitions, timeout=min(left, self.config.default_api_timeout))
+    async def _before_revoke(self, partitions: Sequence[TopicPartition], since: float) -> bool:
+        """Whether to go on: not if only this receive was too short for the commit."""
+        patience = since + self.config.default_api_timeout
+        return await self.auto_commit_now(partitions) or trio.current_time() >= patience
+
+    async def auto_commit_now(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Commit what is done of ``partitions``, if auto commit is on, within the receive (or close) that is under way.
+
+        Returns False if only the time ran out.
+        """
+        if self.auto_commit is None:
+            return True
+        left = max(0.0, self.receiver.deadline - trio.current_time())
+        return await self.auto_commit.commit(partitions, timeout=min(left, self.config.default_api_timeout))
 
     def need_commits(self) -> Commits:
         """The commit manager. Raises :exc:`ConfigurationError` without a group."""

@@ -6,7 +6,7 @@ receive is a sign of life (``max_poll_interval_ms``), marks what was handed out 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import trio
 
@@ -14,17 +14,20 @@ from .._managers.fetch import Fetcher
 from .._managers.heartbeat import Heartbeats
 from .._managers.rendezvous import Rendezvous
 from .._state.fetch_buffer import Chunk
-from .._state.subscription import PartitionState, Subscription
+from .._state.subscription import Mode, PartitionState, Subscription
 from .._wire.columns import RecordBatch
 from .._wire.records import IMPLEMENTATION, decode_records
 from ..config import ConsumerConfig
-from ..errors import CorruptRecordError
+from ..errors import CorruptRecordError, IllegalStateError
 from ..types import Record, TopicPartition
 
 #: Iteration over buffered records lets other tasks run at least this often (seconds).
 _BREATH = 0.001
 #: Bytes that are decoded within about 5 ms, and so in the event loop: plain, and compressed.
 _QUICK = (4_000_000, 400_000) if IMPLEMENTATION == "native" else (50_000, 20_000)
+
+Until = Mapping[TopicPartition, int]
+Ready = tuple[PartitionState, RecordBatch]
 
 
 class Receiver:
@@ -43,11 +46,12 @@ class Receiver:
         self._rendezvous, self._heartbeats, self._check = rendezvous, heartbeats, check
         self._limiter = trio.CapacityLimiter(1)  # of the thread that decodes what would hold up the loop
         self._busy = False
+        self._until: Until | None = None  # the limits that are set on the partitions
         self._state: PartitionState | None = None  # of the batch that is being handed out record by record
         self._epoch = 0
         self._batch = RecordBatch.empty()
         self._records: Iterator[Record] = iter(())
-        self._index = 0
+        self._index = self._count = 0
         self._breathed = 0.0
         self.deadline = float("inf")  # of the receive under way; rebalance work done inside it looks at this
 
@@ -61,26 +65,28 @@ class Receiver:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
+        self._limit(None)
         if self._rendezvous.pending is None and (record := self._step(now)) is not None:
             return record
         while True:
-            batch = await self._next(float("inf"), None)
-            if batch is not None:
-                self._hold(batch)
+            ready = await self._next(float("inf"), None)
+            if ready is not None:
+                self._hold(*ready)
                 if (record := self._step(trio.current_time())) is not None:
                     return record
 
     def record_nowait(self) -> Record:
         """The next record if it is buffered. Raises :exc:`trio.WouldBlock` if not, or if a rebalance has to be served first."""
         now = trio.current_time()
+        self._claim()
+        self._limit(None)
+        if self._rendezvous.pending is None and (record := self._step(now)) is not None:
+            return record
         self._begin(now)
-        if self._rendezvous.pending is None:
+        if self._rendezvous.pending is None and (ready := self._take_nowait()) is not None:
+            self._hold(*ready)
             if (record := self._step(now)) is not None:
                 return record
-            while (batch := self._take_nowait()) is not None:
-                self._hold(batch)
-                if (record := self._step(now)) is not None:
-                    return record
         raise trio.WouldBlock
 
     def _step(self, now: float) -> Record | None:
@@ -89,132 +95,147 @@ class Receiver:
         if state is None:
             return None
         if state.epoch != self._epoch or not state.usable:
-            self._let_go()
+            self._release()
             return None
         if self._heartbeats is not None:
             self._heartbeats.last_poll = now
-        record = next(self._records, None)
-        if record is None:
-            state.done = state.position = self._batch.next_offset
-            self._let_go()
-            return None
+        record = next(self._records)
         state.done = state.position
         self._index += 1
-        state.position = record.offset + 1
+        if self._index == self._count:
+            state.position = self._batch.next_offset
+            self._let_go()
+        else:
+            state.position = record.offset + 1
         return record
 
-    def _hold(self, batch: RecordBatch) -> None:
-        state = self._subscription.partitions[TopicPartition(batch.topic, batch.partition)]
-        self._state, self._epoch, self._batch, self._index = state, state.epoch, batch, 0
+    def _hold(self, state: PartitionState, batch: RecordBatch) -> None:
+        self._state, self._epoch, self._batch, self._index, self._count = state, state.epoch, batch, 0, len(batch)
         self._records = iter(batch)
+        _note_epoch(state, batch)
 
     def _let_go(self) -> None:
-        state, self._state = self._state, None
-        if state is not None and state.paused and state.epoch == self._epoch and state.position is not None:
-            state.jump(state.position)  # paused in the middle: the rest is fetched again after resume
-        self._batch, self._records, self._index = RecordBatch.empty(), iter(()), 0
+        self._state, self._batch, self._records = None, RecordBatch.empty(), iter(())
+
+    def _release(self) -> None:
+        """Put what is left of the held batch back into the buffer."""
+        state = self._state
+        if state is not None and state.epoch == self._epoch:
+            self._fetcher.buffer.put_back(state, self._batch[self._index :])
+        self._let_go()
 
     # By batch.
 
-    async def batch(self, timeout: float | None, stop: Callable[[], bool] | None = None) -> RecordBatch | None:
-        """The next batch, or ``None`` past ``timeout`` (seconds; ``None``: wait) or when ``stop`` says so."""
+    async def batch(
+        self, timeout: float | None, until: Until | None = None, stop: Callable[[], bool] | None = None
+    ) -> RecordBatch | None:
+        """The next batch, or ``None`` past ``timeout`` (seconds; ``None``: wait) or when ``stop`` says so.
+
+        With ``until`` only of its partitions, and only what stands before its offsets.
+        """
         await trio.lowlevel.checkpoint()
         deadline = float("inf") if timeout is None else trio.current_time() + timeout
-        batch = self._held() if self._rendezvous.pending is None else None
-        if batch is None:
-            batch = await self._next(deadline, stop)
-        return None if batch is None else self._hand_out(batch)
+        ready = await self._next(deadline, until, stop)
+        return None if ready is None else self._hand_out(*ready)
 
     def batch_nowait(self) -> RecordBatch:
         """The next batch if it is buffered. Raises :exc:`trio.WouldBlock`."""
+        self._claim()
+        self._limit(None)
         self._begin(trio.current_time())
-        batch = None
         if self._rendezvous.pending is None:
-            batch = self._held() or self._take_nowait()
-        if batch is None:
-            raise trio.WouldBlock
-        return self._hand_out(batch)
+            self._release()
+            if (ready := self._take_nowait()) is not None:
+                return self._hand_out(*ready)
+        raise trio.WouldBlock
 
-    def _held(self) -> RecordBatch | None:
-        """What is left of a batch that was begun."""
-        state, batch, index = self._state, self._batch, self._index
-        if state is None or state.epoch != self._epoch or not state.usable:
-            self._let_go()
-            return None
-        self._begin(trio.current_time())
-        self._state = None
-        self._let_go()
-        rest = batch[index:] if state.limit is None else batch[index:].head(state.limit)
-        return rest or None
-
-    def _hand_out(self, batch: RecordBatch) -> RecordBatch:
-        state = self._subscription.partitions[TopicPartition(batch.topic, batch.partition)]
+    def _hand_out(self, state: PartitionState, batch: RecordBatch) -> RecordBatch:
         most = self._config.max_poll_records
         if most is not None and len(batch) > most:
-            self._hold(batch)
-            self._index = most
-            for _ in range(most):
-                next(self._records)
+            self._fetcher.buffer.put_back(state, batch[most:])
             batch = batch[:most]
         state.position = batch.next_offset
-        if batch.leader_epoch is not None and batch.leader_epoch >= 0:
-            state.leader_epoch = batch.leader_epoch
+        _note_epoch(state, batch)
         return batch
 
     # The common path.
 
-    async def _next(self, deadline: float, stop: Callable[[], bool] | None) -> RecordBatch | None:
+    async def _next(self, deadline: float, until: Until | None, stop: Callable[[], bool] | None = None) -> Ready | None:
         """Serve what is to be served, and take the next batch that holds a record; ``None`` at the deadline or stop."""
-        if self._busy:
-            raise trio.BusyResourceError("another task is receiving from this consumer already")
+        self._claim()
         self._busy, self.deadline = True, deadline
-        if self._heartbeats is not None:
-            self._heartbeats.waiting += 1
         try:
             self._begin(trio.current_time())
+            self._release()
             while True:
                 await self._rendezvous.serve()
                 self._check()
+                self._limit(until)
                 if stop is not None and stop():
                     return None
                 if (chunk := self._fetcher.buffer.take()) is not None:
-                    batch = await self._decode(chunk)
-                    if batch is not None:
-                        return batch
-                    continue
-                with trio.move_on_at(deadline) as scope:
-                    await self._fetcher.arrived.wait()
-                if scope.cancelled_caught:
+                    if (ready := self._accept(chunk, await self._decode(chunk))) is not None:
+                        return ready
+                elif not await self._wait(deadline):
                     return None
         finally:
             self._busy, self.deadline = False, float("inf")
             if self._heartbeats is not None:
+                self._heartbeats.polled()
+
+    async def _wait(self, deadline: float) -> bool:
+        """Wait until there may be something; False past the deadline. The user is there meanwhile."""
+        if self._heartbeats is not None:
+            self._heartbeats.waiting += 1
+        try:
+            with trio.move_on_at(deadline) as scope:
+                await self._fetcher.arrived.wait()
+        finally:
+            if self._heartbeats is not None:
                 self._heartbeats.waiting -= 1
                 self._heartbeats.polled()
+        return not scope.cancelled_caught
+
+    def _claim(self) -> None:
+        if self._busy:
+            raise trio.BusyResourceError("another task is receiving from this consumer already")
 
     def _begin(self, now: float) -> None:
         """The user came back: what was handed out before is done."""
         self._check()
+        if self._subscription.mode is Mode.NONE:
+            raise IllegalStateError("there is nothing to receive: subscribe() or assign() first")
         if self._heartbeats is not None:
             self._heartbeats.last_poll = now
         for state in self._subscription.partitions.values():
             state.done = state.position
 
-    def _take_nowait(self) -> RecordBatch | None:
+    def _limit(self, until: Until | None) -> None:
+        """Hand out, and fetch, only what stands before the offsets of ``until`` (``None``: no limits)."""
+        if until is None and self._until is None:
+            return
+        changed, self._until = until is not self._until, until
+        for tp, state in self._subscription.partitions.items():
+            state.limit = None if until is None else until.get(tp, 0)
+        if changed:
+            self._fetcher.wake.notify()
+
+    def _take_nowait(self) -> Ready | None:
         while (chunk := self._fetcher.buffer.take()) is not None:
-            batch = self._taken(chunk, self._decode_now(chunk))
-            if batch is not None:
-                return batch
+            if (ready := self._accept(chunk, self._decode_now(chunk))) is not None:
+                return ready
         return None
 
-    async def _decode(self, chunk: Chunk) -> RecordBatch | None:
-        if _is_quick(chunk.records):
-            return self._taken(chunk, self._decode_now(chunk))
+    async def _decode(self, chunk: Chunk) -> RecordBatch | CorruptRecordError:
+        if chunk.batch is not None or _is_quick(chunk.records):
+            return self._decode_now(chunk)
         with trio.CancelScope(shield=True):  # the chunk has left the buffer: it must not be lost
-            decoded = await trio.to_thread.run_sync(self._decode_now, chunk, limiter=self._limiter)
-        return self._taken(chunk, decoded)
+            batch = await trio.to_thread.run_sync(self._decode_now, chunk, limiter=self._limiter)
+        return batch  # noqa: RET504
 
     def _decode_now(self, chunk: Chunk) -> RecordBatch | CorruptRecordError:
+        if chunk.batch is not None:
+            return chunk.batch
         state = chunk.state
         try:
             return decode_records(
@@ -229,23 +250,38 @@ class Receiver:
         except CorruptRecordError as error:
             return error
 
-    def _taken(self, chunk: Chunk, batch: RecordBatch | CorruptRecordError) -> RecordBatch | None:
-        """Book a decoded chunk; return it if it holds records that are still wanted."""
-        state = chunk.state
+    def _accept(self, chunk: Chunk, batch: RecordBatch | CorruptRecordError) -> Ready | None:
+        """Book a decoded chunk; return what of it is to be handed out now, the rest goes back."""
+        state, buffer = chunk.state, self._fetcher.buffer
         self._fetcher.wake.notify()
         if chunk.stale:
             return None
         if isinstance(batch, CorruptRecordError):
-            state.jump(state.position or 0)  # it is fetched again, and never skipped; the user may seek past it
+            state.refetch(state.position or 0)  # and so never skipped; the user may seek past it
             raise batch
         if state.fetch_offset < 0:
             state.fetch_offset = batch.next_offset
-        if state.limit is not None:
-            batch = batch.head(state.limit)
+        elif chunk.end is not None and batch.next_offset < chunk.end:
+            state.refetch(batch.next_offset)  # something corrupt follows: it is met at the head of the next fetch
         if not batch:
             state.done = state.position = max(state.position or 0, batch.next_offset)
             return None
-        return batch
+        if not state.usable:  # paused, or to be given up, while it was decoded
+            buffer.put_back(state, batch)
+            return None
+        if state.limit is not None and batch.next_offset > state.limit:
+            whole, batch = batch, batch.head(state.limit)
+            if rest := whole[len(batch) :]:
+                buffer.put_back(state, rest)
+            if not batch:
+                state.done = state.position = state.limit
+                return None
+        return state, batch
+
+
+def _note_epoch(state: PartitionState, batch: RecordBatch) -> None:
+    if batch.leader_epoch is not None and batch.leader_epoch >= 0:
+        state.leader_epoch = batch.leader_epoch
 
 
 def _is_quick(records: memoryview) -> bool:

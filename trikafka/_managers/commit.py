@@ -14,7 +14,7 @@ from .._net.deadlines import Call, run_call
 from .._state.member import Identity, Member
 from .._state.subscription import Subscription
 from ..config import ClientConfig
-from ..errors import CommitFailedError, MemberFencedError, TrikafkaError, from_code
+from ..errors import CommitFailedError, KafkaTimeoutError, MemberFencedError, RebalanceInProgressError, TrikafkaError, from_code
 from ..types import OffsetAndMetadata, TopicPartition
 from .coordinator import Coordinators
 
@@ -37,17 +37,29 @@ class Commits:
         self._identity = identity
         self._order = trio.Lock()  # commits reach the coordinator in the order in which they were asked for
 
-    async def commit(self, offsets: Positions, *, timeout: float | None = None, name: str = "commit") -> None:
+    async def commit(
+        self,
+        offsets: Positions,
+        *,
+        timeout: float | None = None,
+        name: str = "commit",
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
         """Commit ``offsets``. Raises :exc:`CommitFailedError` if the member was thrown out, :exc:`KafkaTimeoutError`.
 
+        ``check`` is called before each attempt, and raises when the offsets are not this member's to commit any more.
         Cancelled while the request is under way, the commit may or may not have happened.
         """
         if not offsets:
             await trio.lowlevel.checkpoint()
             return
-        left = dict(offsets)
+        left, began = dict(offsets), self._identity()
 
         async def attempt(call: Call) -> None:
+            now = self._identity()
+            if began.joined and (not now.joined or now.member_id != began.member_id):
+                raise thrown_out(self._group)  # as somebody else, or outside the group, it would overwrite the new owner's
+            check()
             await self._commit_once(call, left)
 
         await run_call(name, attempt, config=self._config, timeout=timeout, recover=self.recover)
@@ -84,10 +96,13 @@ class Commits:
                     failure = from_code(part.error_code, f"commit of {tp} for group {self._group!r}")
                 else:
                     left.pop(tp, None)
-        if isinstance(failure, MemberFencedError):
+        if failure is None:
+            return
+        if isinstance(failure, MemberFencedError) and self._identity() == identity:
             raise thrown_out(self._group) from failure
-        if failure is not None:
-            raise failure
+        if isinstance(failure, MemberFencedError | RebalanceInProgressError):
+            failure.retriable = True  # the member is on its way into the next generation, which does not need the user
+        raise failure
 
     async def fetch_once(
         self, call: Call, partitions: list[TopicPartition] | None
@@ -123,38 +138,61 @@ class AutoCommit:
     def __init__(self, commits: Commits, subscription: Subscription, member: Member, interval: float) -> None:
         self._commits, self._subscription, self._member, self._interval = commits, subscription, member, interval
         self._last: dict[TopicPartition, int] = {}
+        self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}  # of partitions that ``assign`` took away
+        self._tick = trio.CancelScope()
 
     def due(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is done and not committed yet."""
         states = self._subscription.partitions
         chosen = list(states) if partitions is None else [tp for tp in partitions if tp in states]
-        return {
+        mine = {
             tp: OffsetAndMetadata(done, states[tp].leader_epoch)
             for tp in chosen
             if (done := states[tp].done) is not None and self._last.get(tp) != done
         }
+        return self._left_behind | mine
 
-    async def commit(self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None) -> None:
-        """Commit what is due. A failure is logged: the records will be seen again."""
+    async def commit(self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None) -> bool:
+        """Commit what is due. A failure is logged: the records will be seen again. Returns False if only the time ran out."""
+        self.make_way()
+        return await self._commit(partitions, timeout)
+
+    async def _commit(self, partitions: Iterable[TopicPartition] | None, timeout: float | None) -> bool:
         due = self.due(partitions)
-        if not due:
-            return
+        if not due or (self._subscription.grouped and not self._member.identity.joined):
+            return True  # outside the group there may be newer commits of others
         try:
             await self._commits.commit(due, timeout=timeout, name="auto commit")
-            self._last.update({tp: position.offset for tp, position in due.items()})
+            self.committed(due)
         except TrikafkaError as error:
             _log.warning("auto commit failed, records may be seen again: %s", error)
+            return not isinstance(error, KafkaTimeoutError)
+        return True
+
+    def committed(self, positions: Positions) -> None:
+        """These have been committed, by whomever."""
+        self._last.update({tp: position.offset for tp, position in positions.items()})
+        for tp in positions:
+            self._left_behind.pop(tp, None)
+
+    def make_way(self) -> None:
+        """Give up the commit of the interval that is under way: its next attempt could overwrite a newer one."""
+        self._tick.cancel()
 
     def keep(self, partitions: Container[TopicPartition]) -> None:
         """Other partitions than these are not ours any more."""
         self._last = {tp: offset for tp, offset in self._last.items() if tp in partitions}
 
+    def leave_behind(self, partitions: Container[TopicPartition]) -> None:
+        """Before ``assign``: what is due of other partitions than these is committed with the next commit."""
+        self._left_behind = {tp: position for tp, position in self.due().items() if tp not in partitions}
+
     async def run(self) -> None:
         """Commit at the interval while the group knows the member (or partitions were assigned by hand)."""
         while True:
             await trio.sleep(self._interval)
-            if self._member.identity.joined or not self._subscription.grouped:
-                await self.commit(timeout=self._interval)
+            with trio.CancelScope() as self._tick:
+                await self._commit(None, self._interval)
 
 
 def thrown_out(group: str) -> CommitFailedError:

@@ -56,6 +56,7 @@ class Fetcher:
 
     async def run(self) -> None:
         """Start a task for each broker that leads what is to be fetched. Ends with the client."""
+        self._start_soon(self._follow_metadata)
         while True:
             leaderless = False
             for state in self._fetchable():
@@ -75,6 +76,13 @@ class Fetcher:
                 self.wake.notify()
             else:
                 await self.wake.wait()
+
+    async def _follow_metadata(self) -> None:
+        """A partition may have another leader now: the fetch of its old one has ended, that of the new one has to begin."""
+        seen = self._metadata.snapshot
+        while True:
+            seen = await self._metadata.changed(seen)
+            self.wake.notify()
 
     async def _fetch_from(self, node_id: int) -> None:
         failures = 0
@@ -102,12 +110,13 @@ class Fetcher:
 
     def _fetchable(self) -> list[PartitionState]:
         states = self._subscription.partitions.values()
-        return [s for s in states if s.usable and s.fetch_offset >= 0 and s.error is None]
+        return [state for state in states if state.fetchable]
 
     def _choose(self, node_id: int) -> tuple[list[PartitionState], bool]:
         """What to fetch from a broker now; and whether something was left out because the buffer has no room for it."""
         self.buffer.drop_stale()
-        now, assigned, full, chosen = trio.current_time(), len(self._subscription.partitions), False, []
+        now, full, chosen = trio.current_time(), False, []
+        share = self.buffer.share(len(self._subscription.partitions))
         for state in self._fetchable():
             if state in self._in_flight or state.retry_at > now:
                 continue
@@ -117,7 +126,7 @@ class Fetcher:
                 continue
             if leader.node_id != node_id:
                 continue
-            if self.buffer.has_room(state, assigned):
+            if state.buffered < share:
                 chosen.append(state)
             else:
                 full = True
@@ -161,7 +170,7 @@ class Fetcher:
         if end == offset:
             self._fail([state], CorruptRecordError("no complete record batch", part.topic, part.partition, offset))
             return True
-        self.buffer.put(Chunk(state, state.epoch, part.records, aborted))
+        self.buffer.put(Chunk(state, state.epoch, part.records, aborted, end))
         # The old formats tell their end only when they are decoded: the consumer then says where to go on.
         state.fetch_offset = -1 if end is None else end
         self.arrived.notify()
@@ -179,8 +188,8 @@ class Fetcher:
         return True
 
     def _reset(self, state: PartitionState, offset: int, cause: BrokerResponseError) -> None:
-        if state.buffered:
-            state.retry_at = trio.current_time() + self._config.retry_backoff_ms / 1000  # first hand out what is fetched
+        if state.position is not None and state.position < offset:  # first hand out what is fetched
+            state.retry_at = trio.current_time() + backoff(1, self._config.retry_backoff_max_ms, self._config.retry_backoff_max_ms)
         elif self._config.auto_offset_reset == "none":
             error = OffsetOutOfRangeError(f"{cause}; auto_offset_reset is 'none'")
             error.__cause__ = cause

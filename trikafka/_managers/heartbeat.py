@@ -28,9 +28,9 @@ class Heartbeats:
         self._config, self._group, self._member = config, group, member
         self._brokers, self._coordinators = brokers, coordinators
         self.last_poll = 0.0
-        self.waiting = 0  # receives under way: the consuming task is there, waiting for records
-        # KIP-62: never below the session timeout.
-        self._poll_limit = max(config.max_poll_interval_ms, config.session_timeout_ms) / 1000
+        self.waiting = 0  # receives that wait for records: the consuming task is there (listeners that it runs have to be quick)
+        #: Seconds that the user may take between two receives; KIP-62: never below the session timeout.
+        self.poll_limit = max(config.max_poll_interval_ms, config.session_timeout_ms) / 1000
 
     def polled(self) -> None:
         """The user came back for more."""
@@ -39,15 +39,16 @@ class Heartbeats:
     @property
     def overdue(self) -> bool:
         """Whether the user has asked for nothing for longer than ``max_poll_interval_ms``."""
-        return not self.waiting and trio.current_time() >= self.last_poll + self._poll_limit
+        return not self.waiting and trio.current_time() >= self.last_poll + self.poll_limit
 
     async def watch(self) -> None:
         """Return when the user is overdue."""
-        while not self.overdue:
-            await trio.sleep_until(max(self.last_poll, trio.current_time() if self.waiting else 0.0) + self._poll_limit)
+        while not self.overdue:  # noqa: ASYNC110
+            # Many a receive goes by in this time; a signal from each of them would cost more than looking again.
+            await trio.sleep_until(max(self.last_poll, trio.current_time() if self.waiting else 0.0) + self.poll_limit)
 
     async def run(self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]) -> None:
-        """Send heartbeats until cancelled. ``rejoin`` is told that the group rebalances, ``fenced`` that it lost the member."""
+        """Send heartbeats until cancelled. ``rejoin`` is told that the group rebalances, ``fenced`` why the member is out of it."""
         interval = self._config.heartbeat_interval_ms / 1000
         while True:
             await trio.sleep(interval)
@@ -62,7 +63,7 @@ class Heartbeats:
                 _log.debug("heartbeat of group %s failed: %s", self._group, error)
                 if error.refresh_coordinator:
                     self._coordinators.forget(self._group)
-                elif not error.retriable:
+                if not error.retriable:
                     fenced(error)
                     return
                 interval = min(interval, self._config.retry_backoff_max_ms / 1000)

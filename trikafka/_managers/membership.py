@@ -23,7 +23,15 @@ from .._state.member import Member, MemberState
 from .._state.subscription import Mode, Subscription
 from .._wire.messages import ApiMessage
 from ..config import ConsumerConfig
-from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import (
+    BrokerResponseError,
+    MemberFencedError,
+    ProtocolError,
+    RebalanceInProgressError,
+    RequestTimedOutError,
+    TrikafkaError,
+    from_code,
+)
 from ..types import TopicPartition
 from . import group_messages
 from .coordinator import Coordinators
@@ -34,21 +42,21 @@ from .rendezvous import Change, Rendezvous
 
 _log = logging.getLogger("trikafka.membership")
 _MEMBER_ID_REQUIRED = 79
+_ILLEGAL_GENERATION = 22
 #: What a JoinGroup may take beyond the rebalance timeout (seconds).
 _JOIN_SLACK = 5.0
-_LEAVE_LIMIT = 5.0
+_LEAVE_LIMIT, _LEAVE_ATTEMPTS = 5.0, 3
 
 
 class _Reason(Enum):
-    """Why a generation ended for this member."""
+    """Why a generation ends for this member. In the last two cases it is out of it at once, whatever it is doing."""
 
     REJOIN = "rejoin"
     FENCED = "fenced"
     EXPELLED = "expelled"
 
 
-class _Out(Exception):
-    """The member is out of its generation; unwinds what it was doing."""
+_OUT = (_Reason.FENCED, _Reason.EXPELLED)
 
 
 class Membership:
@@ -74,6 +82,7 @@ class Membership:
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._eager = not all(assignor.cooperative for assignor in assignors)
         self._reason: _Reason | None = None
+        self._fenced_by: TrikafkaError | None = None
         self._nudge = Signal()  # the subscription or the reason changed
         self.assigned = Signal()  # partitions came or went
         self.fatal: TrikafkaError | None = None
@@ -92,9 +101,11 @@ class Membership:
         self._nudge.notify()
 
     def fenced(self, error: TrikafkaError) -> None:
-        """The group does not know the member any more; its partitions are lost."""
+        """The group does not know the member any more, or will not have it; its partitions are lost."""
         _log.info("group %s: this member is out: %s", self._group, error)
-        self._put_out(_Reason.FENCED)
+        if self._reason not in _OUT:
+            self._fenced_by = error
+            self._put_out(_Reason.FENCED)
 
     def _put_out(self, reason: _Reason) -> None:
         self._reason = reason
@@ -104,21 +115,20 @@ class Membership:
 
     async def run(self) -> None:
         """Join, follow the group and join again, until cancelled or until an error that no new attempt can mend."""
-        failures = 0
+        failures, self.fatal = 0, None
         while True:
             if not self._subscription.grouped:
                 await self._nudge.wait()
                 continue
             try:
-                await self._cycle()
-                failures = 0
+                failures = 0 if await self._cycle() else failures + 1
             except TrikafkaError as error:
                 if not self._may_go_on(error):
-                    self.fatal = error
-                    self._rendezvous.posted.notify()
+                    self._give_in(error)
                     return
                 failures += 1
                 _log.debug("group %s: attempt %d to join failed: %s", self._group, failures, error)
+            if failures:
                 await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
 
     def _may_go_on(self, error: TrikafkaError) -> bool:
@@ -126,40 +136,68 @@ class Membership:
             self._coordinators.forget(self._group)
         return error.retriable or isinstance(error, RebalanceInProgressError)
 
-    async def _cycle(self) -> None:
-        """One generation: join it, live in it, and leave it for the next."""
-        self._reason = None
+    def _give_in(self, error: TrikafkaError) -> None:
+        self.fatal = error
+        if self._subscription.partitions:  # nothing more is handed out, and at the end they are lost
+            self._member.to(MemberState.FENCED)
+            for state in self._subscription.partitions.values():
+                state.revoking = True
+        self._rendezvous.posted.notify()
+
+    async def _cycle(self) -> bool:
+        """One generation: join it, live in it, and leave it for the next. Returns whether it was joined."""
+        self._reason = self._fenced_by = None
         self._match_pattern()
         self._want_topics()
         self._member.to(MemberState.JOINING)
         try:
-            joined = await self._join()
-            works: list[Callable[[], Awaitable[object]]] = [
-                partial(self._heartbeats.run, self.rejoin, self.fenced),
-                self._watch_poll,
-                partial(self._watch_topics, joined),
-            ]
-            await with_background(works, partial(self._live, joined))
+            await self._until_out(self._generation)
         except MemberFencedError as error:
             self.fenced(error)
-        except _Out:
-            pass
+        except TrikafkaError:
+            if self._reason not in _OUT:
+                raise
+        reached = self._member.state is MemberState.STABLE
         if self._reason is _Reason.FENCED:
             await self._lose(MemberState.FENCED)
         elif self._reason is _Reason.EXPELLED:
-            await self.leave()
             await self._lose(MemberState.EXPELLED)
+        if self._fenced_by is not None and not isinstance(self._fenced_by, MemberFencedError):
+            raise self._fenced_by
+        return reached
+
+    async def _until_out(self, work: Callable[[], Awaitable[None]]) -> None:
+        """Do ``work``, in or on the way into a generation, until it is done or the member is put out."""
+
+        async def guard() -> None:
+            while self._reason not in _OUT:
+                await self._nudge.wait()
+            scope.cancel()
+
+        with trio.CancelScope() as scope:
+            await with_background([guard, self._watch_poll], work)
+
+    async def _generation(self) -> None:
+        joined = await self._join()
+        works: list[Callable[[], Awaitable[object]]] = [
+            partial(self._heartbeats.run, self.rejoin, self.fenced),
+            partial(self._watch_topics, joined),
+        ]
+        await with_background(works, partial(self._live, joined))
 
     async def _lose(self, state: MemberState) -> None:
         self._member.to(state)
-        self._member.forget()
-        if lost := list(self._subscription.partitions):
-            for tp in lost:
-                self._subscription.partitions[tp].revoking = True
+        lost = list(self._subscription.partitions)
+        for tp in lost:
+            self._subscription.partitions[tp].revoking = True
+        if state is MemberState.EXPELLED:
+            await self._say_goodbye()
+        # A member whose generation has passed stays a member: with a new id it would leave its old self behind in the group.
+        keep_id = isinstance(self._fenced_by, BrokerResponseError) and self._fenced_by.code == _ILLEGAL_GENERATION
+        self._member.forget(keep_id=keep_id)
+        if lost or state is MemberState.EXPELLED:  # come back at the next receive, not before
             await self._rendezvous.post(Change.LOST, lost)
             self._drop(lost)
-        elif state is MemberState.EXPELLED:
-            await self._rendezvous.post(Change.LOST, ())  # come back at the next receive, not before
         self._member.to(MemberState.UNJOINED)
 
     async def _live(self, joined: Joined) -> None:
@@ -170,23 +208,20 @@ class Membership:
         self._member.to(MemberState.STABLE)
         while self._reason is None and self._subscription.grouped:
             await self._nudge.wait()
-        self._check_in()
-        if self._subscription.grouped and self._eager:
-            await self._give_up(list(self._subscription.partitions))
+        topics = self._subscription.topics
+        await self._give_up([tp for tp in self._subscription.partitions if self._eager or tp.topic not in topics])
 
     async def _join(self) -> Joined:
         while True:
             identity, topics = self._member.identity, self._subscription.topics
-            answer = await self._ask(group_messages.join_request(self._config, identity, self._assignors, topics, self._owned()))
-            if answer.error_code == _MEMBER_ID_REQUIRED:
+            request = group_messages.join_request(self._config, identity, self._assignors, topics, self._owned())
+            # The coordinator answers when the whole group has joined, or when the rebalance timeout has passed.
+            answer = await self._ask(request, max(self._heartbeats.poll_limit + _JOIN_SLACK, self._config.request_timeout))
+            if answer.error_code == _MEMBER_ID_REQUIRED and not identity.member_id:
                 self._member.know_as(answer.member_id)
                 continue
             if answer.error_code:
-                error = from_code(answer.error_code, f"joining group {self._group!r}")
-                if isinstance(error, MemberFencedError) and not self._subscription.partitions:
-                    self._member.forget()
-                    continue
-                raise error
+                raise from_code(answer.error_code, f"joining group {self._group!r}")
             self._member.know_as(answer.member_id, answer.generation_id)
             return group_messages.read_join(answer)
 
@@ -194,7 +229,8 @@ class Membership:
         assignments: Mapping[str, Sequence[TopicPartition]] = {}
         if joined.leads:
             assignments = await self._deal_out(joined)
-        answer = await self._ask(group_messages.sync_request(self._group, self._member.identity, joined, assignments))
+        request = group_messages.sync_request(self._group, self._member.identity, joined, assignments)
+        answer = await self._ask(request, self._config.request_timeout)
         if answer.error_code:
             raise from_code(answer.error_code, f"syncing group {self._group!r}")
         return group_messages.read_assignment(answer.assignment)
@@ -206,13 +242,13 @@ class Membership:
         for topic in topics:
             self._metadata.also_want(topic)
         joined.dealt = self._numbers(topics)
+        if joined.protocol not in self._assignors:
+            raise ProtocolError(f"group {self._group!r} chose the assignor {joined.protocol!r}, which was not offered")
         return self._assignors[joined.protocol].assign(joined.members, joined.dealt)
 
     async def _reconcile(self, assignment: list[TopicPartition]) -> None:
-        self._check_in()
-        owned = self._subscription.partitions
-        revoked = [tp for tp in owned if tp not in set(assignment)]
-        if revoked:
+        owned, wanted = self._subscription.partitions, set(assignment)
+        if revoked := [tp for tp in owned if tp not in wanted]:
             await self._give_up(revoked)
             self.rejoin("partitions were given up")
         added = [tp for tp in assignment if tp not in owned]
@@ -221,7 +257,7 @@ class Membership:
             self._metadata.mark_stale()
         self._subscription.add(added, ready=False)
         if added and self._rendezvous.listeners:
-            await self._meet(Change.ASSIGNED, added)
+            await self._rendezvous.post(Change.ASSIGNED, added)
         for tp in added:
             self._subscription.partitions[tp].ready = True
         self.assigned.notify()
@@ -231,26 +267,8 @@ class Membership:
             return
         for tp in partitions:
             self._subscription.partitions[tp].revoking = True
-        await self._meet(Change.REVOKED, partitions)
+        await self._rendezvous.post(Change.REVOKED, partitions)
         self._drop(partitions)
-
-    async def _meet(self, change: Change, partitions: list[TopicPartition]) -> None:
-        """Have the listeners run by the consuming task; unwind when the member is put out meanwhile."""
-
-        async def interrupt() -> None:
-            while self._reason in (None, _Reason.REJOIN):
-                await self._nudge.wait()
-            nursery.cancel_scope.cancel()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(interrupt)
-            await self._rendezvous.post(change, partitions)
-            nursery.cancel_scope.cancel()
-        self._check_in()
-
-    def _check_in(self) -> None:
-        if self._reason in (_Reason.FENCED, _Reason.EXPELLED):
-            raise _Out
 
     def _drop(self, partitions: Sequence[TopicPartition]) -> None:
         self._subscription.remove(partitions)
@@ -293,9 +311,8 @@ class Membership:
     def _owned(self) -> list[TopicPartition]:
         return [] if self._eager else [tp for tp, state in self._subscription.partitions.items() if not state.revoking]
 
-    async def _ask(self, message: ApiMessage) -> Any:
-        """Ask the coordinator something that may wait for the whole group."""
-        allowance = self._config.max_poll_interval_ms / 1000 + _JOIN_SLACK
+    async def _ask(self, message: ApiMessage, allowance: float) -> Any:
+        """Ask the coordinator something that may take it ``allowance`` seconds."""
         with trio.move_on_after(allowance):
             node = await self._coordinators.find(self._group)
             return await self._brokers.request(node, message, purpose="group", allowance=allowance)
@@ -304,15 +321,30 @@ class Membership:
     # On the way out.
 
     async def leave(self) -> None:
-        """Tell the group that this member goes (static members stay until their session ends). Best effort."""
+        """Leave the group, for good or until the next subscription. :meth:`run` has been cancelled before. Best effort."""
+        self._member.to(MemberState.LEAVING)
+        try:
+            await self._say_goodbye()
+        finally:
+            self._member.to(MemberState.UNJOINED)
+
+    async def _say_goodbye(self) -> None:
+        """Tell the group that this member goes; static members stay until their session ends."""
         identity = self._member.identity
+        self._member.forget()
         if not identity.member_id or identity.instance_id is not None:
             return
         with trio.move_on_after(_LEAVE_LIMIT):
-            try:
-                node = await self._coordinators.find(self._group)
-                request = group_messages.leave_request(self._group, identity)
-                await self._brokers.request(node, request, purpose="coordinator")
-            except TrikafkaError as error:
-                _log.info("group %s: could not say goodbye: %s", self._group, error)
-        self._member.forget()
+            for _ in range(_LEAVE_ATTEMPTS):
+                try:
+                    node = await self._coordinators.find(self._group)
+                    request = group_messages.leave_request(self._group, identity)
+                    answer = await self._brokers.request(node, request, purpose="coordinator")
+                    if not answer.error_code:
+                        return
+                    raise from_code(answer.error_code, f"leaving group {self._group!r}")
+                except TrikafkaError as error:
+                    _log.info("group %s: could not say goodbye: %s", self._group, error)
+                    if not self._may_go_on(error):
+                        return
+                await trio.sleep(backoff(1, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))

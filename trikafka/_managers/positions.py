@@ -6,6 +6,7 @@ The committed offset first, then ``auto_offset_reset``; or the reset that the us
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 
 import trio
 
@@ -20,6 +21,7 @@ from .metadata import Metadata
 from .offsets import Found, Offsets
 
 _log = logging.getLogger("trikafka.positions")
+_Asked = Mapping[TopicPartition, tuple[PartitionState, int]]
 
 
 class PositionsManager:
@@ -44,58 +46,73 @@ class PositionsManager:
         """Resolve until cancelled; a failed look-up is tried again after a wait."""
         failures = 0
         while True:
-            if not self._open():
+            if not (unknown := self._unknown()):
+                failures = 0
                 await self.wanted.wait()
                 continue
-            try:
-                await self._resolve()
-                failures, self.last_error = 0, None
-            except TrikafkaError as error:
-                failures += 1
-                self.last_error = error
-                if not error.retriable:
-                    for state in self._open():
-                        state.error = error
-                if error.refresh_metadata:
-                    self._metadata.mark_stale()
-                if self._commits is not None:
-                    self._commits.recover(error)
-                _log.debug("positions could not be resolved (%d in a row): %s", failures, error)
+            errors = await self._resolve(unknown)
+            for error in errors:
+                self._take_error(error)
+            left = [state for state, epoch in unknown if state.epoch == epoch and state.position is None and state.error is None]
+            fatal = next((error for error in errors if not error.retriable), None)
+            for state in left if fatal is not None else ():
+                state.error = fatal
+            failures = failures + 1 if left else 0
             self.known.notify()
             if failures:
                 with trio.move_on_after(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)):
                     await self.wanted.wait()
 
-    def _open(self) -> list[PartitionState]:
+    def _unknown(self) -> list[tuple[PartitionState, int]]:
+        """The partitions that need a position, each with its epoch now."""
         states = self._subscription.partitions.values()
-        return [s for s in states if s.position is None and s.ready and not s.revoking and s.error is None]
+        return [(s, s.epoch) for s in states if s.position is None and s.ready and not s.revoking and s.error is None]
 
-    async def _resolve(self) -> None:
+    def _take_error(self, error: TrikafkaError) -> None:
+        self.last_error = error
+        if error.refresh_metadata:
+            self._metadata.mark_stale()
+        if self._commits is not None:
+            self._commits.recover(error)
+        _log.debug("positions could not be resolved: %s", error)
+
+    async def _resolve(self, unknown: list[tuple[PartitionState, int]]) -> list[TrikafkaError]:
+        """One attempt. A reset that was asked for does not wait for a coordinator that is away. Returns what went wrong."""
         call = Call("positions", self._config.default_api_timeout, self._config.request_timeout)
-        states = {state.tp: (state, state.epoch) for state in self._open()}
-        resets: dict[TopicPartition, OffsetSpec] = {}
-        fresh = []
-        for tp, (state, _) in states.items():
-            if state.reset is not None:
-                resets[tp] = state.reset
-            else:
-                fresh.append(tp)
-        if fresh and self._commits is not None:
-            for tp, position in (await self._commits.fetch_once(call, fresh)).items():
-                if position is not None:
-                    self._settle(*states[tp], position.offset)
-                    fresh.remove(tp)
+        asked = {state.tp: (state, epoch) for state, epoch in unknown}
+        resets = {state.tp: state.reset for state, _ in unknown if state.reset is not None}
+        errors: list[TrikafkaError] = []
+        if fresh := [tp for tp in asked if tp not in resets]:
+            try:
+                await self._from_commits(call, fresh, asked, resets)
+            except TrikafkaError as error:
+                errors.append(error)
+        if resets:
+            try:
+                await self._from_log(call, asked, resets)
+            except TrikafkaError as error:
+                errors.append(error)
+        return errors
+
+    async def _from_commits(
+        self, call: Call, fresh: list[TopicPartition], asked: _Asked, resets: dict[TopicPartition, OffsetSpec]
+    ) -> None:
+        committed = {} if self._commits is None else await self._commits.fetch_once(call, fresh)
         for tp in fresh:
-            self._choose(states[tp][0], resets)
-        if not resets:
-            return
+            state, epoch = asked[tp]
+            if (position := committed.get(tp)) is not None:
+                self._settle(state, epoch, position.offset)
+            elif state.epoch == epoch:
+                self._choose(state, resets)
+
+    async def _from_log(self, call: Call, asked: _Asked, resets: dict[TopicPartition, OffsetSpec]) -> None:
         found: Found = {}
         try:
             await self._offsets.look_up(call, resets, found)
         finally:
             for tp, where in found.items():
                 if where is not None:
-                    self._settle(*states[tp], where.offset)
+                    self._settle(*asked[tp], where.offset)
 
     def _choose(self, state: PartitionState, resets: dict[TopicPartition, OffsetSpec]) -> None:
         if self._config.auto_offset_reset == "none":

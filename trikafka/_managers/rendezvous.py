@@ -15,6 +15,10 @@ from .._net.signal import Signal
 from ..interfaces import RebalanceListener
 from ..types import TopicPartition
 
+#: Commits what is done of partitions that go. Answers whether to go on: False when only the time of the receive was too
+#: short, and since the change was posted (the second argument) there has been little of it.
+BeforeRevoke = Callable[[Sequence[TopicPartition], float], Awaitable[bool]]
+
 
 class Change(Enum):
     """What happens to partitions."""
@@ -27,11 +31,12 @@ class Change(Enum):
 class Rebalance:
     """One posted change and who has been told of it."""
 
-    __slots__ = ("change", "done", "partitions", "prepared", "told")
+    __slots__ = ("change", "done", "partitions", "posted_at", "prepared", "told")
 
     def __init__(self, change: Change, partitions: tuple[TopicPartition, ...]) -> None:
         self.change, self.partitions = change, partitions
-        self.prepared = False
+        self.posted_at = trio.current_time()
+        self.prepared = change is not Change.REVOKED
         self.told = 0
         self.done = trio.Event()
 
@@ -39,8 +44,9 @@ class Rebalance:
 class Rendezvous:
     """At most one change is posted at a time, by the membership task."""
 
-    def __init__(self, before_revoke: Callable[[Sequence[TopicPartition]], Awaitable[None]], posted: Signal) -> None:
+    def __init__(self, before_revoke: BeforeRevoke, posted: Signal) -> None:
         self._before_revoke = before_revoke
+        self._heard: set[TopicPartition] = set()  # assigned, and the listeners know it
         self.listeners: list[RebalanceListener] = []
         self.pending: Rebalance | None = None
         self.posted = posted
@@ -56,32 +62,45 @@ class Rendezvous:
                 self.pending = None
 
     async def serve(self) -> None:
-        """Run the listeners for the posted change, if any. What a listener raises comes out once all have been told."""
-        if (rebalance := self.pending) is None:
-            return
-        failed = await self._tell(rebalance)
-        if self.pending is rebalance:
-            self.pending = None
-        rebalance.done.set()
-        if failed is not None:
-            raise failed
+        """Run the listeners for what is posted, if anything. What a listener raises comes out once all have been told."""
+        while (rebalance := self.pending) is not None:
+            if not await self._prepare(rebalance):
+                return
+            failed = await self._tell(rebalance)
+            if self.pending is rebalance:
+                self.pending = None
+            rebalance.done.set()
+            if failed is not None:
+                raise failed
 
     async def tell(self, change: Change, partitions: Sequence[TopicPartition]) -> None:
         """Run the listeners now, in this task: for leaving the group."""
-        failed = await self._tell(Rebalance(change, tuple(partitions)))
+        rebalance = Rebalance(change, tuple(partitions))
+        await self._prepare(rebalance)
+        failed = await self._tell(rebalance)
         if failed is not None:
             raise failed
 
+    async def _prepare(self, rebalance: Rebalance) -> bool:
+        if not rebalance.prepared:
+            rebalance.prepared = await self._before_revoke(rebalance.partitions, rebalance.posted_at)
+        return rebalance.prepared
+
     async def _tell(self, rebalance: Rebalance) -> Exception | None:
-        if rebalance.change is Change.REVOKED and not rebalance.prepared:
-            await self._before_revoke(rebalance.partitions)
-            rebalance.prepared = True
-        listeners = self.listeners if rebalance.change is Change.ASSIGNED else self.listeners[::-1]
-        failed: Exception | None = None
-        for listener in listeners[rebalance.told :]:
+        """Tell the listeners that have not been told yet, of a loss only what they have heard of before."""
+        partitions, failed = rebalance.partitions, None
+        if rebalance.change is Change.ASSIGNED:
+            listeners = self.listeners
+            self._heard.update(partitions)
+        else:
+            listeners = self.listeners[::-1]
+            partitions = tuple(tp for tp in partitions if tp in self._heard)
+        for listener in listeners[rebalance.told :] if partitions else ():
             try:
-                await getattr(listener, f"on_partitions_{rebalance.change.value}")(rebalance.partitions)
+                await getattr(listener, f"on_partitions_{rebalance.change.value}")(partitions)
             except Exception as error:
                 failed = failed or error
             rebalance.told += 1
+        if rebalance.change is not Change.ASSIGNED:
+            self._heard.difference_update(partitions)
         return failed

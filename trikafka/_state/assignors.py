@@ -1,7 +1,7 @@
 """Who gets which partition: the assignors of the classic group protocol, as pure functions over the members' subscriptions.
 
-``range`` deals each topic out in contiguous ranges, as the Java client's does. ``cooperative-sticky`` balances with as few moves as it can, and
-withholds a partition that changes hands until its owner has given it up (KIP-429).
+``range`` deals each topic out in contiguous ranges, as the Java client's does. ``cooperative-sticky`` balances with as few moves
+as it can, and withholds a partition that changes hands until its owner has given it up (KIP-429).
 """
 
 from __future__ import annotations
@@ -68,24 +68,36 @@ class CooperativeStickyAssignor:
 
     def assign(self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]) -> Assignment:
         everything = [TopicPartition(topic, number) for topic in sorted(partitions) for number in sorted(partitions[topic])]
-        owner = _owners(members, set(everything))
-        target = _balance(members, everything, owner)
-        # A partition that changes hands goes to nobody until its owner, told so now, has joined again without it.
-        return {member: [tp for tp in mine if owner.get(tp, member) == member] for member, mine in target.items()}
+        claims = _claims(members)
+        owner = _owners(members, claims, set(everything))
+        # What somebody claims goes to nobody else until the claimant, which learns it from this assignment, has given it up
+        # and joined again without it.
+        return {
+            member: [tp for tp in mine if owner.get(tp) == member or claims.get(tp, {member}) == {member}]
+            for member, mine in _balance(members, everything, owner).items()
+        }
 
 
-def _owners(members: Mapping[str, MemberSubscription], known: set[TopicPartition]) -> dict[TopicPartition, str]:
-    """Who owns what; of two that claim a partition, the one of the newer generation, and nobody if it is the same."""
-    claims: dict[TopicPartition, list[tuple[int, str]]] = {}
+def _claims(members: Mapping[str, MemberSubscription]) -> dict[TopicPartition, set[str]]:
+    """Who says of what that it owns it: also of topics that it does not subscribe to any more, and in whatever generation."""
+    claims: dict[TopicPartition, set[str]] = {}
     for member, subscription in members.items():
         for tp in subscription.owned:
-            if tp in known and tp.topic in subscription.topics:
-                claims.setdefault(tp, []).append((subscription.generation, member))
+            claims.setdefault(tp, set()).add(member)
+    return claims
+
+
+def _owners(
+    members: Mapping[str, MemberSubscription], claims: Mapping[TopicPartition, set[str]], known: set[TopicPartition]
+) -> dict[TopicPartition, str]:
+    """Who keeps what; of two that claim a partition, the one of the newer generation, and nobody if it is the same."""
     owners = {}
     for tp, claimed in claims.items():
-        claimed.sort()
-        if len(claimed) == 1 or claimed[-1][0] > claimed[-2][0]:
-            owners[tp] = claimed[-1][1]
+        ranked = sorted((members[member].generation, member) for member in claimed)
+        generation, member = ranked[-1]
+        clear = len(ranked) == 1 or generation > ranked[-2][0]
+        if clear and tp in known and tp.topic in members[member].topics:
+            owners[tp] = member
     return owners
 
 
@@ -95,11 +107,10 @@ def _balance(
     result: Assignment = {member: [] for member in sorted(members)}
     for tp, member in sorted(owner.items()):
         result[member].append(tp)
+    takers = {topic: [member for member in result if topic in members[member].topics] for topic in {tp.topic for tp in everything}}
     for tp in everything:
-        if tp not in owner:
-            takers = [member for member in result if tp.topic in members[member].topics]
-            if takers:
-                result[min(takers, key=lambda m: (len(result[m]), m))].append(tp)
+        if tp not in owner and takers[tp.topic]:
+            result[min(takers[tp.topic], key=lambda m: len(result[m]))].append(tp)
     while (move := _next_move(members, result)) is not None:
         giver, taker, tp = move
         result[giver].remove(tp)

@@ -56,6 +56,19 @@ class PartitionState:
             return False
         return self.ready and not self.paused and not self.revoking
 
+    @property
+    def fetchable(self) -> bool:
+        """Whether it may be fetched: what is handed out soon, from a known offset."""
+        if self.fetch_offset < 0 or (self.limit is not None and self.fetch_offset >= self.limit):
+            return False
+        return self.usable and self.error is None
+
+    def refetch(self, offset: int) -> None:
+        """Fetch again from ``offset``; what was fetched before and is not handed out yet is dropped."""
+        self.epoch += 1
+        self.fetch_offset = offset
+        self.retry_at = 0.0
+
     def jump(self, offset: int) -> None:
         """Set the position, whatever was asked, fetched or validated before."""
         self.epoch += 1
@@ -71,7 +84,9 @@ class PartitionState:
         self.position = self.done = None
         self.fetch_offset = -1
         self.reset = spec
+        self.leader_epoch = None
         self.error = None
+        self.retry_at = 0.0
 
 
 class Subscription:
@@ -96,14 +111,15 @@ class Subscription:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Take exactly ``partitions``, without a group's coordination. Those that stay keep their positions."""
         self._enter(Mode.MANUAL)
-        wanted = list(dict.fromkeys(partitions))
+        wanted = dict.fromkeys(partitions)
+        self.remove([tp for tp in self.partitions if tp not in wanted])
         self.partitions = {tp: self.partitions.get(tp) or PartitionState(tp, ready=True) for tp in wanted}
         self.topics = frozenset(tp.topic for tp in wanted)
 
     def clear(self) -> None:
         """Forget everything."""
         self.mode, self.topics, self.pattern = Mode.NONE, frozenset(), None
-        self.partitions = {}
+        self.remove(list(self.partitions))
 
     @property
     def grouped(self) -> bool:

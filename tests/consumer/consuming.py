@@ -1,0 +1,70 @@
+"""What the consumer's tests share: a scripted cluster with a topic, a listener that notes what it is told."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+from trikafka import TopicPartition
+from trikafka._api.consumer import Consumer
+from trikafka._api.opening import open_consumer
+from trikafka.interfaces import RebalanceListener
+from trikafka.testing import ScriptedCluster
+
+T0, T1, T2, T3 = (TopicPartition("t", number) for number in range(4))
+
+
+@asynccontextmanager
+async def cluster_of(partitions: int = 1, *, records: int = 0, nodes: int = 1, **settings: Any) -> AsyncIterator[ScriptedCluster]:
+    """A cluster with the topic ``t``, each partition holding the values ``b"0"``, ``b"1"`` ..."""
+    async with ScriptedCluster(nodes=nodes, topics={"t": partitions}, **settings) as cluster:
+        for number in range(partitions):
+            if records:
+                cluster.append("t", number, [b"%d" % offset for offset in range(records)])
+        yield cluster
+
+
+def consumer_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
+    """Open a consumer of the cluster, from the beginning unless told otherwise."""
+    given = {"auto_offset_reset": "earliest"} | settings
+    return open_consumer(*topics, bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **given)
+
+
+def member_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
+    """As :func:`consumer_of`, in the group ``g`` and of the topic ``t`` unless told otherwise."""
+    return consumer_of(cluster, *(topics or ("t",)), **({"group_id": "g"} | settings))
+
+
+async def values(consumer: Consumer, count: int) -> list[bytes | None]:
+    """The values of the next records."""
+    return [(await consumer.receive()).value for _ in range(count)]
+
+
+async def until(true: Callable[[], bool], step: float = 0.001) -> None:
+    """Wait, in virtual time, until something is so."""
+    while not true():
+        await trio.sleep(step)
+
+
+class Notes(RebalanceListener):
+    """Notes (name, what, partitions) in a shared list; ``then`` is awaited after each note."""
+
+    def __init__(self, log: list[Any], name: str = "", then: Callable[[str], Awaitable[None]] | None = None) -> None:
+        self.log, self.name, self.then = log, name, then
+
+    async def _note(self, what: str, partitions: Sequence[TopicPartition]) -> None:
+        self.log.append((self.name, what, sorted(partitions)) if self.name else (what, sorted(partitions)))
+        if self.then is not None:
+            await self.then(what)
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._note("assigned", partitions)
+
+    async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._note("revoked", partitions)
+
+    async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        await self._note("lost", partitions)

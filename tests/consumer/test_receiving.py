@@ -1,0 +1,467 @@
+"""Records out of the consumer: one by one, by batch, paused, limited, sought; nothing lost and nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from consuming import T0, T1, cluster_of, consumer_of, values
+from trio.testing import MockClock as Clock
+
+from trikafka import TopicPartition
+from trikafka.errors import CorruptRecordError, IllegalStateError, NoOffsetForPartitionError, OffsetOutOfRangeError
+from trikafka.testing import ScriptedCluster, control_batch, encode_batch
+
+
+async def test_records_come_in_order_and_positions_follow(autojump_clock: Clock) -> None:
+    async with cluster_of(records=5) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        assert await consumer.position(T0) == 0
+        assert await values(consumer, 3) == [b"0", b"1", b"2"]
+        assert await consumer.position(T0) == 3
+        batch = await consumer.receive_batch()
+        assert [record.value for record in batch] == [b"3", b"4"]
+        assert await consumer.position(T0) == 5
+        assert not await consumer.receive_batch(timeout=1)
+
+
+async def test_a_receive_that_is_too_early_waits_for_the_record(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer, trio.open_nursery() as nursery:
+        consumer.assign([T0])
+
+        async def write() -> None:
+            await trio.sleep(100)
+            cluster.append("t", 0, [b"late"])
+
+        nursery.start_soon(write)
+        assert (await consumer.receive()).value == b"late"
+        assert trio.current_time() == 100
+
+
+async def test_a_batch_with_a_timeout_ends_exactly_then(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        await consumer.position(T0)
+        start = trio.current_time()
+        batch = await consumer.receive_batch(timeout=1.5)
+        assert (len(batch), batch.topic) == (0, "")
+        assert trio.current_time() == start + 1.5
+        await consumer.receive_batch(timeout=0)
+        assert trio.current_time() == start + 1.5
+
+
+async def test_nowait(autojump_clock: Clock) -> None:
+    async with cluster_of(records=4) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        with pytest.raises(trio.WouldBlock):
+            consumer.receive_nowait()
+        await trio.sleep(1)
+        assert consumer.receive_nowait().value == b"0"
+        assert consumer.receive_nowait().value == b"1"
+        assert [record.value for record in consumer.receive_batch_nowait()] == [b"2", b"3"]
+        with pytest.raises(trio.WouldBlock):
+            consumer.receive_nowait()
+        with pytest.raises(trio.WouldBlock):
+            consumer.receive_batch_nowait()
+
+
+async def test_max_poll_records_cuts_batches_and_loses_nothing(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=7) as cluster, consumer_of(cluster, max_poll_records=3) as consumer:
+        consumer.assign([T0, T1])
+        got: dict[TopicPartition, list[int]] = {T0: [], T1: []}
+        sizes = []
+        while sum(map(len, got.values())) < 14:
+            batch = await consumer.receive_batch()
+            sizes.append(len(batch))
+            got[TopicPartition(batch.topic, batch.partition)] += list(batch.offsets)
+            position = await consumer.position(TopicPartition(batch.topic, batch.partition))
+            assert position == batch.next_offset == batch.offsets[-1] + 1
+        assert got == {T0: list(range(7)), T1: list(range(7))}
+        assert max(sizes) == 3
+
+
+async def test_one_by_one_and_by_batch_may_alternate(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=6) as cluster, consumer_of(cluster, max_poll_records=2) as consumer:
+        consumer.assign([T0, T1])
+        got: dict[int, list[int]] = {0: [], 1: []}
+        turn = 0
+        while sum(map(len, got.values())) < 12:
+            turn += 1
+            if turn % 2:
+                record = await consumer.receive()
+                got[record.partition].append(record.offset)
+            else:
+                batch = await consumer.receive_batch()
+                got[batch.partition] += list(batch.offsets)
+        assert got == {0: list(range(6)), 1: list(range(6))}
+
+
+async def test_pause_in_the_middle_of_a_held_batch(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=4) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0, T1])
+        first = await consumer.receive()
+        held, other = (T0, T1) if first.partition == 0 else (T1, T0)
+        consumer.pause([held])
+        assert consumer.paused() == {held}
+        rest = [await consumer.receive() for _ in range(4)]
+        assert [(record.partition, record.offset) for record in rest] == [(other.partition, offset) for offset in range(4)]
+        assert not await consumer.receive_batch(timeout=5)
+        fetches = len(cluster.requests("Fetch"))
+        consumer.resume([held])
+        again = [await consumer.receive() for _ in range(3)]
+        assert [(record.partition, record.offset) for record in again] == [(held.partition, offset) for offset in (1, 2, 3)]
+        assert len(cluster.requests("Fetch")) == fetches  # what had been fetched was kept
+        assert not await consumer.receive_batch(timeout=5)
+
+
+async def test_a_paused_partition_is_not_fetched_and_a_resumed_one_is(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        await consumer.position(T0)
+        consumer.pause([T0])
+        await trio.sleep(2)
+        before = len(cluster.requests("Fetch"))
+        cluster.append("t", 0, [b"x"])
+        await trio.sleep(10)
+        assert len(cluster.requests("Fetch")) <= before
+        consumer.resume([T0])
+        with trio.fail_after(1):
+            assert (await consumer.receive()).value == b"x"
+
+
+async def test_seek_back_and_forth_also_in_the_middle_of_a_batch(autojump_clock: Clock) -> None:
+    async with cluster_of(records=10) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        assert await values(consumer, 2) == [b"0", b"1"]
+        consumer.seek(T0, 8)
+        assert await values(consumer, 2) == [b"8", b"9"]
+        consumer.seek(T0, 1)
+        assert [record.value for record in (await consumer.receive_batch())[:2]] == [b"1", b"2"]
+        consumer.seek_to_beginning()
+        assert await values(consumer, 1) == [b"0"]
+        consumer.seek_to_end([T0])
+        assert not await consumer.receive_batch(timeout=5)
+        cluster.append("t", 0, [b"new"])
+        assert await values(consumer, 1) == [b"new"]
+
+
+async def test_a_seek_wins_over_an_answer_in_flight(autojump_clock: Clock) -> None:
+    async with cluster_of(records=10) as cluster, consumer_of(cluster) as consumer:
+        cluster.delay("Fetch", 3, 1, after=True)
+        consumer.assign([T0])
+        await cluster.seen("Fetch")
+        consumer.seek(T0, 7)
+        assert await values(consumer, 1) == [b"7"]
+
+
+async def test_a_seek_wins_over_a_reset_under_way(autojump_clock: Clock) -> None:
+    async with cluster_of(records=10) as cluster, consumer_of(cluster) as consumer:
+        cluster.delay("ListOffsets", 3, 1, after=True)
+        consumer.assign([T0])
+        await cluster.seen("ListOffsets")
+        consumer.seek(T0, 7)
+        assert await consumer.position(T0) == 7
+        await trio.sleep(10)
+        assert await values(consumer, 1) == [b"7"]
+
+
+async def test_a_seek_wins_over_a_committed_offset_under_way(autojump_clock: Clock) -> None:
+    async with cluster_of(records=10) as cluster:
+        async with consumer_of(cluster, group_id="g") as consumer:
+            consumer.assign([T0])
+            await consumer.commit({T0: 4})
+        async with consumer_of(cluster, group_id="g") as consumer:
+            cluster.delay("OffsetFetch", 3, 1)
+            consumer.assign([T0])
+            await cluster.seen("OffsetFetch")
+            consumer.seek(T0, 7)
+            assert await values(consumer, 1) == [b"7"]
+            await trio.sleep(10)
+            assert await values(consumer, 1) == [b"8"]
+
+
+async def test_a_later_reset_wins_over_an_earlier_one(autojump_clock: Clock) -> None:
+    async with cluster_of(records=10) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        await consumer.position(T0)
+        cluster.delay("ListOffsets", 3, 1, after=True)
+        consumer.seek_to_beginning()
+        await cluster.seen("ListOffsets", 2)
+        consumer.seek_to_end()
+        assert await consumer.position(T0) == 10
+
+
+async def test_where_to_begin(autojump_clock: Clock) -> None:
+    async with cluster_of(records=10) as cluster:
+        cluster.delete_records("t", 0, 4)
+        for reset, position in (("earliest", 4), ("latest", 10)):
+            async with consumer_of(cluster, auto_offset_reset=reset) as consumer:
+                consumer.assign([T0])
+                assert await consumer.position(T0) == position
+        async with consumer_of(cluster, auto_offset_reset="none") as consumer:
+            consumer.assign([T0])
+            for _ in range(2):
+                with pytest.raises(NoOffsetForPartitionError, match="t-0"):
+                    await consumer.receive()
+            consumer.seek(T0, 9)
+            assert await values(consumer, 1) == [b"9"]
+
+
+async def test_a_reset_does_not_wait_for_a_coordinator_that_is_away(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=3) as cluster, consumer_of(cluster, group_id="g") as consumer:
+        cluster.fail("FindCoordinator", 15, None)
+        consumer.assign([T0, T1])
+        consumer.seek_to_end([T0])
+        with trio.fail_after(2):
+            assert await consumer.position(T0) == 3
+
+
+async def test_offset_out_of_range_resets_by_the_policy(autojump_clock: Clock) -> None:
+    async with cluster_of(records=10) as cluster:
+        cluster.delete_records("t", 0, 4)
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 1)
+            assert await values(consumer, 1) == [b"4"]
+        async with consumer_of(cluster, auto_offset_reset="latest") as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 1)
+            assert not await consumer.receive_batch(timeout=5)
+            assert await consumer.position(T0) == 10
+        async with consumer_of(cluster, auto_offset_reset="none") as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 1)
+            for _ in range(2):
+                with pytest.raises(OffsetOutOfRangeError, match="t-0"):
+                    await consumer.receive()
+            consumer.seek(T0, 5)
+            assert await values(consumer, 1) == [b"5"]
+
+
+async def test_what_was_fetched_is_handed_out_before_an_out_of_range_reset(autojump_clock: Clock) -> None:
+    async with cluster_of(records=3) as cluster, consumer_of(cluster, auto_offset_reset="latest") as consumer:
+        consumer.assign([T0])
+        consumer.seek(T0, 0)
+        await trio.sleep(1)  # 0 to 2 are fetched
+        cluster.append("t", 0, [b"3", b"4", b"5"])
+        cluster.fail("Fetch", 1, 3)
+        await trio.sleep(3)
+        assert await values(consumer, 3) == [b"0", b"1", b"2"]
+
+
+async def test_the_fetch_follows_the_leader(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2, records=3) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        assert await values(consumer, 3) == [b"0", b"1", b"2"]
+        for leader in (1, 0, 1):
+            cluster.move_leader("t", 0, leader)
+            cluster.append("t", 0, [b"at %d" % leader])
+            with trio.fail_after(3):
+                assert await values(consumer, 1) == [b"at %d" % leader]
+
+
+async def test_a_partition_without_a_leader_is_read_once_it_has_one(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2, records=1) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        assert await values(consumer, 1) == [b"0"]
+        cluster.move_leader("t", 0, None)
+        await trio.sleep(30)
+        cluster.move_leader("t", 0, 1)
+        cluster.append("t", 0, [b"1"])
+        with trio.fail_after(3):
+            assert await values(consumer, 1) == [b"1"]
+
+
+@pytest.mark.parametrize("code", [3, 5, 6, 7, 9, 56, 74, 75, 78])
+async def test_a_partition_in_passing_trouble_is_fetched_again(autojump_clock: Clock, code: int) -> None:
+    async with cluster_of(2, records=2) as cluster, consumer_of(cluster) as consumer:
+        cluster.fail("Fetch", code, 2, topic="t", partition=0)
+        consumer.assign([T0, T1])
+        got = [await consumer.receive() for _ in range(4)]
+        assert [record.offset for record in got if record.partition == 0] == [0, 1]
+        assert trio.current_time() < 2
+
+
+async def test_a_partition_in_trouble_for_good_raises_and_the_other_goes_on(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=2) as cluster, consumer_of(cluster) as consumer:
+        cluster.fail("Fetch", 29, None, topic="t", partition=0)
+        consumer.assign([T0, T1])
+        got, errors = 0, 0
+        while got < 2 or errors < 3:
+            try:
+                assert (await consumer.receive()).partition == 1
+                got += 1
+            except Exception as error:
+                assert "TOPIC_AUTHORIZATION_FAILED" in str(error)
+                errors += 1
+
+
+async def test_a_broken_or_silent_connection_is_replaced(autojump_clock: Clock) -> None:
+    async with cluster_of(records=2) as cluster, consumer_of(cluster, request_timeout_ms=2000) as consumer:
+        consumer.assign([T0])
+        assert await values(consumer, 2) == [b"0", b"1"]
+        cluster.disconnect()
+        cluster.append("t", 0, [b"2"])
+        assert await values(consumer, 1) == [b"2"]
+        cluster.garbage("Fetch", b"HTTP/1.1 400 Bad Request\r\n\r\n")
+        cluster.append("t", 0, [b"3"])
+        with trio.fail_after(60):
+            while True:
+                try:
+                    assert await values(consumer, 1) == [b"3"]
+                    break
+                except Exception:
+                    pass
+        cluster.freeze(0)
+        cluster.append("t", 0, [b"4"])
+        await trio.sleep(20)
+        cluster.thaw(0)
+        assert await values(consumer, 1) == [b"4"]
+
+
+def break_batch(values: list[bytes]) -> bytes:
+    data = bytearray(encode_batch(values, timestamp=0))
+    data[-1] ^= 0xFF
+    return bytes(data)
+
+
+async def test_corrupt_records_raise_again_and_again_until_the_user_seeks(autojump_clock: Clock) -> None:
+    async with cluster_of(records=2) as cluster, consumer_of(cluster) as consumer:
+        cluster.append_batch("t", 0, break_batch([b"bad", b"bad"]), count=2)
+        cluster.append("t", 0, [b"4"])
+        consumer.assign([T0])
+        assert await values(consumer, 2) == [b"0", b"1"]  # what stands before it in the same answer
+        for _ in range(3):
+            with pytest.raises(CorruptRecordError) as caught:
+                await consumer.receive()
+            assert (caught.value.topic, caught.value.partition, caught.value.offset) == ("t", 0, 2)
+        assert await consumer.position(T0) == 2
+        consumer.seek(T0, 4)
+        assert await values(consumer, 1) == [b"4"]
+
+
+async def test_batches_until(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=10) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0, T1])
+        got = [offset for offset in [list(batch.offsets) async for batch in consumer.batches({T0: 4})]]
+        assert [offset for offsets in got for offset in offsets] == [0, 1, 2, 3]
+        assert await consumer.position(T0) == 4
+        assert [batch async for batch in consumer.batches({T0: 4})] == []
+        assert [batch async for batch in consumer.batches({T0: 0, T1: 0})] == []
+        assert [batch async for batch in consumer.batches({})] == []
+        again = [list(batch.offsets) async for batch in consumer.batches({T0: 6, T1: 2})]
+        assert sorted(again) == [[0, 1], [4, 5]]
+        # What was cut off comes afterwards, and nothing of it is missing or doubled.
+        rest = [await consumer.receive() for _ in range(12)]
+        assert sorted((record.partition, record.offset) for record in rest) == [
+            *((0, offset) for offset in range(6, 10)),
+            *((1, offset) for offset in range(2, 10)),
+        ]
+        assert not await consumer.receive_batch(timeout=5)
+
+
+async def test_batches_until_the_middle_of_a_batch_that_was_begun(autojump_clock: Clock) -> None:
+    async with cluster_of(records=10) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        assert await values(consumer, 2) == [b"0", b"1"]
+        assert [list(batch.offsets) async for batch in consumer.batches({T0: 5})] == [[2, 3, 4]]
+        assert await values(consumer, 5) == [b"5", b"6", b"7", b"8", b"9"]
+
+
+async def test_batches_until_an_end_that_only_control_records_reach(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster, consumer_of(cluster, isolation_level="read_committed") as consumer:
+        data = encode_batch([b"a", b"b"], timestamp=0, producer=(7, 0, 0), transactional=True)
+        cluster.append_batch("t", 0, data)
+        cluster.append_batch("t", 0, control_batch(7, 0, commit=True, timestamp=0))
+        data = encode_batch([b"c"], timestamp=0, producer=(7, 0, 2), transactional=True)
+        cluster.append_batch("t", 0, data)
+        cluster.append_batch("t", 0, control_batch(7, 0, commit=False, timestamp=0))
+        consumer.assign([T0])
+        ends = await consumer.end_offsets([T0])
+        assert ends == {T0: 5}
+        with trio.fail_after(5):
+            got = [record.value async for batch in consumer.batches(ends) for record in batch]
+        assert got == [b"a", b"b"]
+        assert await consumer.position(T0) == 5
+
+
+async def test_the_iteration_until_an_end_fetches_nothing_past_it(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=4) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0, T1])
+        consumer.pause([T0, T1])
+        await consumer.position(T1)
+        iteration = consumer.batches({T0: 4})
+        consumer.resume([T0, T1])
+        assert len(await anext(iteration)) == 4
+        await trio.sleep(5)
+        cluster.append("t", 0, [b"past"])
+        with pytest.raises(StopAsyncIteration):
+            await anext(iteration)
+        assert len([await consumer.receive() for _ in range(5)]) == 5
+
+
+async def test_only_one_task_receives(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer, trio.open_nursery() as nursery:
+        consumer.assign([T0])
+        nursery.start_soon(consumer.receive)
+        await trio.sleep(1)
+        for receive in (consumer.receive, consumer.receive_batch, consumer.batches().__anext__):
+            with pytest.raises(trio.BusyResourceError):
+                await receive()
+        for receive_nowait in (consumer.receive_nowait, consumer.receive_batch_nowait):
+            with pytest.raises(trio.BusyResourceError):
+                receive_nowait()
+        nursery.cancel_scope.cancel()
+
+
+async def test_what_was_assigned_before_is_not_handed_out(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0, T1])
+        await consumer.receive()
+        await trio.sleep(5)
+        consumer.assign([T1])
+        position = await consumer.position(T1)
+        got = [await consumer.receive() for _ in range(3 - position)]
+        assert {record.partition for record in got} == {1}
+        assert not await consumer.receive_batch(timeout=2)
+        assert consumer.statistics().buffered_bytes == 0
+
+
+async def test_a_partition_that_does_not_exist_yet_is_read_when_it_does(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        await trio.sleep(30)
+        cluster.create_topic("t", 1)
+        cluster.append("t", 0, [b"first"])
+        with trio.fail_after(5):
+            assert await values(consumer, 1) == [b"first"]
+
+
+async def test_the_buffer_is_bounded(autojump_clock: Clock) -> None:
+    async with cluster_of(2) as cluster:
+        for number in range(2):
+            for _ in range(50):
+                cluster.append("t", number, [b"x" * 1000] * 10)
+        settings = {"fetch_buffer_bytes": 100_000, "max_partition_fetch_bytes": 20_000}
+        async with consumer_of(cluster, **settings) as consumer:
+            consumer.assign([T0, T1])
+            seen, count = 0, 0
+            while count < 1000:
+                await trio.sleep(0.1)
+                seen = max(seen, consumer.statistics().buffered_bytes)
+                count += len(await consumer.receive_batch())
+            assert 40_000 < seen <= 140_000
+
+
+async def test_misuse_is_told(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        with pytest.raises(IllegalStateError, match="subscribe"):
+            await consumer.receive()
+        for call in (lambda: consumer.seek(T0, 0), lambda: consumer.pause([T0]), lambda: consumer.seek_to_end([T0])):
+            with pytest.raises(IllegalStateError, match="t-0 is not assigned"):
+                call()
+        consumer.assign([T0])
+        for wrong in (-1, 1.5, True, "3", 2**63):
+            with pytest.raises(ValueError, match="whole number"):
+                consumer.seek(T0, wrong)
+        with pytest.raises(IllegalStateError, match="not assigned"):
+            consumer.batches({T1: 3})
