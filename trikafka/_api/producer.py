@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import trio
 
 from .._managers.metadata import Metadata
-from .._managers.produce import Fields, ProduceManager, settled
+from .._managers.produce import Fields, ProduceManager, news
 from .._net.brokers import Brokers
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.arguments import HeaderPairs
@@ -51,20 +51,16 @@ class ProducerStatistics:
 
 
 class _Breath:
-    """Makes long runs of calls that have nothing to wait for cancellable, and lets other tasks run now and then."""
+    """When the next full checkpoint is due in a run of calls that have nothing to wait for (a full one costs 6 to 9 µs).
 
-    __slots__ = ("_next",)
+    Each such call checks for cancellation; once a millisecond one of them lets the other tasks run. The check is written out
+    where it is needed: as a coroutine of its own it would cost every record as much again.
+    """
+
+    __slots__ = ("due",)
 
     def __init__(self) -> None:
-        self._next = 0.0
-
-    async def take(self) -> None:
-        now = time.perf_counter()
-        if now >= self._next:
-            await trio.lowlevel.checkpoint()
-            self._next = time.perf_counter() + _BREATH
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
+        self.due = 0.0
 
 
 _breath = _Breath()
@@ -98,13 +94,17 @@ class Ack:
         broker did not take it. Cancellation: the record stays on its way.
         """
         batch, index = self._batch, self._index
-        if batch.settled:
-            await _breath.take()
-        else:
+        if not batch.settled:
             batch, index = batch.part(index)
+        if not batch.settled:
             while not batch.settled:
-                await settled(batch)
+                await news(batch)
                 batch, index = batch.part(index)
+        elif time.perf_counter() >= _breath.due:
+            await trio.lowlevel.checkpoint()
+            _breath.due = time.perf_counter() + _BREATH
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
         return batch.metadata(index, self._timestamp)
 
 
@@ -122,7 +122,6 @@ class Producer:
         self._metadata = Metadata(config, self._brokers, service.start_soon)
         self._manager: ProduceManager[Ack] = ProduceManager(config, self._brokers, self._metadata, service.start_soon, Ack)
         self._append = self._manager.accumulator.append
-        self._breath = _Breath()
         self._closed = False
         self._over = trio.Event()
 
@@ -169,7 +168,11 @@ class Producer:
         or partition (after 3 s of asking), :exc:`RecordTooLargeError`, :exc:`TypeError` for what is not bytes-like,
         :exc:`trio.ClosedResourceError` once closed. If it raises, :exc:`trio.Cancelled` included, nothing was accepted.
         """
-        await self._breath.take()
+        if time.perf_counter() >= _breath.due:
+            await trio.lowlevel.checkpoint()
+            _breath.due = time.perf_counter() + _BREATH
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
             self._raise_closed()
         ack = self._append(topic, value, key, headers, timestamp, partition)

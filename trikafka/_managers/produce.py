@@ -347,18 +347,22 @@ class ProduceManager(Generic[Ack]):
             self.accumulator.refused(batch, error, trio.current_time())
 
 
+async def news(batch: OutBatch) -> None:
+    """Wait until the batch, which has no outcome yet, gets it or is split."""
+    if not isinstance(batch.signal, trio.Event):
+        batch.signal = trio.Event()
+    await batch.signal.wait()
+
+
 async def settled(batch: OutBatch) -> None:
     """Wait until the batch, or all that it was split into, has its outcome."""
     while not batch.settled:
+        if not batch.halves:
+            await news(batch)
+        for half in batch.halves:
+            await settled(half)
         if batch.halves:
-            for half in batch.halves:
-                await settled(half)
             return
-        if not isinstance(batch.signal, trio.Event):
-            batch.signal = trio.Event()
-        await batch.signal.wait()
-        if batch.halves:
-            batch.signal = None
 
 
 def _seal_all(batches: list[OutBatch]) -> float:

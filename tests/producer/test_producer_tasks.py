@@ -1,0 +1,98 @@
+"""Compression beside the loop, and what a producer leaves behind: no task more, no byte of room."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import trio
+from producing import numbers, opened, ready, values
+from trio.testing import MockClock as Clock
+
+from trikafka.testing import ScriptedCluster
+
+
+@pytest.mark.parametrize("compression", ["gzip", "snappy", "lz4", "zstd"])
+async def test_compressed_batches_arrive_in_order_in_real_time(compression: str) -> None:
+    """Large batches go through a thread, small ones do not: their order is the same."""
+    noise = random.Random(5)
+    sent = [b"%04d" % number + noise.randbytes(noise.choice((10, 20_000))) * 3 for number in range(300)]
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        async with opened(cluster, compression_type=compression, batch_size=200_000) as producer:
+            acks = [await producer.enqueue("t", value, partition=number % 2) for number, value in enumerate(sent)]
+            await producer.flush()
+            assert all(ack.done for ack in acks)
+        assert values(cluster, 0) == sent[::2]
+        assert values(cluster, 1) == sent[1::2]
+        codecs = {batch.info.attributes & 7 for batch in cluster.partition("t", 0).batches}
+        assert codecs == {{"gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}[compression]}
+
+
+async def test_the_loop_goes_on_while_much_is_compressed() -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        settings = {"compression_type": "gzip", "batch_size": 900_000, "linger_ms": 20}
+        async with opened(cluster, **settings) as producer:
+            await producer.send("t", b"first")
+            text = bytes(random.Random(3).choices(b"abcdefgh ", k=80_000))
+            for number in range(50):
+                await producer.enqueue("t", b"%d" % number + text)
+            ticks = 0
+            async with trio.open_nursery() as nursery:
+
+                async def tick() -> None:
+                    nonlocal ticks
+                    while True:
+                        await trio.lowlevel.checkpoint()
+                        ticks += 1
+
+                nursery.start_soon(tick)
+                await producer.flush()
+                nursery.cancel_scope.cancel()
+        assert ticks > 100
+        assert len(values(cluster)) == 50
+
+
+async def test_no_task_and_no_room_is_left_behind(autojump_clock: Clock) -> None:
+    async with ready(nodes=2, partitions=4) as (cluster, producer):
+
+        async def round_of_trouble() -> int:
+            cluster.fail("Produce", 19)
+            cluster.drop("Produce", after=True)
+            async with trio.open_nursery() as nursery:
+                for value in numbers(20):
+                    nursery.start_soon(producer.send, "t", value)
+            await trio.testing.wait_all_tasks_blocked()
+            statistics = producer.statistics()
+            assert (statistics.buffer_used, statistics.batches_waiting, statistics.requests_in_flight) == (0, 0, 0)
+            return trio.lowlevel.current_statistics().tasks_living
+
+        # The first rounds open connections: to each of the two brokers one for metadata and one for records.
+        early = [await round_of_trouble() for _ in range(20)]
+        late = [await round_of_trouble() for _ in range(20)]
+        assert max(late) <= max(early)
+
+
+async def test_one_task_that_enqueues_without_end_lets_the_others_run() -> None:
+    async with ready(linger_ms=0) as (cluster, producer), trio.open_nursery() as nursery:
+
+        async def flood() -> None:
+            while True:
+                await producer.enqueue("t", b"x")
+
+        nursery.start_soon(flood)
+        with trio.fail_after(10):
+            await cluster.seen("Produce", 5)
+        nursery.cancel_scope.cancel()
+
+
+async def test_statistics_and_names(autojump_clock: Clock) -> None:
+    async with ready(linger_ms=1_000) as (_, producer):
+        ack = producer.send_nowait("t", b"x")
+        assert (ack.partition, ack.done) == (("t", 0), False)
+        assert repr(ack) == "<trikafka.Ack t-0 waiting>"
+        assert producer.statistics().batches_waiting == 1
+        assert producer.statistics().buffer_used > 0
+        await ack.wait()
+        assert repr(ack) == "<trikafka.Ack t-0 done>"
+        assert repr(producer) == "<trikafka.Producer client_id='trikafka'>"
+    assert repr(producer) == "<trikafka.Producer client_id='trikafka' closed>"
