@@ -16,7 +16,7 @@ from importlib.metadata import EntryPoint, entry_points
 import click
 
 from .options import COMMON_HELP, Common, common_options
-from .running import Signalled, sentence
+from .running import NobodyReadsError, Signalled, sentence
 
 #: Commands of trikafka itself: name -> what the list of commands says of it. Each is ``trikafka.cli.<name>.command``.
 _OWN = {
@@ -84,16 +84,16 @@ def trikafka(common: Common) -> None:
 def run(args: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     debug = "--debug" in (args[: args.index("--")] if "--" in args else args)
+    _hold_places()
     try:
         result = trikafka.main(list(args), prog_name="trikafka", standalone_mode=False)
-        sys.stdout.flush()
         return result if isinstance(result, int) else 0
     except click.exceptions.NoArgsIsHelpError as error:
         click.echo(error.ctx.get_help() if error.ctx else error.format_message(), err=True)
         return 2
     except (Signalled, KeyboardInterrupt, click.Abort) as error:
         return 128 + (error.number if isinstance(error, Signalled) else 2)
-    except BrokenPipeError:
+    except NobodyReadsError:
         _let_go_of_stdout()
         return BROKEN_PIPE
     except Exception as error:
@@ -133,6 +133,15 @@ def _missing(name: str, package: str) -> click.Command:
         raise click.ClickException(f"the command {name!r} comes with the package {package}: pip install {package}")
 
     return missing
+
+
+def _hold_places() -> None:
+    """Where a standard stream is closed, hold its number, so that no socket gets it. Using it is an error, as before."""
+    for fd, mode in ((0, os.O_WRONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(fd)
+        except OSError:
+            os.open(os.devnull, mode)  # gets the lowest number that is free, which is this one
 
 
 def _let_go_of_stdout() -> None:

@@ -196,7 +196,9 @@ def from_template(template: str, null: bytes = b"") -> Format:
         sign = match[1]
         if sign is not None and sign != "%":
             if sign not in tokens:
-                raise click.BadParameter(f"%{sign} in a format means nothing; there are {', '.join('%' + t for t in tokens)}, %%")
+                raise click.BadParameter(
+                    f"%{sign} in a format means nothing; there are {', '.join('%' + t for t in tokens)}, %%", param_hint="--format"
+                )
             parts.append(tokens[sign])
         else:
             text = b"%" if sign else literal(match[0])

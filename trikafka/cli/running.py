@@ -20,6 +20,10 @@ class Signalled(BaseException):
         self.number = number
 
 
+class NobodyReadsError(Exception):
+    """The reader of the standard output has gone. Not an ``OSError``: click would make an exit code of its own of it."""
+
+
 class Stop:
     """Where a signal cuts in: into :meth:`here` if the command is there, else into the whole command."""
 
@@ -84,6 +88,8 @@ def run(work: Callable[[Stop], Awaitable[None]]) -> None:
     number, failed = trio.run(supervised)
     if number is not None:
         raise Signalled(number) from failed
+    if isinstance(failed, BrokenPipeError):
+        raise NobodyReadsError from failed
     if failed is not None:
         raise failed
 

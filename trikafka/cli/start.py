@@ -41,7 +41,8 @@ def parse(text: str) -> Start:
     if number.isascii() and number.isdigit() and int(number) < 2**63:
         return Start(At.LAST if text.startswith("-") else At.OFFSET, int(number))
     raise click.BadParameter(
-        f"{text!r} is neither 'beginning', 'end', 'stored', an offset, -N (the last N records of each partition) nor @time"
+        f"{text!r} is neither 'beginning', 'end', 'stored', an offset, -N (the last N records of each partition) nor @time",
+        param_hint="--from",
     )
 
 
@@ -57,7 +58,7 @@ def _time(text: str) -> int:
         ) from None
     when = when if when.tzinfo is not None else when.replace(tzinfo=UTC)
     if when.timestamp() < 0:
-        raise click.BadParameter(f"@{text}: this is before 1970")
+        raise click.BadParameter(f"@{text}: this is before 1970", param_hint="--from")
     return round(when.timestamp() * 1000)
 
 

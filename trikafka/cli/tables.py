@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterable, Sequence
 
 import click
+
+from .running import NobodyReadsError
 
 
 def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
@@ -24,13 +27,18 @@ def table(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
 
 
 def say(text: str) -> None:
-    """Print to the standard output."""
-    click.echo(text)
+    """Print to the standard output. Raises :exc:`NobodyReadsError` when its reader has gone."""
+    if sys.stdout is None:
+        raise click.ClickException("the standard output is closed")
+    try:
+        click.echo(text)
+    except BrokenPipeError as error:
+        raise NobodyReadsError from error
 
 
 def say_json(what: object) -> None:
     """Print one JSON document to the standard output."""
-    click.echo(json.dumps(what, indent=2, ensure_ascii=False))
+    say(json.dumps(what, indent=2, ensure_ascii=False))
 
 
 def _text(cell: object) -> str:
