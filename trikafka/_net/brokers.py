@@ -146,5 +146,9 @@ class Brokers:
 def _why(error: OSError) -> str:
     """What the operating system said, of each address that was tried."""
     inner = error.__cause__.exceptions if isinstance(error.__cause__, BaseExceptionGroup) else ()
-    causes = [os.strerror(each.errno) if (each.errno or 0) > 0 else each.strerror or str(each) for each in (*inner, error) if isinstance(each, OSError)]
+    causes = [
+        os.strerror(each.errno) if each.errno and each.errno > 0 else each.strerror or str(each)
+        for each in (*inner, error)
+        if isinstance(each, OSError)
+    ]
     return ", ".join(dict.fromkeys(causes[:-1] or causes))

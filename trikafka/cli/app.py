@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 import traceback
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
