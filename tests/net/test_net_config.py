@@ -110,7 +110,10 @@ def test_settings_that_do_not_fit(cls: type[ClientConfig], settings: dict[str, A
 
 
 def test_times_that_no_broker_sees_may_be_endless() -> None:
-    assert ConsumerConfig.build({"default_api_timeout_ms": math.inf, "connections_max_idle_ms": math.inf}).default_api_timeout == math.inf
+    assert (
+        ConsumerConfig.build({"default_api_timeout_ms": math.inf, "connections_max_idle_ms": math.inf}).default_api_timeout
+        == math.inf
+    )
 
 
 def test_acks_as_the_protocol_has_them() -> None:

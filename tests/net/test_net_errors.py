@@ -96,7 +96,9 @@ def test_any_error_can_be_sent_to_another_process(cls: type[TrikafkaError]) -> N
     assert (str(twin), twin.args, set(twin.__dict__)) == (str(error), error.args, set(error.__dict__))
 
 
-@pytest.mark.parametrize("error", [OSError(2, "no such thing"), OSError("words"), ClientClosed("closed"), ConnectionRefusedError(111, "x")])
+@pytest.mark.parametrize(
+    "error", [OSError(2, "no such thing"), OSError("words"), ClientClosed("closed"), ConnectionRefusedError(111, "x")]
+)
 def test_a_copy_of_an_error_that_is_not_ours(error: Exception) -> None:
     twin = again(error)
     assert twin is not error

@@ -1,0 +1,148 @@
+"""Frames: whole, byte by byte, with others behind them, cut off, and what is no frame."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import trio
+import trio.testing
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trikafka._net.frames import FrameReader
+from trikafka.errors import ProtocolError
+
+MAX = 1_000_000
+
+
+class Pieces(trio.abc.Stream):
+    """A stream that gives what it was told to, piece by piece, and then the end."""
+
+    def __init__(self, *pieces: bytes) -> None:
+        self.pieces = list(pieces)
+        self.asked: list[int | None] = []
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        await trio.lowlevel.checkpoint()
+        self.asked.append(max_bytes)
+        if not self.pieces:
+            return b""
+        piece = self.pieces.pop(0)
+        if max_bytes is not None and len(piece) > max_bytes:
+            self.pieces.insert(0, piece[max_bytes:])
+            piece = piece[:max_bytes]
+        return piece
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        raise AssertionError("a frame reader does not write")
+
+    async def wait_send_all_might_not_block(self) -> None:
+        raise AssertionError("a frame reader does not write")
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+
+def frame(body: bytes) -> bytes:
+    return struct.pack(">i", len(body)) + body
+
+
+async def read_all(*pieces: bytes, most: int = MAX) -> list[bytes]:
+    reader = FrameReader(Pieces(*pieces), most, "peer:1")
+    frames: list[bytes] = []
+    while (found := await reader.read()) is not None:
+        frames.append(bytes(found))
+    return frames
+
+
+BODIES = [b"abcd", b"0123456789", bytes(70_000), bytes(range(256)) * 1000, b"last"]
+
+
+async def test_whole() -> None:
+    assert await read_all(*map(frame, BODIES)) == BODIES
+
+
+async def test_all_at_once() -> None:
+    assert await read_all(b"".join(map(frame, BODIES))) == BODIES
+
+
+async def test_byte_by_byte() -> None:
+    small = [body[:300] for body in BODIES]
+    data = b"".join(map(frame, small))
+    assert await read_all(*(data[i : i + 1] for i in range(len(data)))) == small
+
+
+@pytest.mark.parametrize("cut", range(1, 12))
+async def test_a_peer_that_closes_inside_a_frame_ends_it(cut: int) -> None:
+    assert await read_all(frame(b"whole"), frame(b"12345678")[:cut]) == [b"whole"]
+
+
+async def test_the_rest_of_a_large_frame_is_asked_for_exactly() -> None:
+    stream = Pieces(frame(bytes(200_000)) + b"next")
+    reader = FrameReader(stream, MAX, "peer:1")
+    assert len(await reader.read() or b"") == 200_000
+    assert stream.asked == [65_536, 200_000 - (65_536 - 4)]
+    assert stream.pieces == [b"next"]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", -1) + b"abc",
+        struct.pack(">i", 0),
+        struct.pack(">i", 3) + b"abc",
+        struct.pack(">i", MAX + 1),
+        struct.pack(">i", 2**31 - 1),
+        b"HTTP/1.1 400 Bad Request\r\n\r\n",
+        b"SSH-2.0-OpenSSH_9.6\r\n",
+        b"\x15\x03\x03\x00\x02\x02\x50",
+    ],
+)
+async def test_lengths_that_no_kafka_sends(data: bytes) -> None:
+    with pytest.raises(ProtocolError, match="peer:1 does not speak Kafka's protocol") as caught:
+        await read_all(frame(b"fine"), data)
+    assert repr(data[:8]) in str(caught.value)
+
+
+async def test_the_largest_frame_that_is_allowed() -> None:
+    assert [len(found) for found in await read_all(frame(bytes(MAX)))] == [MAX]
+
+
+@given(st.lists(st.binary(min_size=4, max_size=300), max_size=8), st.lists(st.integers(1, 400), min_size=1, max_size=30))
+def test_any_cuts_give_the_same_frames(bodies: list[bytes], cuts: list[int]) -> None:
+    data, pieces = b"".join(map(frame, bodies)), []
+    for index in range(len(data) + 1):
+        size = cuts[index % len(cuts)]
+        if not data:
+            break
+        pieces.append(data[:size])
+        data = data[size:]
+    assert trio.run(read_all, *pieces) == bodies
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_frames_or_a_protocol_error(data: bytes) -> None:
+    try:
+        frames = trio.run(read_all, data)
+    except ProtocolError:
+        return
+    assert b"".join(map(frame, frames)) == data[: sum(len(found) + 4 for found in frames)]
+
+
+async def test_over_a_real_socket() -> None:
+    listeners = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    port = listeners[0].socket.getsockname()[1]
+
+    async def serve(stream: trio.SocketStream) -> None:
+        async with stream:
+            for body in BODIES:
+                await stream.send_all(frame(body))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, serve, listeners)
+        async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
+            reader = FrameReader(stream, MAX, "peer:1")
+            assert [bytes(await reader.read() or b"") for _ in BODIES] == BODIES
+            assert await reader.read() is None
+        nursery.cancel_scope.cancel()

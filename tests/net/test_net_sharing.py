@@ -1,0 +1,195 @@
+"""Work that many share, work at the same time, and signals."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from netting import Asked
+from trio.testing import MockClock as Clock
+from trio.testing import wait_all_tasks_blocked
+
+from trikafka._net.gather import all_of, with_background
+from trikafka._net.signal import Signal
+from trikafka._net.singleflight import ClientClosed, SingleFlight
+from trikafka.errors import ClientFailedError, KafkaConnectionError, KafkaTimeoutError, from_code
+
+
+class Work:
+    """Counts its runs, takes a second, and gives what it is told."""
+
+    def __init__(self, *ends: Any) -> None:
+        self.ends, self.runs = ends, 0
+
+    async def __call__(self) -> Any:
+        self.runs += 1
+        end = self.ends[min(self.runs, len(self.ends)) - 1]
+        await trio.sleep(1)
+        if isinstance(end, Exception):
+            raise end
+        return end
+
+
+async def test_calls_that_overlap_share_one_run_and_later_ones_do_not(autojump_clock: Clock) -> None:
+    async with trio.open_nursery() as nursery:
+        work = Work("one", "two")
+        flight = SingleFlight(nursery.start_soon, work)
+        asked = [Asked(nursery, flight) for _ in range(10)]
+        await trio.sleep(0.5)
+        asked += [Asked(nursery, flight) for _ in range(10)]
+        assert flight.busy
+        assert [await each.outcome() for each in asked] == ["one"] * 20
+        assert (work.runs, flight.busy) == (1, False)
+        assert await flight() == "two"
+
+
+async def test_callers_that_leave_do_not_touch_the_others(autojump_clock: Clock) -> None:
+    async with trio.open_nursery() as nursery:
+        work = Work("one")
+        flight = SingleFlight(nursery.start_soon, work)
+        asked = [Asked(nursery, flight) for _ in range(10)]
+        await trio.sleep(0.5)
+        for each in asked[:9]:  # the first, who began it, included
+            each.scope.cancel()
+        await wait_all_tasks_blocked()
+        assert [each.cancelled for each in asked] == [True] * 9 + [False]
+        assert await asked[9].outcome() == "one"
+        assert work.runs == 1
+
+
+async def test_when_all_leave_the_run_still_ends_and_the_next_begins_anew(autojump_clock: Clock) -> None:
+    async with trio.open_nursery() as nursery:
+        work = Work("one", "two")
+        flight = SingleFlight(nursery.start_soon, work)
+        with trio.move_on_after(0):
+            await flight()
+        assert flight.busy
+        await trio.sleep(2)
+        assert not flight.busy
+        assert await flight() == "two"
+
+
+@pytest.mark.parametrize(
+    "error", [from_code(15, "g"), OSError(2, "no"), KafkaTimeoutError("x", 1, 2, None), KafkaConnectionError("x")]
+)
+async def test_an_error_goes_to_all_each_with_its_own_copy(autojump_clock: Clock, error: Exception) -> None:
+    error.__cause__ = KeyError("why")
+    async with trio.open_nursery() as nursery:
+        flight = SingleFlight(nursery.start_soon, Work(error, "fine"))
+        asked = [Asked(nursery, flight) for _ in range(5)]
+        for each in asked:
+            await each.done.wait()
+        errors = [each.error for each in asked]
+        assert [(type(each), str(each)) for each in errors] == [(type(error), str(error))] * 5
+        assert len({id(each) for each in errors}) == 5
+        assert all(each is not None and each.__cause__ is error.__cause__ for each in errors)
+        assert await flight() == "fine"
+
+
+async def test_a_bug_ends_the_client_and_tells_the_callers_why(autojump_clock: Clock) -> None:
+    asked: list[Asked] = []
+    with pytest.raises(ExceptionGroup) as caught:
+        async with trio.open_nursery() as outer:
+            with trio.CancelScope(shield=True):
+                async with trio.open_nursery() as nursery:
+                    flight = SingleFlight(nursery.start_soon, Work(ZeroDivisionError("bug")))
+                    asked += [Asked(outer, flight) for _ in range(3)]
+                    await wait_all_tasks_blocked()
+    assert caught.group_contains(ZeroDivisionError)
+    for each in asked:
+        assert isinstance(each.error, ClientFailedError)
+        assert isinstance(each.error.__cause__, ZeroDivisionError)
+
+
+async def test_a_client_that_is_closed_meanwhile_says_so(autojump_clock: Clock) -> None:
+    async with trio.open_nursery() as outer:
+        async with trio.open_nursery() as nursery:
+            flight = SingleFlight(nursery.start_soon, Work("one"))
+            asked = [Asked(outer, flight) for _ in range(3)]
+            await trio.sleep(0.5)
+            nursery.cancel_scope.cancel()
+        for each in asked:
+            with pytest.raises(trio.ClosedResourceError, match="closed meanwhile"):
+                await each.outcome()
+
+
+async def test_a_run_that_cannot_be_started_does_not_make_the_next_caller_wait(autojump_clock: Clock) -> None:
+    def refuse(async_fn: Any, *args: Any) -> None:
+        raise ClientClosed("over")
+
+    flight = SingleFlight(refuse, Work("one"))
+    for _ in range(2):
+        with pytest.raises(trio.ClosedResourceError, match="over"):
+            await flight()
+    assert not flight.busy
+
+
+# -- at the same time -----------------------------------------------------------------------------------------------------
+
+
+async def ends(seconds: float, error: Exception | None = None, log: list[float] | None = None) -> None:
+    await trio.sleep(seconds)
+    if error is not None:
+        raise error
+    if log is not None:
+        log.append(seconds)
+
+
+async def test_all_are_waited_for_and_the_error_that_no_new_attempt_mends_counts(autojump_clock: Clock) -> None:
+    log: list[float] = []
+    retriable, fatal = from_code(6, "t-0"), from_code(29, "t")
+    works = [lambda: ends(1, retriable), lambda: ends(2, fatal), lambda: ends(3, from_code(6)), lambda: ends(4, None, log)]
+    with pytest.raises(type(fatal)) as caught:
+        await all_of(works)
+    assert caught.value is fatal
+    assert (trio.current_time(), log) == (4, [4])
+
+
+async def test_the_first_of_the_errors_that_may_mend(autojump_clock: Clock) -> None:
+    first = from_code(6, "t-0")
+    with pytest.raises(type(first)) as caught:
+        await all_of([lambda: ends(2, from_code(7)), lambda: ends(1, first)])
+    assert caught.value is first
+
+
+@pytest.mark.parametrize("count", [1, 3])
+async def test_an_error_that_is_not_ours_comes_out_alone_and_at_once(autojump_clock: Clock, count: int) -> None:
+    with pytest.raises(trio.ClosedResourceError):
+        await all_of([lambda: ends(1, ClientClosed("over")), *([lambda: ends(5, from_code(6))] * (count - 1))])
+    assert trio.current_time() == 1
+
+
+async def test_nothing_to_do_and_cancellation(autojump_clock: Clock) -> None:
+    await all_of([])
+    with trio.move_on_after(1) as scope:
+        await all_of([lambda: ends(5), lambda: ends(6)])
+    assert (scope.cancelled_caught, trio.current_time()) == (True, 1)
+
+
+async def test_background_ends_with_the_main_work(autojump_clock: Clock) -> None:
+    log: list[float] = []
+    await with_background([lambda: ends(1, None, log), trio.sleep_forever], lambda: ends(2, None, log))
+    assert (log, trio.current_time()) == ([1, 2], 2)
+
+
+@pytest.mark.parametrize(("background", "main", "first"), [(1, 2, "background"), (2, 1, "main")])
+async def test_the_first_error_of_background_or_main_comes_out_alone(
+    autojump_clock: Clock, background: float, main: float, first: str
+) -> None:
+    with pytest.raises(KeyError, match=first):
+        await with_background([lambda: ends(background, KeyError("background"))], lambda: ends(main, KeyError("main")))
+    assert trio.current_time() == 1
+
+
+async def test_a_signal_wakes_all_that_wait_and_none_that_comes_later(autojump_clock: Clock) -> None:
+    signal = Signal()
+    signal.notify()
+    async with trio.open_nursery() as nursery:
+        asked = [Asked(nursery, signal.wait) for _ in range(3)]
+        await wait_all_tasks_blocked()
+        signal.notify()
+        late = Asked(nursery, signal.wait)
+        await wait_all_tasks_blocked()
+        assert [each.done.is_set() for each in (*asked, late)] == [True, True, True, False]
+        signal.notify()
