@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 
 import pytest
 import trio
 from producing import numbers, opened, ready, values
 from trio.testing import MockClock as Clock
 
+from trikafka.errors import PluginError
+from trikafka.hooks import hookimpl
+from trikafka.interfaces import ClientContext, Observer
 from trikafka.testing import ScriptedCluster
 
 
@@ -96,3 +100,55 @@ async def test_statistics_and_names(autojump_clock: Clock) -> None:
         assert repr(ack) == "<trikafka.Ack t-0 done>"
         assert repr(producer) == "<trikafka.Producer client_id='trikafka'>"
     assert repr(producer) == "<trikafka.Producer client_id='trikafka' closed>"
+
+
+class Evens:
+    """Keys with an even number go to partition 0, everything else to the last partition."""
+
+    @hookimpl
+    def trikafka_partitioner(self, name: str) -> object | None:
+        return self.choose if name == "evens" else None
+
+    def choose(self, topic: str, key: bytes | None, partitions: Sequence[int]) -> int:
+        assert topic == "t"
+        if key == b"wrong":
+            return 99
+        return 0 if key is not None and int(key) % 2 == 0 else partitions[-1]
+
+
+async def test_a_plugins_partitioner(autojump_clock: Clock) -> None:
+    async with ready(partitions=3, plugins=[Evens()], partitioner="evens") as (cluster, producer):
+        for number in range(6):
+            await producer.send("t", b"%d" % number, key=b"%d" % number)
+        await producer.send("t", b"no key")
+        await producer.send("t", b"explicit", key=b"1", partition=1)
+        assert [values(cluster, number) for number in range(3)] == [
+            [b"0", b"2", b"4"],
+            [b"explicit"],
+            [b"1", b"3", b"5", b"no key"],
+        ]
+        with pytest.raises(PluginError, match="99 of 3"):
+            await producer.send("t", b"x", key=b"wrong")
+
+
+class Watcher(Observer):
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    @hookimpl
+    def trikafka_observer(self) -> Observer:
+        return self
+
+    def opened(self, context: ClientContext) -> None:
+        self.seen.append("opened")
+
+    def closed(self) -> None:
+        self.seen.append("closed")
+
+
+async def test_observers_are_told(autojump_clock: Clock) -> None:
+    watcher = Watcher()
+    async with ready(plugins=[watcher]) as (_, producer):
+        assert watcher.seen == ["opened"]
+        await producer.aclose()
+    assert watcher.seen == ["opened", "closed"]

@@ -273,3 +273,33 @@ async def test_closing_wakes_those_who_wait_for_room(autojump_clock: Clock) -> N
             await trio.testing.wait_all_tasks_blocked()
             await producer.aclose(timeout=0)
         assert producer.statistics().tasks_waiting == 0
+
+
+async def test_closing_flushes_what_was_accepted_and_lets_nobody_in_after_that(autojump_clock: Clock) -> None:
+    async with ready(buffer_memory=1_000) as (cluster, producer):
+        cluster.delay("Produce", 1)
+        accepted = fill(producer)
+        refused = 0
+
+        async def late() -> None:
+            nonlocal refused
+            with pytest.raises(trio.ClosedResourceError):
+                await producer.enqueue("t", b"y" * 300)
+            refused += 1
+
+        async with trio.open_nursery() as nursery:
+            for _ in range(3):
+                nursery.start_soon(late)
+            await trio.testing.wait_all_tasks_blocked()
+            start = trio.current_time()
+            await producer.aclose()
+        assert trio.current_time() - start >= 1
+        assert refused == 3
+        assert values(cluster) == [b"x" * 300] * accepted
+
+
+async def test_aclose_with_timeout_0_is_enough_for_one_round_trip(autojump_clock: Clock) -> None:
+    async with ready(linger_ms=5_000) as (cluster, producer):
+        producer.send_nowait("t", b"x")
+        await producer.aclose(timeout=0)
+        assert values(cluster) == [b"x"]

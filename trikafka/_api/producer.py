@@ -11,16 +11,17 @@ from typing import Any, TypeVar
 
 import trio
 
-from .._managers.metadata import Metadata
 from .._managers.produce import Fields, ProduceManager, news
-from .._net.brokers import Brokers
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
+from .._state.accumulator import Partitioner
 from .._state.arguments import HeaderPairs
 from .._state.outbatch import OutBatch
 from .._wire.compression import codec_named
 from ..config import ProducerConfig
-from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, TrikafkaError
+from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
+from ..hooks import call_first
 from ..types import PartitionInfo, RecordMetadata, TopicPartition
+from .context import Context
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
 
 T = TypeVar("T")
@@ -118,9 +119,11 @@ class Producer:
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         self._config, self._service = config, service
-        self._brokers = Brokers(config, service.start_soon)
-        self._metadata = Metadata(config, self._brokers, service.start_soon)
-        self._manager: ProduceManager[Ack] = ProduceManager(config, self._brokers, self._metadata, service.start_soon, Ack)
+        self._context = Context(config, service)
+        self._metadata = self._context.fill("metadata")
+        self._manager: ProduceManager[Ack] = ProduceManager(
+            config, self._context.brokers, self._metadata, service.start_soon, Ack, _partitioner(self._context)
+        )
         self._append = self._manager.accumulator.append
         self._closed = False
         self._over = trio.Event()
@@ -131,7 +134,8 @@ class Producer:
     async def _start(self) -> None:
         await self._metadata.bootstrap()
         self._service.start_soon(self._metadata.run)
-        self._manager.start()
+        self._service.start_soon(self._manager.run)
+        self._context.tell_opened()
 
     # --- records -----------------------------------------------------------------------------------------------------
 
@@ -269,7 +273,7 @@ class Producer:
         Closing twice is fine. Cancelled: what is not delivered fails at once, and the sockets are closed all the same.
         """
         limit = check_timeout(timeout, self._config.close_timeout_ms / 1000)
-        with trio.move_on_after(limit):
+        with trio.move_on_after(max(GRACE, limit)):
             await self._finish(Exit.CLEAN)
 
     async def _finish(self, how: Exit) -> None:
@@ -277,6 +281,7 @@ class Producer:
             await self._over.wait()
             return
         self._closed = True
+        self._manager.close()
         error: Exception = DeliveryTimeoutError("close", self._close_limit(how))
         try:
             if self._service.failure is None:
@@ -285,9 +290,11 @@ class Producer:
                 error = ClientFailedError("the producer failed in the background")
                 error.__cause__ = self._service.failure
         finally:
-            self._manager.abort(error)
+            self._manager.accumulator.abort(error)
+            self._context.brokers.close()
             self._service.stop()
             self._over.set()
+            self._context.tell_closed()
 
     def _close_limit(self, how: Exit) -> float:
         left = trio.current_effective_deadline() - trio.current_time()
@@ -308,6 +315,20 @@ async def _within(call: Call, least: float, work: Callable[[], Awaitable[T]]) ->
     raise call.expired()
 
 
+def _partitioner(context: Context[ProducerConfig]) -> Partitioner | None:
+    """The partitioner that a plugin offers by the name in the settings; ``None`` for the default."""
+    name = context.config.partitioner
+    if name == "default":
+        return None
+    made: Any = call_first(context.plugins, "trikafka_partitioner", name=name)
+    if made is None:
+        raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")
+    if not callable(made):
+        raise PluginError(f"trikafka_partitioner got {made!r} from a plugin, which cannot be called")
+    chosen: Partitioner = made
+    return chosen
+
+
 @asynccontextmanager
 async def open_producer(**settings: Any) -> AsyncIterator[Producer]:
     """Open a producer; ``settings`` are those of :class:`ProducerConfig`.
@@ -320,8 +341,6 @@ async def open_producer(**settings: Any) -> AsyncIterator[Producer]:
     codec_named(config.compression_type)
     if config.transactional_id is not None:
         raise ConfigurationError("transactional_id is set, but transactions are not there yet")
-    if config.partitioner != "default":
-        raise ConfigurationError(f"unknown partitioner {config.partitioner!r}; there is 'default'")
 
     async def start(service: Service) -> Producer:
         producer = Producer(config, service)

@@ -22,7 +22,7 @@ from .._net.brokers import Brokers
 from .._net.connection import Connection
 from .._net.deadlines import backoff
 from .._net.singleflight import StartSoon
-from .._state.accumulator import Accumulator, Limits
+from .._state.accumulator import Accumulator, Limits, Partitioner
 from .._state.arguments import HeaderPairs
 from .._state.cluster import ClusterSnapshot
 from .._state.outbatch import BatchState, OutBatch
@@ -71,6 +71,7 @@ class ProduceManager(Generic[Ack]):
         metadata: Metadata,
         start_soon: StartSoon,
         make_ack: Callable[[OutBatch, int, int], Ack],
+        partitioner: Partitioner | None = None,
     ) -> None:
         self._config, self._brokers, self._metadata, self._start_soon = config, brokers, metadata, start_soon
         self._ids = ProducerIds(config, metadata)
@@ -98,14 +99,16 @@ class ProduceManager(Generic[Ack]):
             on_work=self._work_for,
             on_room=self._room,
             on_failed=_tell,
+            partitioner=partitioner,
         )
 
-    def start(self) -> None:
-        """Start the tasks that are there from the beginning."""
-        self._start_soon(self._follow)
-        self._start_soon(self._expire)
-        if self._config.enable_idempotence:
-            self._start_soon(self._identify)
+    async def run(self) -> None:
+        """The background work, beside the workers, which are started as leaders become known."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow)
+            nursery.start_soon(self._expire)
+            if self._config.enable_idempotence:
+                nursery.start_soon(self._identify)
 
     @property
     def waiting(self) -> int:
@@ -174,10 +177,9 @@ class ProduceManager(Generic[Ack]):
         for batch in self.accumulator.unsettled():
             await settled(batch)
 
-    def abort(self, error: Exception) -> None:
-        """Fail all that is left, and all who wait for room."""
+    def close(self) -> None:
+        """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
         self._closed = True
-        self.accumulator.abort(error)
         for waiter in self._waiters:
             waiter.turn.set()
 
@@ -209,7 +211,7 @@ class ProduceManager(Generic[Ack]):
             try:
                 self.accumulator.identity = await self._ids.obtain()
             except TrikafkaError as error:
-                self.accumulator.abort(error)
+                self.accumulator.abort(error, anonymous=True)
             self._anonymous = trio.Event()
             self._wake(self.accumulator.leaders)
 

@@ -24,6 +24,7 @@ from ..errors import (
     DuplicateSequenceError,
     MessageTooLargeError,
     OutOfOrderSequenceError,
+    PluginError,
     ProducerFencedError,
     RecordTooLargeError,
     TrikafkaError,
@@ -36,6 +37,8 @@ from .partition_queue import PartitionQueue, TopicEntry
 from .sequences import Identity
 
 Ack = TypeVar("Ack")
+#: ``(topic, key, partition numbers) -> number``: chooses for records without an explicit partition.
+Partitioner = Callable[[str, bytes | None, Sequence[int]], int]
 _REFUSED_NUMBERS = (OutOfOrderSequenceError, UnknownProducerIdError, ProducerFencedError)
 
 
@@ -80,11 +83,13 @@ class Accumulator(Generic[Ack]):
         on_work: Callable[[int | None], object],
         on_room: Callable[[], object],
         on_failed: Callable[[OutBatch], object] = lambda batch: None,
+        partitioner: Partitioner | None = None,
         choose: random.Random | None = None,
     ) -> None:
         self._limits = limits
         self._make_encoder, self._make_ack, self._clock, self._delay = make_encoder, make_ack, clock, delay
         self._on_work, self._on_room, self._on_failed = on_work, on_room, on_failed
+        self._partitioner = partitioner
         self._random = choose or random.Random()
         self._batch_size = limits.batch_size
         self._largest = min(limits.max_request_size, limits.buffer_memory) - BATCH_OVERHEAD
@@ -213,6 +218,8 @@ class Accumulator(Generic[Ack]):
             self._too_large(topic, size)
         if size + BATCH_OVERHEAD > self._free or (self.crowded and not admitted):
             return None
+        if partition is None and self._partitioner is not None:
+            partition = self._ask_partitioner(entry, key)
         if partition is None and key is None:
             batch = entry.sticky
             if batch is None or batch.size + size > self._batch_size:
@@ -234,6 +241,14 @@ class Accumulator(Generic[Ack]):
         self._free -= size - batch.size
         batch.size = size
         return self._make_ack(batch, index, timestamp)
+
+    def _ask_partitioner(self, entry: TopicEntry, key: bytes | None) -> int:
+        numbers = range(len(entry.queues))
+        assert self._partitioner is not None
+        number = self._partitioner(entry.name, key, numbers)
+        if type(number) is not int or number not in numbers:
+            raise PluginError(f"the partitioner chose {number!r} of {len(numbers)} partitions of {entry.name!r}")
+        return number
 
     def _too_large(self, topic: str, size: int) -> None:
         limits = self._limits
@@ -415,9 +430,11 @@ class Accumulator(Generic[Ack]):
         created = min((batch.created for batch in self._batches() if not batch.settled), default=math.inf)
         return created + self._limits.delivery_timeout
 
-    def abort(self, error: Exception) -> None:
-        """Fail everything, what is in flight included."""
+    def abort(self, error: Exception, *, anonymous: bool = False) -> None:
+        """Fail everything, what is in flight included; with ``anonymous`` only what waits for a producer id."""
         for batch in self._batches():
+            if anonymous and self._queues[batch.place].sequences.identity is not None:
+                continue
             self._close(batch)
             self._give_up(self._queues[batch.place], batch, error)
 

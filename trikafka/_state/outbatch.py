@@ -6,6 +6,7 @@ knows its halves.
 
 from __future__ import annotations
 
+import copy
 from enum import Enum
 from typing import Protocol
 
@@ -159,7 +160,6 @@ class OutBatch:
 
 def fresh(error: Exception) -> Exception:
     """A copy of an error that several tasks raise, so that each has its own traceback."""
-    copy = type(error).__new__(type(error), *error.args)
-    copy.__dict__.update(error.__dict__)
-    copy.__cause__ = error.__cause__
-    return copy
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    return twin
