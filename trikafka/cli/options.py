@@ -84,6 +84,9 @@ def pair(text: str) -> tuple[str, str]:
 
 
 def _log_everything() -> None:
+    """Ours alone: what other libraries log may hold secrets."""
     import logging
 
-    logging.basicConfig(level=logging.DEBUG, format="%(relativeCreated)7d ms %(name)s: %(message)s")
+    logging.basicConfig(format="%(relativeCreated)7d ms %(name)s: %(message)s")
+    for name in ("trikafka", "trikafka_spark"):
+        logging.getLogger(name).setLevel(logging.DEBUG)

@@ -26,16 +26,16 @@ def meter(text: str, unit: str, total: int | None = None, *, beside_output: bool
         yield _silent
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, SpinnerColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
     from rich.text import Text
 
     class Count(ProgressColumn):
         def render(self, task: Any) -> Text:
-            of = f" of {int(task.total):,}" if task.total is not None else ""
+            of = f"/{int(task.total):,}" if task.total is not None else ""
             rate = f"  {task.speed:,.0f}/s" if task.speed else ""
-            return Text(f"{int(task.completed):,}{of} {unit}{rate}")
+            return Text(f"{int(task.completed):,}{of} {unit}{rate}", no_wrap=True)
 
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), Count(), TimeElapsedColumn(), TimeRemainingColumn())
+    columns = (TextColumn("{task.description}"), BarColumn(bar_width=20), Count(), TimeElapsedColumn())
     with Progress(*columns, console=Console(stderr=True), transient=False) as progress:
         task = progress.add_task(text, total=total)
 
