@@ -76,10 +76,11 @@ class Metadata:
         Raises a retriable error when no broker answered.
         """
         names = set(topics)
-        if self._under_way and not (self._flying is None or names <= self._flying):
-            with contextlib.suppress(TrikafkaError):  # the next one has its own
-                await self._flight()
-        self._asked |= names
+        if not (self._under_way and (self._flying is None or names <= self._flying)):
+            if self._under_way:
+                with contextlib.suppress(TrikafkaError):  # the next one has its own
+                    await self._flight()
+            self._asked |= names
         await self._flight()
         return self._snapshot
 

@@ -1,0 +1,448 @@
+"""Metadata and coordinators: asked once for all, from whoever answers first, and never older than before."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from netting import Asked, Parts, open_parts
+from trio.testing import MockClock as Clock
+from trio.testing import wait_all_tasks_blocked
+
+from trikafka._managers.coordinator import CoordinatorKind
+from trikafka.errors import (
+    BootstrapError,
+    CoordinatorError,
+    KafkaConnectionError,
+    NotLeaderError,
+    ProtocolError,
+    TrikafkaError,
+    UnknownTopicOrPartitionError,
+)
+from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable, respond
+from trikafka.types import TopicPartition
+
+TP = TopicPartition("t", 0)
+
+
+def asked_for(cluster: ScriptedCluster) -> list[set[str] | None]:
+    """What each Metadata request named; ``None``: everything."""
+    return [None if s.request.topics is None else {t.name for t in s.request.topics} for s in cluster.requests("Metadata")]
+
+
+# -- the first contact ----------------------------------------------------------------------------------------------------
+
+
+async def test_bootstrap(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=3, topics={"t": 3}) as cluster, open_parts(cluster) as parts:
+        snapshot = parts.metadata.snapshot
+        assert {node.node_id: str(node) for node in snapshot.nodes.values()} == {n: f"broker-{n}:9092" for n in range(3)}
+        assert snapshot.cluster_id == "scripted-cluster"
+        assert cluster.connections() == 1
+
+
+async def opening_fails(cluster: ScriptedCluster, **settings: Any) -> BootstrapError:
+    with pytest.raises(BootstrapError) as caught:
+        async with open_parts(cluster, **settings):
+            raise AssertionError("it opened")
+    await wait_all_tasks_blocked()
+    assert cluster.connections() == 0
+    return caught.value
+
+
+async def test_each_address_that_does_not_answer_is_named_with_its_cause(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=2) as cluster:
+        cluster.stop(0)
+        cluster.drop("ApiVersions", node=1)
+        error = await opening_fails(cluster, bootstrap_servers="broker-0:9092,broker-1:9092,nobody:1")
+        assert str(error).startswith("no bootstrap address could be reached: ")
+        assert "cannot connect to broker-0:9092: " in str(error)
+        assert "lost the connection to broker-1:9092: the broker closed it" in str(error)
+        assert "cannot connect to nobody:1: there is no host nobody:1" in str(error)
+        assert isinstance(error.__cause__, KafkaConnectionError)
+        assert trio.current_time() == 0
+
+
+async def test_one_that_is_not_kafka(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.garbage("ApiVersions", b"HTTP/1.1 400 Bad Request")
+        error = await opening_fails(cluster)
+        assert str(error).startswith("no bootstrap address answered as a Kafka broker: broker-0:9092 does not speak")
+        assert isinstance(error.__cause__, ProtocolError)
+
+
+async def test_one_that_says_nothing_is_given_up_in_the_setup_time(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.freeze(0)
+        error = await opening_fails(cluster, socket_connection_setup_timeout_ms=2000)
+        assert "did not answer as a Kafka broker within 2 s" in str(error)
+        assert trio.current_time() == 2
+
+
+async def test_one_that_does_not_tell_the_metadata_is_named_too(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.delay("Metadata", 1000)
+        error = await opening_fails(cluster, request_timeout_ms=3000)
+        assert "broker-0:9092" in str(error)
+        assert "did not answer within 3 s" in str(error) or "unanswered" in str(error)
+        assert trio.current_time() == 3
+
+
+async def test_a_slow_address_is_overtaken_after_a_second(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=3) as cluster:
+        cluster.freeze(0)
+        cluster.lose(1)
+        async with open_parts(cluster):
+            assert trio.current_time() == 2
+
+
+async def test_a_refused_address_is_overtaken_at_once(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=3) as cluster:
+        cluster.stop(0)
+        cluster.stop(1)
+        async with open_parts(cluster) as parts:
+            assert trio.current_time() == 0
+            assert set(parts.metadata.snapshot.nodes) == {2}
+
+
+@pytest.mark.parametrize("version", range(1, 14))
+async def test_every_version_of_metadata(autojump_clock: Clock, version: int) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 2}, api_versions={"Metadata": (0, version)}) as cluster:
+        async with open_parts(cluster) as parts:
+            snapshot = await parts.metadata.refresh(["t", "none"])
+            assert [snapshot.leader(TopicPartition("t", n)).node_id for n in range(2)] == [0, 1]
+            assert snapshot.leader_epoch(TP) == (0 if version >= 7 else -1)
+            assert await parts.metadata.topic("none") is None
+            parts.metadata.want((), everything=True)
+            assert set((await parts.metadata.refresh()).topics) == {"t"}
+
+
+# -- sharing --------------------------------------------------------------------------------------------------------------
+
+
+async def test_two_hundred_at_once_are_one_request(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster) as parts, trio.open_nursery() as nursery:
+        cluster.delay("Metadata", 0.5)
+        asked = [Asked(nursery, lambda: parts.metadata.topic("t")) for _ in range(200)]
+        for each in asked:
+            assert len((await each.outcome()).partitions) == 1
+        assert asked_for(cluster) == [set(), {"t"}]
+
+
+async def test_other_topics_meanwhile_share_the_next_request(autojump_clock: Clock) -> None:
+    names = [f"t{number}" for number in range(20)]
+    async with ScriptedCluster(topics=dict.fromkeys(names, 1)) as cluster, open_parts(cluster) as parts:
+        cluster.delay("Metadata", 0.5)
+        async with trio.open_nursery() as nursery:
+            first = Asked(nursery, lambda: parts.metadata.topic("t0"))
+            await trio.sleep(0.1)
+            others = [Asked(nursery, lambda name=name: parts.metadata.topic(name)) for name in names]  # type: ignore[misc]
+            assert (await first.outcome()).name == "t0"
+            assert [(await each.outcome()).name for each in others] == names
+        assert asked_for(cluster) == [set(), {"t0"}, set(names[1:])]
+        assert trio.current_time() == 1.0
+
+
+async def test_asking_for_a_topic_while_everything_is_looked_up_waits_for_that(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster) as parts, trio.open_nursery() as nursery:
+        cluster.delay("Metadata", 0.5)
+        parts.metadata.want((), everything=True)
+        nursery.start_soon(parts.metadata.refresh)
+        await trio.sleep(0.1)
+        assert (await parts.metadata.topic("t")) is not None
+        assert asked_for(cluster) == [set(), None]
+
+
+async def test_a_topic_is_found_also_when_everything_was_wanted_only_meanwhile(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster) as parts, trio.open_nursery() as nursery:
+        cluster.delay("Metadata", 0.5)
+        nursery.start_soon(parts.metadata.refresh)  # of no topic at all
+        await trio.sleep(0.1)
+        parts.metadata.want((), everything=True)
+        assert (await parts.metadata.topic("t")) is not None
+
+
+async def test_a_caller_that_leaves_fails_nobody_else(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster) as parts, trio.open_nursery() as nursery:
+        cluster.delay("Metadata", 0.5)
+        asked = [Asked(nursery, lambda: parts.metadata.topic("t")) for _ in range(10)]
+        await trio.sleep(0.1)
+        for each in asked[:5]:
+            each.scope.cancel()
+        for each in asked[5:]:
+            assert await each.outcome() is not None
+        assert len(asked_for(cluster)) == 2
+
+
+async def test_an_error_goes_to_all_and_the_next_one_asks_anew(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster) as parts, trio.open_nursery() as nursery:
+        cluster.stop(0, noticed=False)
+        asked = [Asked(nursery, lambda: parts.metadata.topic("t")) for _ in range(10)]
+        for each in asked:
+            with pytest.raises(KafkaConnectionError):
+                await each.outcome()
+        cluster.start(0)
+        assert await parts.metadata.topic("t") is not None
+
+
+async def test_closing_meanwhile_is_said_to_all_who_wait(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, trio.open_nursery() as outer:
+        async with open_parts(cluster, background=True) as parts:
+            cluster.freeze(0)
+            asked = [Asked(outer, lambda: parts.metadata.topic("t")) for _ in range(3)]
+            asked += [
+                Asked(outer, lambda: parts.metadata.ask_any(lambda: None)),
+                Asked(outer, lambda: parts.coordinators.find("g")),
+            ]
+            await trio.sleep(0.3)
+        for each in asked:
+            with pytest.raises((trio.ClosedResourceError, KafkaConnectionError)):
+                await each.outcome()
+        with pytest.raises(trio.ClosedResourceError):
+            await parts.metadata.refresh(["t"])
+        with pytest.raises(trio.ClosedResourceError):
+            await parts.coordinators.find("g")
+        assert parts.service.failure is None
+
+
+# -- whom to ask ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_known_broker_that_is_slow_is_overtaken_after_a_second(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, open_parts(cluster) as parts:
+        cluster.freeze(0)
+        for _ in range(10):
+            before = trio.current_time()
+            assert await parts.metadata.refresh(["t"])
+            assert trio.current_time() - before in (0, 1)
+
+
+async def test_when_all_known_brokers_are_gone_the_bootstrap_addresses_are_tried_again(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=3, topics={"t": 3}) as cluster:
+        behind = 0
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            return await cluster.dial(f"broker-{behind}" if host == "boot" else host, port)
+
+        cluster.stop(2)
+        async with open_parts(cluster, dial=dial, bootstrap_servers="boot:9092") as parts:
+            assert set(parts.metadata.snapshot.nodes) == {0, 1}
+            cluster.stop(0)
+            cluster.stop(1)
+            with pytest.raises(KafkaConnectionError):
+                await parts.metadata.refresh()
+            cluster.start(2)
+            behind = 2
+            await parts.metadata.refresh()
+            assert set(parts.metadata.snapshot.nodes) == {2}
+
+
+async def test_an_error_that_may_mend_counts_more_than_one_that_cannot(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=2) as cluster, open_parts(cluster, bootstrap_servers="broker-0:9092") as parts:
+        cluster.garbage("ApiVersions", b"HTTP/1.1 400", times=None, node=0)
+        cluster.stop(1, noticed=False)
+        cluster.disconnect()
+        for _ in range(5):
+            with pytest.raises(TrikafkaError) as caught:
+                await parts.metadata.refresh()
+            assert caught.value.retriable
+
+
+async def test_a_broker_that_knows_of_none_is_passed_over(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, open_parts(cluster) as parts:
+
+        async def nothing(request: Any, default: Any) -> Any:
+            return respond(request, brokers=[], cluster_id=None, controller_id=-1, topics=[])
+
+        cluster.on("Metadata", nothing, node=0)
+        for _ in range(5):
+            assert set((await parts.metadata.refresh(["t"])).nodes) == {0, 1}
+        cluster.on("Metadata", nothing, node=1)
+        with pytest.raises(TrikafkaError, match="does not know of any broker yet") as caught:
+            await parts.metadata.refresh(["t"])
+        assert caught.value.retriable
+        assert set(parts.metadata.snapshot.nodes) == {0, 1}
+
+
+async def test_an_error_of_the_whole_answer_is_no_answer(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=1, topics={"t": 1}) as cluster, open_parts(cluster) as parts:
+
+        async def again(request: Any, default: Any) -> Any:
+            response = await default()
+            response.error_code = 129
+            return response
+
+        cluster.on("Metadata", again, times=1)
+        assert await parts.metadata.refresh(["t"])
+        assert len(cluster.requests("Metadata")) == 3  # the bootstrap address came next
+
+
+# -- what is known --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+async def test_a_leader_epoch_never_goes_back(autojump_clock: Clock, wanted: bool) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, open_parts(cluster) as parts:
+        if wanted:
+            parts.metadata.want(["t"])
+        old = cluster.partition("t", 0)
+        cluster.move_leader("t", 0, 1)
+        snapshot = await parts.metadata.refresh(["t"])
+        assert (snapshot.leader(TP).node_id, snapshot.leader_epoch(TP)) == (1, 1)
+        old.leader, old.leader_epoch = 0, 0  # a broker that lags behind answers
+        snapshot = await parts.metadata.refresh(["t"])
+        assert (snapshot.leader(TP).node_id, snapshot.leader_epoch(TP)) == (1, 1)
+        old.leader, old.leader_epoch = 0, 2
+        snapshot = await parts.metadata.refresh(["t"])
+        assert (snapshot.leader(TP).node_id, snapshot.leader_epoch(TP)) == (0, 2)
+
+
+async def test_a_topic_made_anew_begins_with_its_own_epochs(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, open_parts(cluster) as parts:
+        parts.metadata.want(["t"])
+        cluster.move_leader("t", 0, 1)
+        assert (await parts.metadata.refresh()).leader_epoch(TP) == 1
+        cluster.create_topic("t", 1)
+        assert (await parts.metadata.refresh()).leader_epoch(TP) == 0
+
+
+async def test_what_is_missing_is_the_error_that_fits(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, open_parts(cluster) as parts:
+        with pytest.raises(UnknownTopicOrPartitionError, match="topic 'none'"):
+            await parts.metadata.leader(TopicPartition("none", 0))
+        with pytest.raises(UnknownTopicOrPartitionError, match=r"partition t-7 \(the topic has 1 partitions\)"):
+            await parts.metadata.leader(TopicPartition("t", 7))
+        cluster.move_leader("t", 0, None)
+        await parts.metadata.refresh(["t"])
+        with pytest.raises(NotLeaderError, match="LEADER_NOT_AVAILABLE"):
+            parts.metadata.snapshot.leader(TP)
+        cluster.move_leader("t", 0, 1)
+        assert (await parts.metadata.leader(TP)).node_id == 1
+
+
+# -- the task that keeps it fresh -----------------------------------------------------------------------------------------
+
+
+async def test_it_is_refreshed_by_age(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster, open_parts(cluster, background=True, metadata_max_age_ms=60_000):
+        await trio.sleep(130)
+        assert [round(seen.time, 6) for seen in cluster.requests("Metadata")] == [0, 60, 120.1]
+
+
+async def test_a_storm_of_stale_marks_is_few_requests(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster, open_parts(cluster, background=True) as parts:
+        for _ in range(100):
+            parts.metadata.mark_stale()
+        await trio.sleep(0.05)
+        assert len(cluster.requests("Metadata")) == 2
+        for _ in range(1000):
+            parts.metadata.mark_stale()
+            await trio.sleep(0.001)
+        assert len(cluster.requests("Metadata")) <= 2 + 11
+        await trio.sleep(100)
+        assert len(cluster.requests("Metadata")) <= 2 + 12
+
+
+async def test_a_failed_refresh_is_tried_again_until_the_broker_is_back(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster, background=True) as parts:
+        seen = parts.metadata.snapshot
+        cluster.stop(0, noticed=False)
+        parts.metadata.mark_stale()
+        await trio.sleep(20)
+        assert 10 <= len(cluster.dials) <= 60
+        cluster.start(0)
+        with trio.fail_after(3):
+            await parts.metadata.changed(seen)
+
+
+async def test_a_wanted_topic_that_is_missing_is_looked_for_every_second(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster, background=True) as parts:
+        parts.metadata.want(["t", "later"])
+        parts.metadata.mark_stale()
+        await trio.sleep(5)
+        cluster.create_topic("later", 1)
+        await trio.sleep(1.2)
+        assert parts.metadata.snapshot.partitions_of("later") == [TopicPartition("later", 0)]
+        count = len(cluster.requests("Metadata"))
+        await trio.sleep(100)
+        assert len(cluster.requests("Metadata")) == count
+
+
+# -- coordinators ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("version", range(7))
+async def test_look_ups_of_a_coordinator_are_shared_in_every_version(autojump_clock: Clock, version: int) -> None:
+    async with ScriptedCluster(nodes=2, api_versions={"FindCoordinator": (0, version)}, coordinator=1) as cluster:
+        async with open_parts(cluster) as parts, trio.open_nursery() as nursery:
+            cluster.delay("FindCoordinator", 0.5)
+            asked = [Asked(nursery, lambda: parts.coordinators.find("g")) for _ in range(200)]
+            await trio.sleep(0.1)
+            asked[0].scope.cancel()
+            assert {(await each.outcome()).node_id for each in asked[1:]} == {1}
+            assert len(cluster.requests("FindCoordinator")) == 1
+            await parts.coordinators.find("g")
+            assert len(cluster.requests("FindCoordinator")) == 1
+            cluster.move_coordinator(0, "g")
+            parts.coordinators.forget("g")
+            assert (await parts.coordinators.find("g")).node_id == 0
+            assert len(cluster.requests("FindCoordinator")) == 2
+
+
+async def test_other_keys_and_kinds_are_other_look_ups(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster, open_parts(cluster) as parts:
+        for key, kind in [("g", CoordinatorKind.GROUP), ("h", CoordinatorKind.GROUP), ("g", CoordinatorKind.TRANSACTION)]:
+            await parts.coordinators.find(key, kind)
+        assert [(s.request.coordinator_keys, s.request.key_type) for s in cluster.requests("FindCoordinator")] == [
+            (["g"], 0),
+            (["h"], 0),
+            (["g"], 1),
+        ]
+
+
+async def test_a_coordinator_that_is_not_there_is_an_error_for_all_and_nothing_is_kept(autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster, open_parts(cluster) as parts, trio.open_nursery() as nursery:
+        cluster.fail("FindCoordinator", 15, times=1)
+        asked = [Asked(nursery, lambda: parts.coordinators.find("g")) for _ in range(5)]
+        for each in asked:
+            with pytest.raises(CoordinatorError, match="coordinator of group 'g'") as caught:
+                await each.outcome()
+            assert caught.value.retriable
+            assert caught.value.refresh_coordinator
+        assert (await parts.coordinators.find("g")).node_id == 0
+
+
+# -- cancellation ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("what", ["topic", "leader", "coordinator", "any"])
+async def test_every_await_can_be_cancelled(autojump_clock: Clock, what: str) -> None:
+    @asynccontextmanager
+    async def setup() -> AsyncIterator[tuple[ScriptedCluster, Parts]]:
+        async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, open_parts(cluster) as parts:
+            cluster.delay("Metadata", 0.5, node=0)
+            cluster.delay("Metadata", 1.5, node=1)
+            yield cluster, parts
+
+    async def scenario(given: tuple[ScriptedCluster, Parts]) -> None:
+        metadata = given[1].metadata
+        if what == "topic":
+            await metadata.topic("t")
+        elif what == "leader":
+            await metadata.leader(TP)
+        elif what == "coordinator":
+            await given[1].coordinators.find("g")
+        else:
+            from netting import metadata_request
+
+            await metadata.ask_any(metadata_request)
+
+    async def check(given: tuple[ScriptedCluster, Parts]) -> None:
+        await trio.sleep(5)
+        assert await given[1].metadata.topic("t") is not None
+        assert given[1].service.failure is None
+
+    assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 1
