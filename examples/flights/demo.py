@@ -47,7 +47,9 @@ async def run(options: Options, screen: Screen) -> None:
     async with _broker(options, screen) as servers:
         flights = await _load(options, screen)
         async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-            await admin.create_topics({options.topic: trikafka.NewTopic(options.partitions, 1)})
+            # The flights are of 2013: with any other retention the broker would delete them as soon as it looks.
+            topic = trikafka.NewTopic(options.partitions, 1, {"retention.ms": -1})
+            await admin.create_topics({options.topic: topic})
         log = Log(options.topic, options.partitions)
         await _write(servers, flights, log, screen)
         await _read(servers, options.group, flights, log, screen)
