@@ -116,11 +116,15 @@ async def test_cancelled_before_it_was_written_it_is_never_sent(autojump_clock: 
 
 
 async def test_cancelled_before_it_was_written_it_does_not_shorten_the_idle_time(autojump_clock: Clock) -> None:
-    async with connected(request_timeout_ms=1000, connections_max_idle_ms=60_000) as line:
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await line.connection.request(metadata_request())
-        assert scope.cancelled_caught
+    async with connected(unbuffered=True, connections_max_idle_ms=60_000) as line:
+        first = line.ask()
+        await wait_all_tasks_blocked()
+        second = line.ask(allowance=1)
+        await wait_all_tasks_blocked()
+        second.scope.cancel()
+        await second.done.wait()
+        await line.peer.answer(await line.peer.request())
+        await first.outcome()
         await trio.sleep(50)
         assert not line.connection.broken
 

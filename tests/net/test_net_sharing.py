@@ -89,7 +89,7 @@ async def test_an_error_goes_to_all_each_with_its_own_copy(autojump_clock: Clock
 
 async def test_a_bug_ends_the_client_and_tells_the_callers_why(autojump_clock: Clock) -> None:
     asked: list[Asked] = []
-    with pytest.raises(ExceptionGroup) as caught:
+    with pytest.raises(ExceptionGroup) as caught:  # noqa: PT012
         async with trio.open_nursery() as outer:
             with trio.CancelScope(shield=True):
                 async with trio.open_nursery() as nursery:
