@@ -208,8 +208,7 @@ class Membership:
         self._member.to(MemberState.STABLE)
         while self._reason is None and self._subscription.grouped:
             await self._nudge.wait()
-        topics = self._subscription.topics
-        await self._give_up([tp for tp in self._subscription.partitions if self._eager or tp.topic not in topics])
+        await self._give_up([tp for tp, state in self._subscription.partitions.items() if self._eager or state.revoking])
 
     async def _join(self) -> Joined:
         while True:
@@ -248,7 +247,7 @@ class Membership:
 
     async def _reconcile(self, assignment: list[TopicPartition]) -> None:
         owned, wanted = self._subscription.partitions, set(assignment)
-        if revoked := [tp for tp in owned if tp not in wanted]:
+        if revoked := [tp for tp, state in owned.items() if tp not in wanted or state.revoking]:
             await self._give_up(revoked)
             self.rejoin("partitions were given up")
         added = [tp for tp in assignment if tp not in owned]
@@ -309,7 +308,7 @@ class Membership:
         return {name: [tp.partition for tp in snapshot.partitions_of(name)] for name in topics if snapshot.partitions_of(name)}
 
     def _owned(self) -> list[TopicPartition]:
-        return [] if self._eager else [tp for tp, state in self._subscription.partitions.items() if not state.revoking]
+        return [] if self._eager else list(self._subscription.partitions)
 
     async def _ask(self, message: ApiMessage, allowance: float) -> Any:
         """Ask the coordinator something that may take it ``allowance`` seconds."""
@@ -322,6 +321,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Leave the group, for good or until the next subscription. :meth:`run` has been cancelled before. Best effort."""
+        self.fatal = None
         self._member.to(MemberState.LEAVING)
         try:
             await self._say_goodbye()

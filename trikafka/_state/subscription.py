@@ -101,7 +101,8 @@ class Subscription:
     def subscribe(self, topics: Iterable[str]) -> None:
         """Follow ``topics`` as a member of the group."""
         self._enter(Mode.TOPICS)
-        self.topics, self.pattern = frozenset(topics), None
+        self.pattern = None
+        self._follow(frozenset(topics))
 
     def subscribe_pattern(self, pattern: re.Pattern[str]) -> None:
         """Follow every topic whose whole name matches ``pattern``."""
@@ -130,8 +131,16 @@ class Subscription:
         """Set the topics to those of ``names`` that the pattern matches; return whether that changed them."""
         assert self.pattern is not None
         topics = frozenset(name for name in names if self.pattern.fullmatch(name))
-        changed, self.topics = topics != self.topics, topics
+        changed = topics != self.topics
+        self._follow(topics)
         return changed
+
+    def _follow(self, topics: frozenset[str]) -> None:
+        """Of a topic that is not followed any more nothing is handed out, though its partitions are still to be given up."""
+        self.topics = topics
+        for tp, state in self.partitions.items():
+            if tp.topic not in topics:
+                state.revoking = True
 
     def state(self, tp: TopicPartition) -> PartitionState:
         """The state of an assigned partition. Raises :exc:`IllegalStateError` for one that is not."""
