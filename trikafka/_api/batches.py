@@ -1,4 +1,4 @@
-"""Iteration over batches, for ever or up to given offsets."""
+"""Iteration over batches, for ever or up to given offsets: as they were fetched, or joined into Arrow tables."""
 
 from __future__ import annotations
 
@@ -9,7 +9,12 @@ from .._wire.columns import RecordBatch
 from ..types import TopicPartition
 
 if TYPE_CHECKING:
+    import pyarrow
+
     from .consumer_parts import ConsumerParts
+
+#: A table of chunks smaller than this (rows, on average) is joined into one chunk: readers of columns pay by the chunk.
+_SMALL_CHUNK = 1024
 
 
 class Batches:
@@ -36,3 +41,40 @@ class Batches:
         assert self._until is not None
         positions = ((self._parts.subscription.state(tp).position, end) for tp, end in self._until.items())
         return all(position is not None and position >= end for position, end in positions)
+
+
+class ArrowBatches:
+    """An async iterator of :class:`pyarrow.Table`; made by ``Consumer.arrow_batches``. Leave it at any time, nothing is lost."""
+
+    def __init__(
+        self, parts: ConsumerParts, until: Mapping[TopicPartition, int] | None, max_rows: int, max_bytes: int
+    ) -> None:
+        for name, value in (("max_rows", max_rows), ("max_bytes", max_bytes)):
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
+        self._parts, self._batches = parts, Batches(parts, until)
+        self._max_rows, self._max_bytes = max_rows, max_bytes
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> pyarrow.Table:
+        """The next table: waits for records, then takes along what is buffered, up to the wanted size."""
+        batch = await self._batches.__anext__()
+        batches = [batch]
+        rows, size = len(batch), batch.nbytes
+        while rows < self._max_rows and size < self._max_bytes:
+            further = await self._parts.receiver.more()
+            if further is None:
+                break
+            batches.append(further)
+            rows, size = rows + len(further), size + further.nbytes
+        return _join(batches, rows)
+
+
+def _join(batches: list[RecordBatch], rows: int) -> pyarrow.Table:
+    chunks = [batch.to_arrow() for batch in batches]
+    import pyarrow  # to_arrow has said what to install if it is not there
+
+    table = pyarrow.Table.from_batches(chunks)
+    return table if len(chunks) == 1 or rows >= _SMALL_CHUNK * len(chunks) else table.combine_chunks()

@@ -17,7 +17,7 @@ from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError, IllegalStateError, TrikafkaError, from_code
 from ..interfaces import RebalanceListener
 from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, Record, TopicPartition
-from .batches import Batches
+from .batches import ArrowBatches, Batches
 from .consumer_parts import ConsumerParts
 from .service import Exit
 
@@ -179,6 +179,21 @@ class Consumer:
         (control records, compacted gaps) is waited through.
         """
         return Batches(self._parts, until)
+
+    def arrow_batches(
+        self,
+        until: Mapping[TopicPartition, int] | None = None,
+        *,
+        max_rows: int = 131_072,
+        max_bytes: int = 67_108_864,
+    ) -> ArrowBatches:
+        """Iterate over :class:`pyarrow.Table` s, with the columns of ``RecordBatch.to_arrow``; ``until`` as in :meth:`batches`.
+
+        A table holds at least one record, and what is buffered beside it until it has ``max_rows`` rows or ``max_bytes`` bytes (which
+        the last batch may exceed). It copies no values, unless it would be made of many small chunks. Commits as
+        with :meth:`batches`. Raises ``ImportError`` without pyarrow (the extra ``trikafka[arrow]``).
+        """
+        return ArrowBatches(self._parts, until, max_rows, max_bytes)
 
     # Calls that reach the network.
 

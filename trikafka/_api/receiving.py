@@ -138,6 +138,20 @@ class Receiver:
         ready = await self._next(deadline, until, stop)
         return None if ready is None else self._hand_out(*ready)
 
+    async def more(self) -> RecordBatch | None:
+        """A further batch, if one is buffered, to go with the one that was just handed out: that does not count as done by it.
+
+        Cannot be cancelled, so that what has been handed out is not lost.
+        """
+        while self._rendezvous.pending is None and (chunk := self._fetcher.buffer.take()) is not None:
+            batch = await self._decode(chunk)
+            if isinstance(batch, CorruptRecordError):
+                chunk.state.refetch(chunk.state.position or 0)  # met again, and raised, by the next receive
+                return None
+            if (ready := self._accept(chunk, batch)) is not None:
+                return self._hand_out(*ready)
+        return None
+
     def batch_nowait(self) -> RecordBatch:
         """The next batch if it is buffered. Raises :exc:`trio.WouldBlock`."""
         self._claim()
