@@ -189,9 +189,9 @@ class Consumer:
     ) -> ArrowBatches:
         """Iterate over :class:`pyarrow.Table` s, with the columns of ``RecordBatch.to_arrow``; ``until`` as in :meth:`batches`.
 
-        A table holds at least one record, and what is buffered beside it until it has ``max_rows`` rows or ``max_bytes`` bytes (which
-        the last batch may exceed). It copies no values, unless it would be made of many small chunks. Commits as
-        with :meth:`batches`. Raises ``ImportError`` without pyarrow (the extra ``trikafka[arrow]``).
+        A table holds at least one record, and what is buffered beside it until it has ``max_rows`` rows or ``max_bytes`` bytes
+        (which the last batch may exceed). It copies no values, unless it would be made of many small chunks. Commits as with
+        :meth:`batches`. Raises ``ImportError`` without pyarrow (the extra ``trikafka[arrow]``).
         """
         return ArrowBatches(self._parts, until, max_rows, max_bytes)
 
