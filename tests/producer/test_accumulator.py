@@ -424,6 +424,20 @@ def test_a_batch_too_large_for_the_broker_is_split_until_it_fits() -> None:
     assert bench.accumulator.used == 0
 
 
+def test_a_batch_that_may_be_in_the_log_is_not_sent_again_in_pieces() -> None:
+    bench = Bench(0)
+    tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
+    bench.accumulator.close_open()
+    bench.drain()
+    bench.accumulator.refused(tickets[0][0], LOST, bench.now)
+    bench.now = 1
+    bench.drain()
+    bench.accumulator.refused(tickets[0][0], from_code(10), bench.now)
+    assert bench.accumulator.unsettled() == []
+    with pytest.raises(RecordTooLargeError):
+        outcome(tickets[3])
+
+
 def test_one_record_too_large_for_the_broker_fails() -> None:
     bench = Bench(0)
     ticket = bench.put(partition=0)

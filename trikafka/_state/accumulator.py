@@ -377,7 +377,7 @@ class Accumulator(Generic[Ack]):
         if batch.state is not BatchState.IN_FLIGHT:
             return
         queue = self._queues[batch.place]
-        batch.last_error, batch.node = error, None
+        batch.note(error)
         outdated = batch.sequence is not None and batch.identity != queue.sequences.identity
         if isinstance(error, DuplicateSequenceError):
             self.succeeded(batch, None, None)
@@ -392,8 +392,8 @@ class Accumulator(Generic[Ack]):
             if queue.batches[0] is batch:  # else the verdict on those before it will tell
                 self._restart(queue)
                 self._back_off(queue, now)
-        elif isinstance(error, MessageTooLargeError) and batch.count > 1:
-            self._split(queue, batch)
+        elif isinstance(error, MessageTooLargeError) and batch.count > 1 and not batch.maybe_written:
+            self._split(queue, batch)  # one that may be in the log must not come again in other pieces
         elif error.retriable:
             batch.state = BatchState.WAITING
             self._back_off(queue, now)

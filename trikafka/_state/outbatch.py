@@ -11,8 +11,13 @@ from enum import Enum
 from typing import Protocol
 
 from .._wire.records import BatchEncoder, decode_records
+from ..errors import BrokerResponseError
 from ..types import RecordMetadata, TopicPartition
 from .sequences import Identity, on_wire
+
+
+#: Codes after which the broker may have the batch all the same: unknown, timed out, lost, too few replicas after the append, disk.
+_SAY_LITTLE = frozenset((-1, 7, 13, 20, 56))
 
 
 class Signal(Protocol):
@@ -44,6 +49,7 @@ class OutBatch:
         "halves",
         "identity",
         "last_error",
+        "maybe_written",
         "node",
         "partition",
         "sealed",
@@ -72,6 +78,8 @@ class OutBatch:
         self.sequence: int | None = None
         self.identity: Identity | None = None
         self.last_error: Exception | None = None
+        #: Whether an attempt ended in a way that leaves open whether the broker has the batch.
+        self.maybe_written = False
         #: Whether the acks have their outcome. That may be before ``DONE``: a batch may expire in flight (KIP-91).
         self.settled = False
         self.signal: Signal | None = None
@@ -108,6 +116,11 @@ class OutBatch:
         producer_id, epoch = self.identity or (-1, -1)
         base = on_wire(self.sequence) if self.sequence is not None else -1
         return self.encoder.build(producer_id, epoch, base, transactional=transactional)
+
+    def note(self, error: Exception) -> None:
+        """Remember why an attempt failed."""
+        self.last_error, self.node = error, None
+        self.maybe_written |= not isinstance(error, BrokerResponseError) or error.code in _SAY_LITTLE
 
     def settle(self, base_offset: int | None, append_time: int | None, error: Exception | None) -> None:
         """Give the acks their outcome: offsets, or an error."""
