@@ -45,13 +45,14 @@ class Consuming:
 
     def __init__(self, settings: dict[str, Any], plan: Plan) -> None:
         self._settings, self._plan = settings, plan
-        self._output = Output()
+        self._output: Output
         self._printed = 0
         self._meter: Meter = lambda done, total=None, text=None: None
 
     async def main(self, stop: Stop) -> None:
         """Print until the end, the count, a signal, or until nobody reads."""
         gone = False
+        self._output = Output()
 
         async def watch() -> None:
             nonlocal gone

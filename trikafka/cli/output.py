@@ -10,6 +10,7 @@ import os
 import select
 import stat
 from collections.abc import Iterable
+from contextlib import suppress
 from itertools import islice
 
 import click
@@ -19,6 +20,8 @@ from ..types import Record
 from .records import Format
 
 _FILE_WRITE = 262_144
+#: How long a cancelled write waits for the thread, which may hang on a reader that does not read (seconds).
+_PATIENCE = 0.5
 #: Records that are formatted and written between two looks at whether to stop.
 _STRETCH = 2_000
 
@@ -29,6 +32,8 @@ class Output:
     def __init__(self, fd: int = 1) -> None:
         self._fd = fd
         self._limiter = trio.CapacityLimiter(1)
+        self._token = trio.lowlevel.current_trio_token()
+        self._idle = trio.Event()  # the thread has come to its end
         self._stopped = False
         self.written = 0
         try:
@@ -40,16 +45,20 @@ class Output:
     async def write(self, records: Iterable[Record], form: Format) -> None:
         """Write records. Raises :exc:`BrokenPipeError` when nobody reads any more.
 
-        Cancelled: returns at once, also when the reader does not read; ``written`` tells how far it came, and the thread stops
-        after what it is writing.
+        Cancelled: returns within half a second, also when the reader does not read; ``written`` tells how far it came, and the
+        thread stops after what it is writing.
         """
         self.written = 0
         todo = iter(records)
         try:
-            while await trio.to_thread.run_sync(self._stretch, todo, form, limiter=self._limiter, abandon_on_cancel=True):
-                pass
-        except BaseException:
+            more = True
+            while more:
+                self._idle = trio.Event()
+                more = await trio.to_thread.run_sync(self._stretch, todo, form, limiter=self._limiter, abandon_on_cancel=True)
+        except trio.Cancelled:
             self._stopped = True
+            with trio.move_on_after(_PATIENCE, shield=True):  # what is out has to be counted
+                await self._idle.wait()
             raise
 
     async def broken(self) -> None:
@@ -64,7 +73,14 @@ class Output:
         await trio.sleep_forever()
 
     def _stretch(self, records: Iterable[Record], form: Format) -> bool:
-        """Format and write some records; return whether there were any."""
+        """Format and write some records; return whether there were any. Runs in the thread."""
+        try:
+            return self._format_and_write(records, form)
+        finally:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(self._idle.set)
+
+    def _format_and_write(self, records: Iterable[Record], form: Format) -> bool:
         lines: list[bytes] = []
         size = count = 0
         for record in islice(records, _STRETCH):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from collections.abc import Callable
@@ -57,6 +58,7 @@ class Producing:
                 except click.ClickException as error:
                     failed = error
                 try:
+                    await producer.flush(timeout=math.inf)  # each record has its own limit, delivery_timeout_ms
                     await self._settle(everything=True)
                 except click.ClickException as error:
                     failed = failed or error

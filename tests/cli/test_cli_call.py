@@ -1,0 +1,114 @@
+"""How the command is called: help, options, exit codes, plugins' commands. No broker."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from commanding import Command, install, trikafka
+
+import trikafka as package
+
+
+def test_help_names_every_command(command: Command) -> None:
+    ended = command("--help")
+    assert ended.code == 0
+    for name in ("broker", "consume", "export", "groups", "produce", "topics"):
+        assert f"  {name} " in ended.out.decode()
+    assert command().code == 2
+
+
+def test_version(command: Command) -> None:
+    assert command("--version").out.decode().split() == ["trikafka", package.__version__]
+
+
+@pytest.mark.parametrize(
+    "args", [("consume",), ("produce",), ("export",), ("groups",), ("topics",), ("topics", "create"), ("broker",)]
+)
+def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None:
+    ended = command(*args, "--help")
+    assert ended.code == 0
+    assert b"Usage: trikafka " + args[0].encode() in ended.out
+
+
+@pytest.mark.parametrize(
+    ("args", "says"),
+    [
+        (("toppics",), "did you mean 'topics'"),
+        (("consume",), "which topic?"),
+        (("consume", "t", "--no-such-option"), "No such option"),
+        (("consume", "t", "-X", "group.idd=5"), "did you mean 'group.id'"),
+        (("consume", "t", "-X", "linger.ms=5"), "linger_ms"),
+        (("consume", "t", "-X", "fetch.max.wait.ms=soon"), "must be a number"),
+        (("consume", "t", "-X", "dial=x"), "cannot be given as text"),
+        (("consume", "t", "-X", "hunter2"), "NAME=VALUE"),
+        (("consume", "t", "-b", "localhost"), "has no port"),
+        (("consume", "t", "-b", "localhost:http"), "no valid port"),
+        (("consume", "t", "--from", "soon"), "--from"),
+        (("consume", "t", "-G", "g", "--from", "5"), "the group knows"),
+        (("consume", "t", "-G", "g", "-p", "5"), "the group gives out"),
+        (("consume", "t", "--from", "stored"), "needs a group"),
+        (("consume", "t", "-f", "%q"), "%q"),
+        (("consume", "t", "-c", "0"), "-c"),
+        (("produce", "--format", "raw"), "which topic?"),
+        (("produce", "-t", "t", "--format", "json", "-K", ":"), "-K"),
+        (("produce", "-t", "t", "/no/such/file"), "/no/such/file"),
+        (("topics", "create"), "which topic?"),
+        (("topics", "create", "t", "-p", "0"), "--partitions"),
+        (("topics", "alter", "t"), "--partitions"),
+        (("groups", "--delete"), "which group?"),
+        (("groups", "--delete", "--list"), "only one of"),
+        (("export", "t"), "which topic?"),
+        (("export", "t", "/tmp/x", "--from", "5"), "@TIME"),
+    ],
+)
+def test_a_wrong_call_is_one_sentence_and_exit_code_2(command: Command, args: tuple[str, ...], says: str) -> None:
+    ended = command(*args)
+    assert (ended.code, ended.out) == (2, b"")
+    assert says in ended.err
+    assert ended.err.startswith("Error: ")
+    assert ended.err.count("\n") == 1
+
+
+def test_a_value_that_may_be_secret_is_not_repeated(command: Command) -> None:
+    for given in ("sasl.password=hunter2", "hunter2", "=hunter2", "dial=hunter2"):
+        ended = command("topics", "-X", given)
+        assert ended.code == 2
+        assert "hunter2" not in ended.err
+
+
+def test_debug_shows_the_traceback(command: Command) -> None:
+    ended = command("topics", "-b", "nowhere", "--debug")
+    assert ended.code == 2
+    assert "Traceback" in ended.err
+    assert ended.err.splitlines()[-1].startswith("Error: ")
+
+
+def test_a_plugins_command_that_is_not_installed(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trikafka.cli.app.entry_points", lambda group: ())
+    assert "broker" in command("--help").out.decode()
+    ended = command("broker", "--brokers", "3")
+    assert ended.code == 1
+    assert "pip install trikafka-broker" in ended.err
+
+
+def test_commands_of_plugins(tmp_path: Path) -> None:
+    source = 'import click\n@click.command()\ndef hello():\n    "Says hello."\n    click.echo("hello")\n'
+    points = {"hello": "toy_commands:hello", "lost": "toy_commands:lost"}
+    environment = install(tmp_path, "trikafka.commands", points, toy_commands=source)
+    assert "Says hello." in trikafka("--help", environment=environment).out.decode()
+    assert trikafka("hello", environment=environment).out == b"hello\n"
+    ended = trikafka("lost", environment=environment)
+    assert ended.code == 1
+    assert "command 'lost' (toy_commands:lost) does not load" in ended.err
+
+
+def test_what_is_heavy_is_not_imported_to_consume() -> None:
+    code = (
+        "import sys; from trikafka.cli.app import run; run(['consume', 'x', '-b', 'localhost:1']);"
+        "print(sorted({'pyarrow', 'pyspark', 'rich'} & set(sys.modules)))"
+    )
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert ended.stdout.strip() == b"[]"
