@@ -202,3 +202,18 @@ async def test_leaving(autojump_clock: Clock) -> None:
         return ScriptedCluster(topics={"t": 1})
 
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 5
+
+
+async def test_opening(autojump_clock: Clock) -> None:
+    async def scenario(cluster: ScriptedCluster) -> None:
+        async with opened(cluster):
+            pass
+
+    async def check(cluster: ScriptedCluster) -> None:
+        await trio.testing.wait_all_tasks_blocked()
+        assert cluster.connections() == 0
+
+    def setup() -> ScriptedCluster:
+        return ScriptedCluster(topics={"t": 1})
+
+    assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 2

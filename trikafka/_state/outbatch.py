@@ -15,7 +15,6 @@ from ..errors import BrokerResponseError
 from ..types import RecordMetadata, TopicPartition
 from .sequences import Identity, on_wire
 
-
 #: Codes after which the broker may have the batch all the same: unknown, timed out, lost, too few replicas after the append, disk.
 _SAY_LITTLE = frozenset((-1, 7, 13, 20, 56))
 
