@@ -43,19 +43,26 @@ class Service:
         self._body = body
         self._scope = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
+        self._ready = trio.Event()
         self.failure: Exception | None = None
         self.interrupt: BaseException | None = None  # Ctrl-C, where it hit a background task
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
-    async def host(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
+    async def host(self) -> None:
         """Be the task whose children the background tasks are, until :meth:`stop`."""
         try:
             with self._scope:
                 async with trio.open_nursery() as self._nursery:
-                    task_status.started()
+                    self._ready.set()
                     await trio.sleep_forever()
         finally:
             self._nursery = None
+
+    async def ready(self) -> None:
+        """Wait until there is room for tasks. (``nursery.start`` would wait for ever in a scope that is cancelled already: it
+        leaves a task that has started there to its cancellation, against which this one is shielded.)"""
+        with trio.CancelScope(shield=True):
+            await self._ready.wait()
 
     def stop(self) -> None:
         """Cancel all background tasks, also those that are started later."""
@@ -116,7 +123,8 @@ async def run_client(config: ClientConfig, start: Callable[[Service], Awaitable[
     body = trio.CancelScope()
     service = Service(body)
     async with trio.open_nursery() as nursery:
-        await nursery.start(service.host)
+        nursery.start_soon(service.host)
+        await service.ready()
         client: Client | None = None
         try:
             with body:
