@@ -15,7 +15,7 @@ PACKAGE = Path(__file__).parent.parent / "trikafka"
 #: From the bottom up: a room may import itself and what is listed for it.
 BASE = ["errors", "types", "config", "interfaces", "hooks", "_version"]
 ROOMS: dict[str, list[str]] = {
-    **{name: BASE for name in BASE},
+    **dict.fromkeys(BASE, BASE),
     "_wire": BASE,
     "_state": [*BASE, "_wire"],
     "_net": [*BASE, "_wire"],

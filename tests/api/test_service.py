@@ -99,7 +99,7 @@ async def test_a_clean_end(autojump_clock: Clock) -> None:
 )
 async def test_an_exception_of_the_body_comes_out_as_it_is(autojump_clock: Clock, error: BaseException, how: Exit) -> None:
     watch = Watch()
-    with pytest.raises(type(error)) as caught:
+    with pytest.raises(type(error)) as caught:  # noqa: PT012
         async with watch.open(trio.sleep_forever):
             await trio.lowlevel.checkpoint()
             raise error

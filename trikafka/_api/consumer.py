@@ -247,6 +247,7 @@ class Consumer:
             while (position := self._subscription.state(partition).position) is None:
                 self._check()
                 await self._parts.happened.wait()
+                self._open()
             return position
 
         async def attempt(call: Call) -> int:
