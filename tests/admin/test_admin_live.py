@@ -1,0 +1,77 @@
+"""The admin client against a real broker."""
+
+from __future__ import annotations
+
+import uuid
+
+import pytest
+import trio
+from confluent_kafka import Consumer as OtherConsumer
+
+import trikafka
+from trikafka import NewTopic, OffsetSpec, TopicPartition
+
+
+def fresh() -> str:
+    return f"admin-{uuid.uuid4().hex[:8]}"
+
+
+async def test_topics_and_offsets(kafka_broker: object) -> None:
+    name = fresh()
+    servers: str = kafka_broker.bootstrap_servers  # type: ignore[attr-defined]
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        seen = await admin.describe_cluster()
+        assert len(seen.nodes) == 1
+        assert seen.cluster_id
+        await admin.create_topics({name: NewTopic(2, 1, {"retention.ms": 3_600_000})})
+        with pytest.raises(trikafka.TopicAlreadyExistsError, match=name):
+            await admin.create_topics({name: NewTopic(2)})
+        with pytest.raises(trikafka.InvalidTopicError, match="no such name"):
+            await admin.create_topics({"no such name": NewTopic(2)})
+        with pytest.raises(trikafka.BrokerResponseError, match="INVALID_REPLICATION_FACTOR"):
+            await admin.create_topics({fresh(): NewTopic(1, 7)})
+        assert await admin.topic_configs([name]) == {name: {"retention.ms": "3600000"}}
+        await admin.create_partitions({name: 3})
+        assert [info.partition for info in (await admin.list_topics())[name]] == [0, 1, 2]
+        async with trikafka.open_producer(bootstrap_servers=servers) as producer:
+            for n in range(5):
+                await producer.send(name, b"v", partition=0, timestamp=1_000_000_000_000 + n)
+        tp = TopicPartition(name, 0)
+        assert (await admin.list_offsets({tp: OffsetSpec.LATEST}))[tp] == trikafka.ListedOffset(5, None, 0)
+        found = (await admin.list_offsets({tp: 1_000_000_000_003}))[tp]
+        assert found is not None
+        assert (found.offset, found.timestamp) == (3, 1_000_000_000_003)
+        await admin.delete_topics([name])
+        with pytest.raises(trikafka.UnknownTopicOrPartitionError, match=name):
+            await admin.delete_topics([name])
+
+
+async def test_groups_of_both_protocols(kafka_broker: object) -> None:
+    name, group, newer = fresh(), fresh(), fresh()
+    servers: str = kafka_broker.bootstrap_servers  # type: ignore[attr-defined]
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        await admin.create_topics({name: NewTopic(2)})
+        places = (TopicPartition(name, 0), TopicPartition(name, 1))
+        async with trikafka.open_consumer(name, bootstrap_servers=servers, group_id=group, client_id="reader") as consumer:
+            while not consumer.assignment():
+                await consumer.receive_batch(timeout=0.1)
+            await consumer.commit(dict.fromkeys(places, 0))
+            described = (await admin.describe_groups([group]))[group]
+            assert (described.state, [m.assignment for m in described.members]) == ("Stable", [places])
+            assert list(await admin.list_group_offsets(group)) == list(places)
+            with pytest.raises(trikafka.BrokerResponseError, match="NON_EMPTY_GROUP"):
+                await admin.delete_groups([group])
+        other = OtherConsumer({"bootstrap.servers": servers, "group.id": newer, "group.protocol": "consumer"})
+        other.subscribe([name])
+        try:
+            await trio.to_thread.run_sync(other.poll, 1.0)
+            listed = {found.group_id: found for found in await admin.list_groups()}
+            assert (listed[group].type, listed[group].state) == ("classic", "Empty")
+            assert listed[newer].type == "consumer"
+            described = (await admin.describe_groups([newer, "nosuch"]))[newer]
+            assert (described.state, described.members) == (listed[newer].state, ())
+        finally:
+            await trio.to_thread.run_sync(other.close)
+        await admin.delete_groups([group])
+        assert group not in {found.group_id for found in await admin.list_groups()}
+        await admin.delete_topics([name])

@@ -1,0 +1,256 @@
+"""The admin client against the scripted cluster, in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import trikafka
+from trikafka import Admin, KafkaTimeoutError, ListedOffset, NewTopic, OffsetAndMetadata, OffsetSpec, TopicPartition
+from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
+
+T0 = TopicPartition("t", 0)
+
+
+@asynccontextmanager
+async def opened(cluster: ScriptedCluster, **settings: Any) -> AsyncIterator[Admin]:
+    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **settings) as admin:
+        yield admin
+
+
+@asynccontextmanager
+async def member(cluster: ScriptedCluster, group: str) -> AsyncIterator[None]:
+    """A consumer that is in a group and has committed an offset."""
+    async with trikafka.open_consumer(
+        "t", bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, group_id=group, client_id="reader"
+    ) as consumer:
+        while not consumer.assignment():
+            await consumer.receive_batch(timeout=0.1)
+        await consumer.commit({T0: OffsetAndMetadata(7, None, "note")})
+        yield
+
+
+# --- topics ----------------------------------------------------------------------------------------------------------
+
+
+async def test_topics_from_creation_to_deletion(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, opened(cluster) as admin:
+        await admin.create_topics({"a": NewTopic(2, 1, {"compression.type": "lz4", "preallocate": True}), "b": NewTopic()})
+        (seen,) = cluster.requests("CreateTopics")
+        assert {entry.name: entry.value for entry in seen.request.topics[0].configs} == {
+            "compression.type": "lz4",
+            "preallocate": "true",
+        }
+        assert {name: len(found) for name, found in (await admin.list_topics()).items()} == {"a": 2, "b": 1, "t": 1}
+        await admin.create_partitions({"a": 5})
+        await admin.delete_topics(["b", "t"])
+        assert {name: len(found) for name, found in (await admin.list_topics()).items()} == {"a": 5}
+
+
+async def test_what_can_be_created_is_and_the_rest_is_named(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster, opened(cluster) as admin:
+        with pytest.raises(trikafka.TopicAlreadyExistsError, match=r"topic 't'.*also failed: topic 'u'"):
+            await admin.create_topics({name: NewTopic(1) for name in ("t", "new", "u")})
+        assert "new" in await admin.list_topics()
+
+
+async def test_deleting_what_is_not_there_fails_at_once(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster() as cluster, opened(cluster) as admin:
+        started = trio.current_time()
+        with pytest.raises(trikafka.UnknownTopicOrPartitionError, match="'nosuch'"):
+            await admin.delete_topics(["nosuch"])
+        assert trio.current_time() == started
+        assert len(cluster.requests("DeleteTopics")) == 1
+
+
+async def test_another_controller_is_looked_up(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(nodes=3) as cluster, opened(cluster) as admin:
+        cluster.fail("CreateTopics", 41, times=2)
+        await admin.create_topics({"a": NewTopic(1)})
+        assert "a" in await admin.list_topics()
+        assert len(cluster.requests("CreateTopics")) == 3
+
+
+async def test_only_what_is_left_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster() as cluster, opened(cluster) as admin:
+        cluster.fail("CreateTopics", 7, topic="b")
+        await admin.create_topics({"a": NewTopic(1), "b": NewTopic(1)})
+        asked = [[topic.name for topic in seen.request.topics] for seen in cluster.requests("CreateTopics")]
+        assert asked == [["a", "b"], ["b"]]
+
+
+async def test_a_lost_answer_is_told_with_what_it_may_mean(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster() as cluster, opened(cluster) as admin:
+        cluster.drop("CreateTopics", after=True)
+        with pytest.raises(trikafka.TopicAlreadyExistsError, match="an attempt before this one got no answer"):
+            await admin.create_topics({"a": NewTopic(1)})
+
+
+# --- offsets and the cluster -----------------------------------------------------------------------------------------
+
+
+async def test_offsets(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 2}) as cluster, opened(cluster) as admin:
+        for n in range(3):
+            cluster.append("t", 0, [(None, b"v", 1000 + n)])
+        other = TopicPartition("t", 1)
+        assert await admin.list_offsets({other: OffsetSpec.LATEST, T0: OffsetSpec.LATEST}) == {
+            other: ListedOffset(0, None, 0),
+            T0: ListedOffset(3, None, 0),
+        }
+        found = await admin.list_offsets({T0: 1001, other: 1001})
+        assert found[other] is None
+        assert found[T0] is not None
+        assert (found[T0].offset, found[T0].timestamp) == (1, 1001)
+        cluster.move_leader("t", 0, 1)
+        assert (await admin.list_offsets({T0: OffsetSpec.EARLIEST}))[T0] == ListedOffset(0, None, 1)
+
+
+async def test_the_cluster(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(nodes=3) as cluster, opened(cluster) as admin:
+        seen = await admin.describe_cluster()
+        assert (seen.cluster_id, [node.node_id for node in seen.nodes]) == ("scripted-cluster", [0, 1, 2])
+        assert seen.controller in seen.nodes
+        cluster.stop(2)
+        assert len((await admin.describe_cluster()).nodes) == 2
+
+
+# --- groups ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_group_with_a_member(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 2}) as cluster, opened(cluster) as admin, member(cluster, "g"):
+        (listed,) = await admin.list_groups()
+        assert (listed.group_id, listed.state, listed.protocol_type) == ("g", "Stable", "consumer")
+        group = (await admin.describe_groups(["g"]))["g"]
+        assert (group.state, group.protocol, [m.client_id for m in group.members]) == ("Stable", "range", ["reader"])
+        assert group.members[0].assignment == (T0, TopicPartition("t", 1))
+        assert await admin.list_group_offsets("g") == {T0: OffsetAndMetadata(7, None, "note")}
+        with pytest.raises(trikafka.BrokerResponseError, match=r"the group has members .*group 'g'"):
+            await admin.delete_groups(["g"])
+
+
+async def test_groups_of_all_brokers_are_listed(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(nodes=3, topics={"t": 1}) as cluster, opened(cluster) as admin:
+        for node in range(3):
+            cluster.move_coordinator(node, f"g{node}")
+        async with member(cluster, "g2"), member(cluster, "g0"):
+            assert [group.group_id for group in await admin.list_groups()] == ["g0", "g2"]
+            assert {seen.node_id for seen in cluster.requests("ListGroups")} == {0, 1, 2}
+            described = await admin.describe_groups(["g2", "g1", "g0"])
+            states = [(name, group.state) for name, group in described.items()]
+            assert states == [
+                ("g2", "Stable"),
+                ("g1", "Dead"),
+                ("g0", "Stable"),
+            ]
+
+
+async def test_a_coordinator_that_moved_is_found(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, opened(cluster) as admin:
+        async with member(cluster, "g"):
+            pass
+        assert (await admin.describe_groups(["g"]))["g"].state == "Empty"
+        cluster.move_coordinator(1)
+        assert (await admin.describe_groups(["g"]))["g"].state == "Empty"
+        await admin.delete_groups(["g"])
+        assert await admin.list_groups() == []
+        with pytest.raises(trikafka.BrokerResponseError, match=r"no group of that id .*'g'.*also failed: group 'h'"):
+            await admin.delete_groups(["g", "h"])
+
+
+# --- deadlines, cancellation, misuse ---------------------------------------------------------------------------------
+
+CALLS: list[tuple[str, Callable[[Admin], Callable[..., Awaitable[object]]], tuple[object, ...]]] = [
+    ("create_topics", lambda admin: admin.create_topics, ({"a": NewTopic(1)},)),
+    ("delete_topics", lambda admin: admin.delete_topics, (["t"],)),
+    ("create_partitions", lambda admin: admin.create_partitions, ({"t": 3},)),
+    ("list_topics", lambda admin: admin.list_topics, ()),
+    ("describe_cluster", lambda admin: admin.describe_cluster, ()),
+    ("list_offsets", lambda admin: admin.list_offsets, ({T0: OffsetSpec.LATEST},)),
+    ("list_groups", lambda admin: admin.list_groups, ()),
+    ("describe_groups", lambda admin: admin.describe_groups, (["g"],)),
+    ("list_group_offsets", lambda admin: admin.list_group_offsets, ("g",)),
+    ("delete_groups", lambda admin: admin.delete_groups, (["g"],)),
+]
+every_call = pytest.mark.parametrize(("name", "method", "args"), CALLS, ids=[name for name, _, _ in CALLS])
+
+
+@every_call
+async def test_a_frozen_cluster_and_a_deadline(
+    autojump_clock: trio.testing.MockClock, name: str, method: Callable[[Admin], Any], args: tuple[object, ...]
+) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+        cluster.freeze(0)
+        started = trio.current_time()
+        with pytest.raises(KafkaTimeoutError, match=rf"^{name} did not finish within 0\.7 s"):
+            await method(admin)(*args, timeout=0.7)
+        assert trio.current_time() - started == pytest.approx(0.7, abs=0.05)
+        cluster.thaw(0)
+        assert "t" in await admin.list_topics() or name == "delete_topics"
+
+
+@every_call
+async def test_every_await_can_be_cancelled(
+    autojump_clock: trio.testing.MockClock, name: str, method: Callable[[Admin], Any], args: tuple[object, ...]
+) -> None:
+    @asynccontextmanager
+    async def setup() -> AsyncIterator[Admin]:
+        async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+            async with member(cluster, "g"):
+                pass
+            yield admin
+
+    async def call(admin: Admin) -> None:
+        await method(admin)(*args)
+
+    async def still_works(admin: Admin) -> None:
+        with trio.fail_after(5):
+            await admin.describe_cluster()
+
+    assert await assert_all_awaits_cancellable(call, still_works, setup=setup) > 0
+
+
+@every_call
+async def test_closed_and_negative(
+    autojump_clock: trio.testing.MockClock, name: str, method: Callable[[Admin], Any], args: tuple[object, ...]
+) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+        before = len(cluster.log)
+        with pytest.raises(ValueError, match="timeout"):
+            await method(admin)(*args, timeout=-1)
+        await admin.aclose()
+        await admin.aclose()
+        with pytest.raises(trio.ClosedResourceError):
+            await method(admin)(*args)
+        assert len(cluster.log) == before
+
+
+async def test_wrong_arguments_are_refused_before_any_request(autojump_clock: trio.testing.MockClock) -> None:
+    wrong: list[Callable[[Admin], Awaitable[object]]] = [
+        lambda admin: admin.delete_topics("t"),
+        lambda admin: admin.delete_topics([""]),
+        lambda admin: admin.create_topics({"t": 3}),  # type: ignore[dict-item]
+        lambda admin: admin.create_partitions({"t": 0}),
+        lambda admin: admin.describe_groups("g"),
+        lambda admin: admin.list_offsets({T0: -7}),
+        lambda admin: admin.list_offsets({T0: True}),
+    ]
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
+        before = len(cluster.log)
+        for call in wrong:
+            with pytest.raises(ValueError):  # noqa: PT011
+                await call(admin)
+        await admin.create_topics({})
+        await admin.delete_topics([])
+        assert await admin.describe_groups([]) == {}
+        assert await admin.list_offsets({}) == {}
+        assert len(cluster.log) == before
+    for partitions, replicas in ((0, 1), (1, 0), (True, 1), ("3", 1)):
+        with pytest.raises(trikafka.ConfigurationError):
+            NewTopic(partitions, replicas)  # type: ignore[arg-type]
