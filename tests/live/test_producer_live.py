@@ -5,6 +5,7 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
+import confluent_kafka
 import kafka
 import pytest
 import trio
@@ -48,8 +49,7 @@ def _read_by_kafka_python(bootstrap: str, topic: str, partitions: int) -> list[l
 
 
 def read_by_librdkafka(bootstrap: str, topic: str, count: int) -> list[Any]:
-    confluent = pytest.importorskip("confluent_kafka")
-    consumer = confluent.Consumer(
+    consumer = confluent_kafka.Consumer(
         {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest", "enable.partition.eof": False}
     )
     try:

@@ -5,17 +5,14 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-import pytest
+import confluent_kafka
+from confluent_kafka import admin as admin_api
 from kafka.protocol.producer import ProduceRequest
 from wirebatches import NOW, Rec
 
 from trikafka._wire.compression import CODECS
 from trikafka._wire.messages import decode_response, encode_request
 from trikafka._wire.records import BatchEncoder
-
-confluent_kafka = pytest.importorskip("confluent_kafka")
-admin_api = pytest.importorskip("confluent_kafka.admin")
-pytest.importorskip("trikafka_broker", reason="needs plugins/trikafka-broker")
 
 WRITTEN = [Rec(b"key %d" % number, b"value %d " % number * 3, (("h", b"x"), ("n", None)), NOW + number) for number in range(99)]
 VERSION = 9
