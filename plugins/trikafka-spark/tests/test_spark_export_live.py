@@ -1,0 +1,192 @@
+"""Exports by Spark from a real Kafka: what is written, that nothing is written twice, cancellation, errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import trio
+from spark_kafka import add_records, check_whole, data_files, times_of_files
+from trikafka_spark.columns import SCHEMA
+
+import trikafka
+from trikafka import ConfigurationError, ExportError, ExportProgress, TopicPartition
+
+pytestmark = pytest.mark.usefixtures("spark_context")
+
+
+async def test_all_then_nothing_then_exactly_what_is_new(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    servers, root = kafka_broker.bootstrap_servers, tmp_path / "out"
+    topic = await new_topic(8_000)
+    progress: list[ExportProgress] = []
+
+    async def export() -> trikafka.ExportResult:
+        return await trikafka.export(
+            topic, root, group_id="g1", bootstrap_servers=servers, max_records_per_file=1_000, on_progress=progress.append
+        )
+
+    first = await export()
+    assert (first.rows, len(first.files)) == (8_000, 8)
+    check_whole(root, 8_000, 4)
+    stages = [step.stage for step in progress]
+    assert stages[:2] == ["planned", "starting"]
+    assert stages[-3:] == ["written", "published", "committed"]
+    assert (progress[-1].files_done, progress[-1].rows_done) == (8, 8_000)
+    assert pq.read_schema(data_files(root)[0]).equals(SCHEMA)
+
+    before = times_of_files(root)
+    again = await export()
+    assert again.already_done
+    assert times_of_files(root) == before
+
+    await add_records(servers, topic, 8_000, 1_000, 4)
+    more = await export()
+    assert (more.rows, len(more.files)) == (1_000, 4)
+    check_whole(root, 9_000, 4)
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        offsets = await admin.list_group_offsets("g1")
+    assert {tp: known.offset for tp, known in offsets.items()} == {TopicPartition(topic, n): 2_250 for n in range(4)}
+
+
+async def test_headers_and_their_absence(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    topic = await new_topic(20, partitions=1)
+    await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers)
+    headers = pq.read_table(data_files(tmp_path)[0])["headers"].to_pylist()
+    assert headers[0] == [{"key": "h", "value": b"x"}, {"key": "none", "value": None}]
+    assert headers[1] is None
+
+
+async def test_a_cancelled_export_cancels_the_job_within_a_second_and_can_be_finished(
+    kafka_broker: Any, new_topic: Any, tmp_path: Path, spark_context: Any
+) -> None:
+    """The better of two: what else runs on this machine can only make it longer."""
+    topic = await new_topic(20_000)
+    took: list[float] = []
+
+    async def cancel_half_way() -> None:
+        writing = trio.Event()
+
+        def watch(step: ExportProgress) -> None:
+            if step.stage == "writing" and 1 <= step.files_done < step.files_total:
+                writing.set()
+
+        async with trio.open_nursery() as nursery:
+
+            async def export() -> None:
+                await trikafka.export(
+                    topic,
+                    tmp_path,
+                    bootstrap_servers=kafka_broker.bootstrap_servers,
+                    max_records_per_file=500,
+                    on_progress=watch,
+                )
+
+            nursery.start_soon(export)
+            await writing.wait()
+            asked = trio.current_time()
+            nursery.cancel_scope.cancel()
+        took.append(trio.current_time() - asked)
+        assert spark_context.statusTracker().getActiveJobsIds() == []
+        assert len(data_files(tmp_path)) < 40
+
+    await cancel_half_way()
+    if took[0] > 1:
+        await cancel_half_way()
+    assert min(took) < 1
+    result = await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers)
+    assert (result.resumed, len(result.files)) == (True, 40)
+    check_whole(tmp_path, 20_000, 4)
+
+
+async def test_the_error_of_a_task_is_the_cause_and_java_is_not_shown(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    topic = await new_topic(100, partitions=1)
+    servers = kafka_broker.bootstrap_servers
+
+    def spoil(step: ExportProgress) -> None:
+        if step.stage == "planned":
+            (tmp_path / step.plan.files[0].name).write_bytes(b"not Parquet")
+
+    with pytest.raises(ExportError, match="is not a whole Parquet file") as caught:
+        await trikafka.export(topic, tmp_path, bootstrap_servers=servers, on_progress=spoil)
+    assert isinstance(caught.value.__cause__, ExportError)
+    assert "java" not in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_topic_created_anew_is_refused_also_when_a_plan_waits(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    topic, servers = await new_topic(100, partitions=1), kafka_broker.bootstrap_servers
+
+    class Stop(Exception):
+        pass
+
+    def stop(step: ExportProgress) -> None:
+        raise Stop
+
+    with pytest.raises(Stop):
+        await trikafka.export(topic, tmp_path, bootstrap_servers=servers, on_progress=stop)
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        await admin.delete_topics([topic])
+        await admin.create_topics({topic: trikafka.NewTopic(1, 1, {})})
+    async with trikafka.open_consumer(bootstrap_servers=servers) as consumer:
+        while not await consumer.partitions_for(topic):  # noqa: ASYNC110  (Kafka does not tell when it knows)
+            await trio.sleep(0.05)
+    with pytest.raises(ExportError, match="was deleted and created anew"):
+        await trikafka.export(topic, tmp_path, bootstrap_servers=servers)
+
+
+async def test_several_exports_at_once_share_spark_and_do_not_mix(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    topics = [await new_topic(1_000), await new_topic(1_000)]
+    async with trio.open_nursery() as nursery:
+        for topic in topics:
+            nursery.start_soon(
+                lambda topic=topic: trikafka.export(topic, tmp_path / topic, bootstrap_servers=kafka_broker.bootstrap_servers)
+            )
+    for topic in topics:
+        check_whole(tmp_path / topic, 1_000, 4)
+
+
+async def test_of_two_exports_to_one_place_the_second_is_refused(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    topic = await new_topic(1_000)
+    refused: list[ExportError] = []
+
+    async def export() -> None:
+        try:
+            await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers)
+        except ExportError as error:
+            refused.append(error)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(export)
+        nursery.start_soon(export)
+    assert ["another export to" in str(error) for error in refused] == [True]
+    check_whole(tmp_path, 1_000, 4)
+
+
+async def test_wrong_options_are_refused_before_anything_is_made(tmp_path: Path) -> None:
+    root = tmp_path / "out"
+    with pytest.raises(ConfigurationError, match="unknown option 'mastr' of the Spark sink; did you mean 'master'"):
+        await trikafka.export("t", root, bootstrap_servers="localhost:1", sink_options={"mastr": "local"})
+    with pytest.raises(ConfigurationError, match="compression must be one of"):
+        await trikafka.export("t", root, bootstrap_servers="localhost:1", sink_options={"compression": "zip"})
+    assert not root.exists()
+
+
+async def test_a_place_that_cannot_be_written_comes_before_kafka_and_spark(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(ExportError, match=r"cannot write to .*file/out: Not a directory"):
+        await trikafka.export("t", tmp_path / "file" / "out", bootstrap_servers="localhost:1")
+
+
+def test_the_columns_are_exactly_what_spark_expects(spark_context: Any) -> None:
+    from pyspark.sql.pandas.types import to_arrow_schema
+    from pyspark.sql.types import StructType
+    from trikafka_spark.columns import DDL, HEADERS_DDL, SCHEMA_WITHOUT_HEADERS
+
+    def spark_schema(ddl: str) -> pa.Schema:
+        return to_arrow_schema(StructType.fromDDL(ddl), timezone="UTC")
+
+    assert spark_schema(f"{DDL}, {HEADERS_DDL}").equals(SCHEMA)
+    assert spark_schema(DDL).equals(SCHEMA_WITHOUT_HEADERS)

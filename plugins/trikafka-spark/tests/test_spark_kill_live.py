@@ -1,0 +1,117 @@
+"""Exports killed with SIGKILL, Python and JVM, at five moments: the next export leaves each record once, and nothing else."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from spark_kafka import add_records, check_whole, data_files
+
+import trikafka
+from trikafka import TopicPartition
+
+RECORDS = 6_000
+CHILD = Path(__file__).with_name("exporting_child.py")
+
+
+@contextmanager
+def child(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """The program of ``exporting_child.py`` in a process group of its own, which is killed at the end."""
+    command = [sys.executable, str(CHILD), *arguments]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def wait_for_line(process: subprocess.Popen[str], wanted: str) -> None:
+    assert process.stdout is not None
+    for line in process.stdout:
+        if line.strip() == wanted:
+            return
+    assert process.stderr is not None
+    raise AssertionError(process.stderr.read())
+
+
+def wait_for_java(process: subprocess.Popen[str]) -> None:
+    """Wait until the group has a JVM: Spark is starting, and far from ready."""
+    while process.poll() is None:
+        for entry in Path("/proc").iterdir():
+            with suppress(OSError, ValueError):
+                if os.getpgid(int(entry.name)) == process.pid and (entry / "comm").read_text().strip() == "java":
+                    return
+    raise AssertionError("the child ended before Spark started")
+
+
+@pytest.mark.parametrize("moment", ["planned", "spark starts", "partly", "written", "published"])
+async def test_an_export_killed_there_is_finished_by_the_next(
+    moment: str, kafka_broker: Any, new_topic: Any, tmp_path: Path, spark_context: Any
+) -> None:
+    servers, root = kafka_broker.bootstrap_servers, tmp_path / "out"
+    topic = await new_topic(RECORDS)
+    stage = "none" if moment == "spark starts" else moment
+    with child(servers, topic, str(root), stage) as process:
+        if moment == "spark starts":
+            await trio.to_thread.run_sync(wait_for_line, process, f"starting 0 {RECORDS // 500}")
+            await trio.to_thread.run_sync(wait_for_java, process)
+        else:
+            await trio.to_thread.run_sync(wait_for_line, process, "standing")
+
+    assert (root / "_trikafka" / "plan-000001.json").exists()
+    assert (root / "_trikafka" / "manifest-000001.json").exists() is (moment == "published")
+    if moment in ("planned", "spark starts"):
+        assert len(data_files(root)) == 0
+    elif moment == "partly":
+        assert 0 < len(data_files(root)) < RECORDS / 500
+    else:
+        assert len(data_files(root)) == RECORDS // 500
+
+    await add_records(servers, topic, RECORDS, 400, 4)
+    result = await trikafka.export(topic, root, bootstrap_servers=servers, group_id=f"group-{topic}", max_records_per_file=700)
+    assert result.resumed is (moment != "published")
+    check_whole(root, RECORDS + 400, 4)
+    plans = ["plan-000001.json", "plan-000002.json"]
+    assert sorted(path.name for path in (root / "_trikafka").glob("plan-*")) == plans
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        offsets = await admin.list_group_offsets(f"group-{topic}")
+    assert {tp: known.offset for tp, known in offsets.items()} == {TopicPartition(topic, n): 1_600 for n in range(4)}
+
+
+async def test_the_loop_runs_on_while_spark_starts_and_works(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    """The best of three: a machine that is short of memory or disk adds what the child cannot tell apart."""
+    topic = await new_topic(4_000)
+    gaps: list[int] = []
+    while not gaps or (min(gaps) > 100 and len(gaps) < 3):
+        with child(kafka_broker.bootstrap_servers, topic, str(tmp_path / str(len(gaps))), "none") as process:
+            out, err = await trio.to_thread.run_sync(process.communicate)
+        assert process.returncode == 0, err
+        assert err == "", "Spark does not write to the terminal"
+        gaps.append(int(out.split()[-1]))
+    assert min(gaps) <= 100, gaps
+
+
+@pytest.mark.parametrize(
+    ("environment", "message"),
+    [
+        ({"PATH": "/nonexistent"}, "no java on the PATH and no JAVA_HOME; Spark needs Java 17 or newer"),
+        ({"JAVA_HOME": "/nonexistent"}, "/nonexistent/bin/java does not run; Spark needs Java 17 or newer"),
+    ],
+)
+def test_a_machine_without_java_is_told_so_at_once(environment: dict[str, str], message: str, tmp_path: Path) -> None:
+    keep = {name: value for name, value in os.environ.items() if name not in ("JAVA_HOME", "PATH")}
+    command = [sys.executable, str(CHILD), "localhost:1", "t", str(tmp_path / "out"), "none"]
+    done = subprocess.run(
+        command, env={"PATH": os.environ["PATH"], **keep, **environment}, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 1
+    assert message in done.stderr
+    assert "ExportError" in done.stderr

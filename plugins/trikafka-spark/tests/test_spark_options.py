@@ -1,0 +1,112 @@
+"""The data source's options, and how offset ranges become tasks. Pure."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trikafka_spark.options import EARLIEST, LATEST, read_options
+from trikafka_spark.ranges import plan_tasks
+
+from trikafka import ConfigurationError, OffsetRange, TopicPartition
+
+BASE = {"kafka.bootstrap.servers": "h:1", "subscribe": "t"}
+
+
+def test_the_defaults_are_those_of_sparks_connector() -> None:
+    options = read_options(BASE)
+    assert (options.starting.everywhere, options.ending.everywhere) == (EARLIEST, LATEST)
+    assert (options.subscribe, options.fail_on_data_loss, options.include_headers) == (("t",), True, False)
+    assert options.settings == {"bootstrap_servers": "h:1"}
+
+
+def test_names_count_in_any_case_and_kafka_settings_are_passed_on() -> None:
+    options = read_options(
+        {
+            "KAFKA.bootstrap.servers": "h:1,i:2",
+            "SUBSCRIBE": "a, b,a",
+            "includeheaders": "TRUE",
+            "minPartitions": "7",
+            "kafka.isolation.level": "read_committed",
+            "kafka.request.timeout.ms": "5000",
+            "kafka.group.id": "ignored",
+            "maxOffsetsPerTrigger": "1",
+            "kafkaConsumer.pollTimeoutMs": "1500",
+        }
+    )
+    assert options.subscribe == ("a", "b")
+    assert (options.include_headers, options.min_partitions, options.stall_limit) == (True, 7, 1.5)
+    assert options.settings == {
+        "bootstrap_servers": "h:1,i:2",
+        "isolation_level": "read_committed",
+        "request_timeout_ms": 5000,
+    }
+
+
+def test_offsets_by_partition() -> None:
+    options = read_options({**BASE, "startingOffsets": '{"t": {"0": 5, "1": -2}}', "endingOffsets": '{"t": {"0": -1, "1": 9}}'})
+    assert options.starting.offsets == {TopicPartition("t", 0): 5, TopicPartition("t", 1): EARLIEST}
+    assert options.ending.offsets == {TopicPartition("t", 0): LATEST, TopicPartition("t", 1): 9}
+    assert options.starting.everywhere is None
+
+
+def test_a_time_wins_over_times_by_partition_and_these_over_offsets() -> None:
+    texts = {"startingOffsets": "earliest", "startingOffsetsByTimestamp": '{"t": {"0": 7}}'}
+    assert read_options({**BASE, **texts}).starting.timestamps == {TopicPartition("t", 0): 7}
+    options = read_options({**BASE, **texts, "startingTimestamp": "1000", "endingTimestamp": "2000"})
+    assert (options.starting.timestamp, options.starting.timestamps, options.ending.timestamp) == (1000, {}, 2000)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscribe": "t"}, r"'kafka\.bootstrap\.servers' is missing"),
+        ({"kafka.bootstrap.servers": "h:1"}, "exactly one of the options"),
+        ({**BASE, "assign": '{"t": [0]}'}, "exactly one of the options"),
+        ({**BASE, "startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
+        ({**BASE, "path": "/x"}, "unknown option 'path'"),
+        ({**BASE, "kafka.bootstrap.server": "h:1"}, r"did you mean 'bootstrap\.servers'"),
+        ({**BASE, "kafka.key.deserializer": "x"}, "is not supported"),
+        ({**BASE, "kafka.auto.offset.reset": "latest"}, "is not supported"),
+        ({**BASE, "startingOffsets": "latest"}, "must not be 'latest'"),
+        ({**BASE, "endingOffsets": "earliest"}, "must not be 'earliest'"),
+        ({**BASE, "startingOffsets": '{"t": {"0": -1}}'}, "must not be 'latest'"),
+        ({**BASE, "endingOffsets": '{"t": {"0": -2}}'}, "must not be 'earliest'"),
+        ({**BASE, "startingOffsets": '{"t": {"0": -3}}'}, "no whole number of at least -2"),
+        ({**BASE, "startingOffsets": '{"t": {"0": true}}'}, "no whole number"),
+        ({**BASE, "startingOffsets": '{"t": [0]}'}, "must be JSON like"),
+        ({**BASE, "startingOffsets": "middle"}, "must be JSON like"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": "t"}, "assign must be JSON"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": "{}"}, "names no partition"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribe": " , "}, "names no topic"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribePattern": "("}, "not a regular expression"),
+        ({**BASE, "minPartitions": "0"}, "minPartitions must be a whole number of at least 1"),
+        ({**BASE, "failOnDataLoss": "yes"}, "failOnDataLoss must be true or false"),
+        ({**BASE, "startingTimestamp": "-1"}, "startingTimestamp must be"),
+        ({**BASE, "startingOffsetsByTimestampStrategy": "earliest"}, "must be 'error' or 'latest'"),
+    ],
+)
+def test_a_wrong_option_is_named(options: dict[str, str], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        read_options(options)
+
+
+WIDTHS = st.lists(st.tuples(st.integers(0, 10**6), st.integers(0, 10_000)), max_size=6)
+
+
+@given(widths=WIDTHS, at_least=st.none() | st.integers(1, 50), most=st.none() | st.integers(200, 3_000))
+def test_tasks_cover_the_ranges_once(widths: list[tuple[int, int]], at_least: int | None, most: int | None) -> None:
+    ranges = [OffsetRange("t", number, start, start + width) for number, (start, width) in enumerate(widths)]
+    tasks = plan_tasks(ranges, at_least, most)
+    for whole in ranges:
+        mine = [task for task in tasks if task.partition == whole.partition]
+        assert [task.start for task in mine] == [whole.start, *(task.end for task in mine)][: len(mine)]
+        assert sum(task.end - task.start for task in mine) == whole.end - whole.start
+    assert all(task.end > task.start for task in tasks)
+    if most is not None:
+        assert all(task.end - task.start <= most for task in tasks)
+
+
+def test_a_hint_of_tasks_splits_in_proportion() -> None:
+    tasks = plan_tasks([OffsetRange("t", 0, 0, 900), OffsetRange("t", 1, 0, 100), OffsetRange("t", 2, 5, 5)], 10, None)
+    assert [task.partition for task in tasks] == [0] * 9 + [1]

@@ -1,0 +1,61 @@
+"""The reader of an offset range in plain code, over a real Kafka: exact ends, and a thread that always ends."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from trikafka_spark.reading import read_range
+
+import trikafka
+from trikafka import BootstrapError, KafkaTimeoutError, OffsetOutOfRangeError, OffsetRange
+
+
+def readers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("trikafka topic-")]
+
+
+async def test_a_range_is_read_from_its_start_up_to_its_end(kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(1_000, partitions=1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    batches = list(read_range(OffsetRange(topic, 0, 17, 555), settings))
+    assert [offset for batch in batches for offset in batch.offsets] == list(range(17, 555))
+    assert list(read_range(OffsetRange(topic, 0, 5, 5), settings)) == []
+    assert readers() == []
+
+
+async def test_closing_early_ends_the_thread(kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(5_000, partitions=1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
+    reading = read_range(OffsetRange(topic, 0, 0, 5_000), settings)
+    next(reading)
+    assert len(readers()) == 1
+    reading.close()  # type: ignore[attr-defined]
+    assert readers() == []
+
+
+async def test_offsets_that_are_not_there_are_an_error(kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(100, partitions=1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    with pytest.raises(OffsetOutOfRangeError, match=r"holds the offsets \[0, 100\), but \[50, 150\) are to be read"):
+        list(read_range(OffsetRange(topic, 0, 50, 150), settings))
+    assert readers() == []
+
+
+async def test_a_range_that_gives_nothing_is_given_up(kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(100, partitions=1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "fetch_min_bytes": 1 << 30, "fetch_max_wait_ms": 20_000}
+    with pytest.raises(KafkaTimeoutError, match=r"from offset 0 did not finish within 0\.3 s"):
+        list(read_range(OffsetRange(topic, 0, 0, 100), settings, stall_limit=0.3))
+    assert readers() == []
+
+
+def test_nobody_there_is_the_clients_own_error() -> None:
+    with pytest.raises(BootstrapError):
+        list(read_range(OffsetRange("t", 0, 0, 1), {"bootstrap_servers": "127.0.0.1:1"}))
+    assert readers() == []
+
+
+def test_the_package_needs_no_spark_to_be_imported() -> None:
+    assert trikafka.hooks.load_plugins().get_plugin("spark") is not None
