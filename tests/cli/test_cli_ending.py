@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import select
 import signal
 import socket
 import struct
@@ -12,6 +13,7 @@ import termios
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import pytest
 from commanding import Command, Running, Send, fresh, install, trikafka
@@ -67,8 +69,13 @@ def give(running: Running, data: bytes) -> None:
     pipe = running.process.stdin
     assert pipe is not None
     pipe.write(data)
-    while struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))[0] and running.process.poll() is None:
+    while _waiting_bytes(pipe) and running.process.poll() is None:
         os.sched_yield()
+
+
+def _waiting_bytes(pipe: IO[bytes]) -> int:
+    (count,) = struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, bytes(4)))
+    return int(count)
 
 
 def test_a_reader_that_goes_away_ends_it_quietly(command: Command, topic: str, send: Send) -> None:
@@ -90,6 +97,26 @@ def test_a_reader_that_goes_away_is_noticed_while_nothing_comes(topic: str, send
         running.process.stdout.close()  # type: ignore[union-attr]
         running.process.stdout = None
         assert running.ended()[::2] == (141, "")
+
+
+def test_a_reader_that_does_not_read_holds_up_no_signal(command: Command, topic: str, send: Send) -> None:
+    send(b"x" * 1000 + b"\n" + b"x\n" * 5_000)
+    group = fresh("group")
+    with Running("consume", topic, "-G", group) as running:
+        pipe = running.process.stdout
+        assert pipe is not None
+        capacity = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ)
+        while _waiting_bytes(pipe) < capacity - select.PIPE_BUF and running.process.poll() is None:
+            os.sched_yield()
+        running.process.send_signal(signal.SIGINT)
+        running.process.wait()
+        ended = running.ended()
+    assert (ended.code, ended.err) == (130, "")
+    printed = len(ended.lines)
+    assert 0 < printed < 5_001
+    after = described(command, group)
+    assert after["state"] == "Empty"
+    assert sum(place["offset"] for place in after["partitions"]) == printed  # type: ignore[attr-defined]
 
 
 def test_killed_it_leaves_no_half_line(topic: str, send: Send) -> None:

@@ -8,6 +8,10 @@ from typing import NoReturn
 
 def main() -> NoReturn:
     """The console script."""
-    from .app import run
+    try:
+        from .app import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
