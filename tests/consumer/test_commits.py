@@ -1,0 +1,351 @@
+"""What is committed and when: auto commit covers what the user came back from, an explicit commit what was handed out."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, values
+from trio.testing import MockClock as Clock
+
+from trikafka import OffsetAndMetadata
+from trikafka.errors import (
+    BrokerResponseError,
+    ClientFailedError,
+    CommitFailedError,
+    KafkaTimeoutError,
+    RebalanceInProgressError,
+)
+from trikafka.testing import ScriptedCluster
+
+
+class Oops(Exception):
+    pass
+
+
+def committed(cluster: ScriptedCluster) -> int | None:
+    found = cluster.committed("g", T0)
+    return None if found is None else found.offset
+
+
+async def test_the_timer_commits_what_the_user_came_back_from_one_by_one(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster, member_of(cluster, auto_commit_interval_ms=1_000) as consumer:
+        for count in range(1, 6):
+            await consumer.receive()
+            await trio.sleep(2)
+            assert committed(cluster) == count - 1  # the last one is still being processed
+
+
+async def test_the_timer_commits_what_the_user_came_back_from_by_batch(autojump_clock: Clock) -> None:
+    settings = {"auto_commit_interval_ms": 1_000, "max_poll_records": 4}
+    async with cluster_of(records=12) as cluster, member_of(cluster, **settings) as consumer:
+        for done in (0, 4, 8):
+            assert len(await consumer.receive_batch()) == 4
+            await trio.sleep(2)
+            assert committed(cluster) == done
+
+
+async def test_a_receive_that_finds_nothing_is_coming_back(autojump_clock: Clock) -> None:
+    async with cluster_of(records=2) as cluster, member_of(cluster, auto_commit_interval_ms=1_000) as consumer:
+        await values(consumer, 2)
+        assert not await consumer.receive_batch(timeout=3)
+        assert committed(cluster) == 2
+
+
+async def test_all_partitions_are_covered_by_coming_back(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=1) as cluster:
+        async with member_of(cluster) as consumer:
+            await values(consumer, 2)
+            raised = False
+            try:
+                raise Oops
+            except Oops:
+                raised = True
+            assert raised
+        assert committed(cluster) == 1
+        assert cluster.committed("g", T1).offset == 1
+
+
+@pytest.mark.parametrize("by_batch", [False, True])
+async def test_a_clean_exit_commits_all_that_was_handed_out(autojump_clock: Clock, by_batch: bool) -> None:
+    async with cluster_of(records=9) as cluster:
+        async with member_of(cluster, max_poll_records=4) as consumer:
+            if by_batch:
+                async for _batch in consumer.batches():
+                    break
+            else:
+                async for record in consumer:
+                    if record.offset == 3:
+                        break
+        assert committed(cluster) == 4
+
+
+@pytest.mark.parametrize("by_batch", [False, True])
+async def test_an_exception_leaves_what_was_being_processed(autojump_clock: Clock, by_batch: bool) -> None:
+    async with cluster_of(records=9) as cluster:
+        with pytest.raises(Oops):
+            async with member_of(cluster, max_poll_records=2) as consumer:
+                if by_batch:
+                    await consumer.receive_batch()
+                    await consumer.receive_batch()
+                else:
+                    await values(consumer, 3)
+                raise Oops
+        assert committed(cluster) == 2
+        assert not cluster.group("g").members
+
+
+async def test_a_cancelled_exit_commits_what_is_done_and_leaves_within_a_second(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster:
+        with trio.move_on_after(10) as scope:
+            async with member_of(cluster) as consumer:
+                await values(consumer, 3)
+                await trio.sleep_forever()
+        assert scope.cancelled_caught
+        assert committed(cluster) == 2
+        assert not cluster.group("g").members
+        assert trio.current_time() < 11
+
+
+async def test_a_cancelled_exit_from_a_frozen_broker_ends_within_a_second(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster:
+        with trio.move_on_after(10):
+            async with member_of(cluster) as consumer:
+                await values(consumer, 3)
+                cluster.freeze(0)
+                await trio.sleep_forever()
+        assert trio.current_time() <= 11
+
+
+async def test_a_clean_exit_from_a_frozen_broker_ends_in_its_time(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster:
+        async with member_of(cluster, close_timeout_ms=5_000) as consumer:
+            await values(consumer, 3)
+            cluster.freeze(0)
+            before = trio.current_time()
+        assert trio.current_time() <= before + 5.1
+
+
+async def test_close_twice_and_use_after_close(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster, member_of(cluster) as consumer:
+        await values(consumer, 3)
+        await consumer.aclose()
+        await consumer.aclose(timeout=0)
+        assert committed(cluster) == 3
+        assert len(cluster.requests("LeaveGroup")) == 1
+        for use in (consumer.receive, consumer.receive_batch, consumer.commit, consumer.unsubscribe, consumer.list_topics):
+            with pytest.raises(trio.ClosedResourceError):
+                await use()
+        for use_nowait in (consumer.receive_nowait, consumer.receive_batch_nowait):
+            with pytest.raises(trio.ClosedResourceError):
+                use_nowait()
+        for use_now in (lambda: consumer.subscribe(["t"]), lambda: consumer.assign([T0])):
+            with pytest.raises(trio.ClosedResourceError):
+                use_now()
+
+
+async def test_closing_wakes_the_task_that_receives(autojump_clock: Clock) -> None:
+    async with cluster_of() as cluster, member_of(cluster) as consumer, trio.open_nursery() as nursery:
+
+        async def receive() -> None:
+            with pytest.raises(trio.ClosedResourceError):
+                await consumer.receive()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(receive)
+        await trio.sleep(1)
+        await consumer.aclose()
+        await trio.sleep(10)
+        raise AssertionError("receive did not end")
+
+
+async def test_a_background_failure_is_one_error_and_commits_nothing_new(autojump_clock: Clock) -> None:
+    class Broken:
+        name = "broken"
+        cooperative = False
+
+        def assign(self, members: Any, partitions: Any) -> Any:
+            raise ZeroDivisionError("a bug of the assignor's")
+
+    async with cluster_of(records=9) as cluster:
+        with pytest.raises(ClientFailedError, match="a bug of the assignor's") as caught:
+            async with member_of(cluster) as consumer:
+                await values(consumer, 2)
+                consumer._parts.membership._assignors["range"] = Broken()
+                consumer._parts.membership.rejoin("a test")
+                while True:
+                    await consumer.receive_batch(timeout=1)
+        assert isinstance(caught.value.__cause__, ZeroDivisionError)
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+async def test_what_is_done_is_committed_before_partitions_go(autojump_clock: Clock, strategy: str) -> None:
+    settings = {"partition_assignment_strategy": [strategy], "auto_commit_interval_ms": 1_000_000}
+    async with cluster_of(2, records=30) as cluster, member_of(cluster, max_poll_records=10, **settings) as first:
+        first.subscribe(["t"], Notes([]))
+        handed: dict[int, int] = {0: 0, 1: 0}
+        for _ in range(2):
+            batch = await first.receive_batch()
+            handed[batch.partition] = batch.next_offset
+        async with member_of(cluster, **settings) as second, trio.open_nursery() as nursery:
+
+            async def go_on() -> None:
+                while True:
+                    await first.receive_batch()
+
+            first.pause(first.assignment())
+            nursery.start_soon(go_on)
+            batch = await second.receive_batch()
+            assert batch.offsets[0] == handed[batch.partition]
+            nursery.cancel_scope.cancel()
+
+
+async def test_revocation_waits_for_its_commit_over_several_short_receives(autojump_clock: Clock) -> None:
+    settings = {"partition_assignment_strategy": ["range"], "auto_commit_interval_ms": 1_000_000}
+    async with cluster_of(records=5) as cluster, consumer_of(cluster, group_id="g", **settings) as consumer:
+        consumer.subscribe(["t"])
+        await values(consumer, 3)
+        rule = cluster.fail("OffsetCommit", 14, None)
+        cluster.group("g")._rebalance()
+        await trio.sleep(4)
+        for _ in range(5):
+            await consumer.receive_batch(timeout=0.2)
+        assert consumer.assignment() == {T0}
+        rule.remove()
+        with trio.fail_after(30):
+            while not await consumer.receive_batch(timeout=0.2):
+                pass
+        assert committed(cluster) == 3
+
+
+async def test_explicit_commits(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+        await values(consumer, 4)
+        await consumer.commit()
+        assert committed(cluster) == 4
+        assert cluster.committed("g", T0).leader_epoch == 0
+        await consumer.commit({T0: OffsetAndMetadata(2, 0, "note")})
+        assert await consumer.committed([T0, ("t", 9)]) == {T0: OffsetAndMetadata(2, 0, "note"), ("t", 9): None}
+        await consumer.commit({T0: 3})
+        assert committed(cluster) == 3
+        await consumer.commit({})
+        assert await consumer.committed([]) == {}
+        for wrong in (-1, "3", True, None):
+            with pytest.raises(ValueError, match="whole number"):
+                await consumer.commit({T0: wrong})
+        with pytest.raises(ValueError, match="timeout"):
+            await consumer.commit(timeout=-1)
+    assert committed(cluster) == 3
+
+
+async def test_auto_commit_does_not_go_back_behind_an_explicit_commit(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster, member_of(cluster, auto_commit_interval_ms=1_000) as consumer:
+        await values(consumer, 4)
+        await consumer.commit()
+        await trio.sleep(5)
+        assert committed(cluster) == 4
+
+
+async def test_nothing_is_committed_without_auto_commit(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster:
+        async with member_of(cluster, enable_auto_commit=False) as consumer:
+            await values(consumer, 4)
+            await trio.sleep(30)
+            await consumer.unsubscribe()
+        assert not cluster.requests("OffsetCommit")
+
+
+async def test_assigned_by_hand_what_goes_is_committed_too(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=5) as cluster, consumer_of(cluster, group_id="g") as consumer:
+        consumer.assign([T0])
+        await values(consumer, 3)
+        assert await consumer.position(T0) == 3
+        consumer.assign([T1])
+        await values(consumer, 2)
+        await trio.sleep(10)
+        assert committed(cluster) == 2
+
+
+@pytest.mark.parametrize("code", [14, 15, 16, 7])
+async def test_a_commit_is_tried_again(autojump_clock: Clock, code: int) -> None:
+    async with cluster_of(nodes=2, records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+        await values(consumer, 4)
+        cluster.fail("OffsetCommit", code, 3)
+        await consumer.commit()
+        assert committed(cluster) == 4
+        cluster.fail("OffsetCommit", code, None)
+        with pytest.raises(KafkaTimeoutError) as caught:
+            await consumer.commit(timeout=3)
+        assert isinstance(caught.value.__cause__, BrokerResponseError)
+
+
+@pytest.mark.parametrize("code", [22, 25])
+async def test_a_commit_of_a_member_that_is_out_fails(autojump_clock: Clock, code: int) -> None:
+    async with cluster_of(records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+        await values(consumer, 4)
+        cluster.fail("OffsetCommit", code)
+        with pytest.raises(CommitFailedError, match="has moved on"):
+            await consumer.commit()
+
+
+async def test_a_commit_waits_for_a_rebalance_that_does_not_need_the_user(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+        await values(consumer, 4)
+        cluster.fail("OffsetCommit", 27, 3)
+        await consumer.commit()
+        assert committed(cluster) == 4
+
+
+async def test_a_commit_does_not_outlive_the_ownership(autojump_clock: Clock) -> None:
+    """While a commit is being tried again its partition is lost: it must not be written over the new owner's."""
+    async with cluster_of(records=9) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+        await values(consumer, 4)
+        cluster.fail("OffsetCommit", 14, None)
+        cluster.fail("Heartbeat", 25)
+
+        errors: list[Exception] = []
+
+        async def commit() -> None:
+            try:
+                await consumer.commit()
+            except (CommitFailedError, RebalanceInProgressError) as error:
+                errors.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit)
+            await trio.sleep(5)
+            assert await values(consumer, 1) == [b"0"]
+        assert len(errors) == 1
+        assert committed(cluster) is None
+
+
+async def test_outside_the_group_auto_commit_is_silent(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster:
+        with trio.move_on_after(20):
+            async with member_of(cluster, session_timeout_ms=6_000, max_poll_interval_ms=6_000) as consumer:
+                await values(consumer, 4)
+                cluster.fail("OffsetCommit", 14, 1)
+                await trio.sleep(6.5)
+                before = len(cluster.requests("OffsetCommit"))
+                await trio.sleep_forever()
+        assert len(cluster.requests("OffsetCommit")) == before
+
+
+async def test_position_follows_a_partition_that_went_and_came_back(autojump_clock: Clock) -> None:
+    async with cluster_of(records=9) as cluster, consumer_of(cluster) as consumer, trio.open_nursery() as nursery:
+        cluster.fail("ListOffsets", 5, 10)
+        consumer.assign([T0])
+        found: list[int] = []
+
+        async def ask() -> None:
+            found.append(await consumer.position(T0))
+
+        nursery.start_soon(ask)
+        await trio.sleep(0.5)
+        consumer.assign([])
+        consumer.assign([T0])
+        with trio.fail_after(30):
+            assert await consumer.position(T0) == 0
+            await trio.sleep(5)
+        assert found == [0]
