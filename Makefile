@@ -37,7 +37,7 @@ fuzz: env-test
 	@$(TEST)/python tests/wire/fuzz.py --seconds 300 $(ARGS)
 
 bench: env-test
-	@$(TEST)/python benchmarks/smoke.py $(ARGS)
+	@$(TEST)/python -m benchmarks $(ARGS)
 
 clean:
 	rm -rf .venv-demo .venv-test build plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out

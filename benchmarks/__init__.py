@@ -1,0 +1,1 @@
+"""The benchmarks: trikafka beside other clients, against one real broker. ``python -m benchmarks``; ``docs/benchmarks.md``."""

@@ -1,0 +1,29 @@
+"""One measured process: ``python -m benchmarks.child JOB``. Prints one line of JSON: what was measured, or why not."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from collections.abc import Callable
+
+from .jobs import Job, Missing, Outcome
+
+
+def main() -> int:
+    job = Job.from_json(sys.argv[1])
+    peer = importlib.import_module(f"benchmarks.peers.{job.peer}")
+    ways: dict[tuple[str, str], Callable[[Job], Outcome]] = peer.WAYS
+    try:
+        if (job.kind, job.way) not in ways:
+            raise Missing(f"{job.peer} has nothing for {job.kind}/{job.way}")
+        outcome = ways[job.kind, job.way](job)
+    except Missing as error:
+        print(json.dumps({"missing": str(error)}))
+        return 0
+    print(outcome.to_json())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""aiokafka: getmany(), async for, send() in one task and send_and_wait() in many."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from .. import tuning
+from ..jobs import Job, Outcome, Window, age, stamp
+
+aiokafka: Any = importlib.import_module("aiokafka")
+_PATIENCE = 30.0
+
+
+async def _consumer(job: Job) -> tuple[Any, list[Any], dict[str, Any]]:
+    settings = tuning.aiokafka_consumer()
+    consumer = aiokafka.AIOKafkaConsumer(bootstrap_servers=job.bootstrap, **settings)
+    await consumer.start()
+    places = [aiokafka.TopicPartition(job.topic, number) for number in range(job.partitions)]
+    await consumer.end_offsets(places)
+    return consumer, places, settings
+
+
+def _assign(consumer: Any, places: list[Any]) -> None:
+    consumer.assign(places)
+    for place in places:
+        consumer.seek(place, 0)
+
+
+async def consume_batch(job: Job) -> Outcome:
+    consumer, places, settings = await _consumer(job)
+    count = size = 0
+    with Window() as window:
+        _assign(consumer, places)
+        while count < job.records:
+            found = await consumer.getmany(timeout_ms=_PATIENCE * 1000)
+            if not found:
+                raise TimeoutError(f"{count} of {job.records} records")
+            for records in found.values():
+                for record in records:
+                    size += len(record.value)
+                count += len(records)
+    await consumer.stop()
+    return Outcome(count, size, window, "getmany()", settings)
+
+
+async def consume_one(job: Job) -> Outcome:
+    consumer, places, settings = await _consumer(job)
+    count = size = 0
+    with Window() as window:
+        _assign(consumer, places)
+        async with asyncio.timeout(_PATIENCE * 2):
+            async for record in consumer:
+                size += len(record.value)
+                count += 1
+                if count >= job.records:
+                    break
+    await consumer.stop()
+    return Outcome(count, size, window, "async for", settings)
+
+
+async def _producer(job: Job, way: str) -> tuple[Any, dict[str, Any]]:
+    settings = tuning.aiokafka_producer(way, job.compression)
+    producer = aiokafka.AIOKafkaProducer(bootstrap_servers=job.bootstrap, **settings)
+    await producer.start()
+    await producer.send_and_wait(job.topic, b"first")
+    return producer, settings
+
+
+async def produce_one(job: Job) -> Outcome:
+    producer, settings = await _producer(job, "one")
+    topic, size = job.topic, 0
+    with Window() as window:
+        for value in job.values():
+            await producer.send(topic, value)
+            size += len(value)
+        await producer.flush()
+    await producer.stop()
+    return Outcome(job.records, size, window, "send()", settings)
+
+
+async def produce_concurrent(job: Job) -> Outcome:
+    producer, settings = await _producer(job, "concurrent")
+    values, total = job.values(), 0
+
+    async def work() -> None:
+        nonlocal total
+        for value in values:
+            await producer.send_and_wait(job.topic, value)
+            total += len(value)
+
+    with Window() as window:
+        await asyncio.gather(*(work() for _ in range(job.tasks)))
+    await producer.stop()
+    return Outcome(job.records, total, window, "send_and_wait()", settings)
+
+
+async def latency(job: Job) -> Outcome:
+    producer, settings = await _producer(job, "latency")
+    consumer, places, more = await _consumer(job)
+    ends = await consumer.end_offsets(places)
+    consumer.assign(places)
+    for place in places:
+        consumer.seek(place, ends[place])
+    filler = bytes(job.size - 8)
+    ages: list[float] = []
+    lag = 0.0
+
+    async def produce() -> None:
+        nonlocal lag
+        began = time.perf_counter()
+        for number in range(job.records):
+            due = began + number / job.rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            lag = max(lag, time.perf_counter() - due)
+            await producer.send(job.topic, stamp() + filler)
+        await producer.flush()
+
+    await consumer.getmany(timeout_ms=500)
+    with Window() as window:
+        task = asyncio.create_task(produce())
+        async with asyncio.timeout(_PATIENCE + job.records / job.rate):
+            while len(ages) < job.records:
+                ages.append(age((await consumer.getone()).value))
+        await task
+    await consumer.stop()
+    await producer.stop()
+    call = "send() in a task, getone()"
+    return Outcome(len(ages), len(ages) * job.size, window, call, {**settings, **more}, ages, {"latest_send": lag})
+
+
+def _run(way: Callable[[Job], Awaitable[Outcome]]) -> Callable[[Job], Outcome]:
+    async def main(job: Job) -> Outcome:
+        return await way(job)
+
+    return lambda job: asyncio.run(main(job))
+
+
+WAYS = {
+    ("consume", "batch"): _run(consume_batch),
+    ("consume", "one"): _run(consume_one),
+    ("produce", "one"): _run(produce_one),
+    ("produce", "concurrent"): _run(produce_concurrent),
+    ("latency", "one"): _run(latency),
+}

@@ -1,0 +1,184 @@
+"""confluent-kafka (librdkafka): consume(10000), poll(), produce(), and the asyncio producer that it calls experimental."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import threading
+import time
+from typing import Any
+
+from .. import tuning
+from ..jobs import Job, Missing, Outcome, Window, age, stamp
+
+confluent: Any = importlib.import_module("confluent_kafka")
+_PATIENCE = 30.0
+#: How often a producing loop serves the queue of delivery reports.
+_SERVE_EVERY = 1_000
+
+
+def _consumer(job: Job) -> tuple[Any, list[Any], dict[str, Any]]:
+    settings = tuning.confluent_consumer()
+    consumer = confluent.Consumer({"bootstrap.servers": job.bootstrap, **settings})
+    places = [confluent.TopicPartition(job.topic, number, 0) for number in range(job.partitions)]
+    for place in places:
+        consumer.get_watermark_offsets(place, timeout=_PATIENCE)
+    return consumer, places, settings
+
+
+def consume_batch(job: Job) -> Outcome:
+    consumer, places, settings = _consumer(job)
+    count = size = 0
+    with Window() as window:
+        consumer.assign(places)
+        while count < job.records:
+            # It returns when it has so many or when the time is over: never ask for what will not come.
+            messages = consumer.consume(min(10_000, job.records - count), _PATIENCE)
+            if not messages:
+                raise TimeoutError(f"{count} of {job.records} records")
+            for message in messages:
+                if message.error() is not None:
+                    raise RuntimeError(message.error())
+                size += len(message.value())
+            count += len(messages)
+    consumer.close()
+    return Outcome(count, size, window, "consume(10000)", settings)
+
+
+def consume_one(job: Job) -> Outcome:
+    consumer, places, settings = _consumer(job)
+    count = size = 0
+    with Window() as window:
+        consumer.assign(places)
+        poll = consumer.poll
+        while count < job.records:
+            message = poll(_PATIENCE)
+            if message is None:
+                raise TimeoutError(f"{count} of {job.records} records")
+            if message.error() is not None:
+                raise RuntimeError(message.error())
+            size += len(message.value())
+            count += 1
+    consumer.close()
+    return Outcome(count, size, window, "poll()", settings)
+
+
+def _producer(job: Job, way: str) -> tuple[Any, dict[str, Any]]:
+    """A producer that has delivered a record already: it is connected and has its producer id."""
+    settings = tuning.confluent_producer(way, job.compression)
+    producer = confluent.Producer({"bootstrap.servers": job.bootstrap, "delivery.report.only.error": way == "one", **settings})
+    producer.produce(job.topic, b"first")
+    if producer.flush(_PATIENCE):
+        raise TimeoutError("the first record was not delivered")
+    return producer, settings
+
+
+def produce_one(job: Job) -> Outcome:
+    producer, settings = _producer(job, "one")
+    settings["delivery.report.only.error"] = True
+    topic, size = job.topic, 0
+    with Window() as window:
+        produce, poll = producer.produce, producer.poll
+        for number, value in enumerate(job.values()):
+            while True:
+                try:
+                    produce(topic, value)
+                    break
+                except BufferError:
+                    poll(0.01)
+            size += len(value)
+            if not number % _SERVE_EVERY:
+                poll(0)
+        if producer.flush(_PATIENCE):
+            raise TimeoutError("not all records were delivered")
+    return Outcome(job.records, size, window, "produce()", settings)
+
+
+def fill(job: Job) -> Outcome:
+    """Write a topic that is read by all: the records evenly over the partitions, in batches of 64 KiB."""
+    settings = {**tuning.confluent_producer("one", job.compression), "batch.size": 65_536, "delivery.report.only.error": True}
+    producer = confluent.Producer({"bootstrap.servers": job.bootstrap, **settings})
+    with Window() as window:
+        for number, value in enumerate(job.values()):
+            while True:
+                try:
+                    producer.produce(job.topic, value, partition=number % job.partitions)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+        if producer.flush(_PATIENCE):
+            raise TimeoutError("not all records were delivered")
+    return Outcome(job.records, job.records * job.size, window, "produce()", settings)
+
+
+def produce_concurrent(job: Job) -> Outcome:
+    try:
+        aio: Any = importlib.import_module("confluent_kafka.aio")
+    except ImportError:
+        raise Missing("this confluent-kafka has no asyncio producer") from None
+    return asyncio.run(_produce_concurrent(job, aio.AIOProducer))
+
+
+async def _produce_concurrent(job: Job, make: Any) -> Outcome:
+    settings = tuning.confluent_producer("concurrent", job.compression)
+    own = {"batch_size": max(1, job.tasks // 4), "buffer_timeout": 0.002}
+    producer = make({"bootstrap.servers": job.bootstrap, **settings}, **own)
+    await (await producer.produce(job.topic, b"first"))
+    values, total = job.values(), 0
+
+    async def work() -> None:
+        nonlocal total
+        for value in values:
+            await (await producer.produce(job.topic, value))
+            total += len(value)
+
+    with Window() as window:
+        await asyncio.gather(*(work() for _ in range(job.tasks)))
+    await producer.close()
+    return Outcome(job.records, total, window, "AIOProducer.produce()", {**settings, **own})
+
+
+def latency(job: Job) -> Outcome:
+    producer, settings = _producer(job, "latency")
+    consumer, _, more = _consumer(job)
+    _, end = consumer.get_watermark_offsets(confluent.TopicPartition(job.topic, 0), timeout=_PATIENCE)
+    consumer.assign([confluent.TopicPartition(job.topic, 0, end)])
+    filler = bytes(job.size - 8)
+    ages: list[float] = []
+    lag = 0.0
+
+    def produce() -> None:
+        nonlocal lag
+        began = time.perf_counter()
+        for number in range(job.records):
+            due = began + number / job.rate
+            if (left := due - time.perf_counter()) > 0:
+                time.sleep(left)
+            lag = max(lag, time.perf_counter() - due)
+            producer.produce(job.topic, stamp() + filler)
+            producer.poll(0)
+        producer.flush(_PATIENCE)
+
+    consumer.poll(0.5)
+    thread = threading.Thread(target=produce, daemon=True)
+    with Window() as window:
+        thread.start()
+        while len(ages) < job.records:
+            message = consumer.poll(_PATIENCE)
+            if message is None or message.error() is not None:
+                raise TimeoutError(f"{len(ages)} of {job.records} records: {message and message.error()}")
+            ages.append(age(message.value()))
+        thread.join()
+    consumer.close()
+    call = "produce() in a thread, poll()"
+    return Outcome(len(ages), len(ages) * job.size, window, call, {**settings, **more}, ages, {"latest_send": lag})
+
+
+WAYS = {
+    ("fill", "one"): fill,
+    ("consume", "batch"): consume_batch,
+    ("consume", "one"): consume_one,
+    ("produce", "one"): produce_one,
+    ("produce", "concurrent"): produce_concurrent,
+    ("latency", "one"): latency,
+}

@@ -1,0 +1,221 @@
+"""trikafka: batches(), arrow_batches(), async for; send_nowait(), send() in many tasks, send_arrow()."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import trio
+
+import trikafka
+from trikafka import Consumer, Producer, TopicPartition
+
+from .. import tuning
+from ..jobs import Job, Missing, Outcome, Window, age, make_values, stamp
+
+_PATIENCE = 60.0
+#: send_nowait() sends nothing before its task comes to a checkpoint: it comes to one so often.
+_BREATH = 500
+#: Rows of an Arrow table that is written at once.
+_ROWS = 100_000
+
+
+def _extra(settings: dict[str, Any]) -> dict[str, Any]:
+    """What the aim for memory is judged by, and whether the compiled record path was there."""
+    from trikafka._wire.records import IMPLEMENTATION
+
+    reads = "linger_ms" not in settings
+    buffers = trikafka.ConsumerConfig(**settings).fetch_buffer_bytes if reads else trikafka.ProducerConfig(**settings).buffer_memory
+    return {"record_path": IMPLEMENTATION, "buffer_bytes": buffers}
+
+
+@asynccontextmanager
+async def _consumer(job: Job) -> AsyncIterator[tuple[Consumer, list[TopicPartition], dict[str, Any]]]:
+    settings = tuning.trikafka_consumer()
+    async with trikafka.open_consumer(bootstrap_servers=job.bootstrap, **settings) as consumer:
+        places = [TopicPartition(job.topic, number) for number in range(job.partitions)]
+        await consumer.end_offsets(places)
+        yield consumer, places, settings
+
+
+def _assign(consumer: Consumer, places: list[TopicPartition]) -> None:
+    consumer.assign(places)
+    for place in places:
+        consumer.seek(place, 0)
+
+
+async def consume_batch(job: Job) -> Outcome:
+    count = size = 0
+    async with _consumer(job) as (consumer, places, settings):
+        with Window() as window:
+            _assign(consumer, places)
+            async for batch in consumer.batches():
+                for record in batch:
+                    size += len(record.value or b"")
+                count += len(batch)
+                if count >= job.records:
+                    break
+    return Outcome(count, size, window, "batches()", settings, extra=_extra(settings))
+
+
+async def consume_one(job: Job) -> Outcome:
+    count = size = 0
+    async with _consumer(job) as (consumer, places, settings):
+        with Window() as window:
+            _assign(consumer, places)
+            async for record in consumer:
+                size += len(record.value or b"")
+                count += 1
+                if count >= job.records:
+                    break
+    return Outcome(count, size, window, "async for", settings, extra=_extra(settings))
+
+
+async def consume_arrow(job: Job) -> Outcome:
+    """Arrow tables as the client joins them; the bytes of the values are summed by Arrow."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    pa.array([b""])  # the first call of many in pyarrow imports pandas where it is installed: no part of reading
+    count = size = 0
+    async with _consumer(job) as (consumer, places, settings):
+        tables, call = _arrow_batches(consumer)
+        with Window() as window:
+            _assign(consumer, places)
+            async for table in tables:
+                size += pc.sum(pc.binary_length(table.column("value"))).as_py()
+                count += table.num_rows
+                if count >= job.records:
+                    break
+    return Outcome(count, size, window, call, settings, extra=_extra(settings))
+
+
+def _arrow_batches(consumer: Any) -> tuple[AsyncIterator[Any], str]:
+    if hasattr(consumer, "arrow_batches"):
+        return consumer.arrow_batches(), "arrow_batches()"
+
+    async def unjoined() -> AsyncIterator[Any]:
+        async for batch in consumer.batches():
+            yield batch.to_arrow()
+
+    return unjoined(), "batches(), to_arrow()"
+
+
+@asynccontextmanager
+async def _producer(job: Job, way: str) -> AsyncIterator[tuple[Producer, dict[str, Any]]]:
+    settings = tuning.trikafka_producer(way, job.compression)
+    async with trikafka.open_producer(bootstrap_servers=job.bootstrap, **settings) as producer:
+        await producer.send(job.topic, b"first")
+        yield producer, settings
+
+
+def _check(producer: Producer) -> None:
+    if failed := producer.statistics().records_failed:
+        raise RuntimeError(f"{failed} records were not delivered")
+
+
+async def produce_one(job: Job) -> Outcome:
+    topic, size = job.topic, 0
+    async with _producer(job, "one") as (producer, settings):
+        send_nowait = producer.send_nowait
+        with Window() as window:
+            for number, value in enumerate(job.values()):
+                try:
+                    send_nowait(topic, value)
+                except trio.WouldBlock:
+                    await producer.enqueue(topic, value)
+                size += len(value)
+                if not number % _BREATH:
+                    await trio.lowlevel.checkpoint()
+            await producer.flush()
+        _check(producer)
+    return Outcome(job.records, size, window, "send_nowait()", settings, extra=_extra(settings))
+
+
+async def produce_concurrent(job: Job) -> Outcome:
+    values, total = job.values(), 0
+
+    async def work(producer: Producer) -> None:
+        nonlocal total
+        for value in values:
+            await producer.send(job.topic, value)
+            total += len(value)
+
+    async with _producer(job, "concurrent") as (producer, settings):
+        with Window() as window:
+            async with trio.open_nursery() as nursery:
+                for _ in range(job.tasks):
+                    nursery.start_soon(work, producer)
+    return Outcome(job.records, total, window, "send()", settings, extra=_extra(settings))
+
+
+async def produce_arrow(job: Job) -> Outcome:
+    """The same table again and again, so that the table itself takes little memory."""
+    import pyarrow as pa
+
+    values = make_values(job.size)
+    rows = min(job.records, _ROWS, max(1, 2**25 // job.size))
+    table = pa.table({"value": pa.array([values[number % len(values)] for number in range(rows)], pa.binary())})
+    async with _producer(job, "arrow") as (producer, settings):
+        send_arrow = getattr(producer, "send_arrow", None)
+        if send_arrow is None:
+            raise Missing("this trikafka has no send_arrow()")
+        sent = 0
+        with Window() as window:
+            while sent < job.records:
+                await send_arrow(job.topic, table.slice(0, job.records - sent), value="value")
+                sent += min(rows, job.records - sent)
+            await producer.flush()
+        _check(producer)
+    return Outcome(sent, sent * job.size, window, "send_arrow()", settings, extra=_extra(settings))
+
+
+async def latency(job: Job) -> Outcome:
+    filler = bytes(job.size - 8)
+    ages: list[float] = []
+    lag = 0.0
+
+    async def produce(producer: Producer) -> None:
+        nonlocal lag
+        began = time.perf_counter()
+        for number in range(job.records):
+            due = began + number / job.rate
+            await trio.sleep(max(0.0, due - time.perf_counter()))
+            lag = max(lag, time.perf_counter() - due)
+            await producer.enqueue(job.topic, stamp() + filler)
+
+    async with _producer(job, "latency") as (producer, settings), _consumer(job) as (consumer, places, more):
+        ends = await consumer.end_offsets(places)
+        consumer.assign(places)
+        for place in places:
+            consumer.seek(place, ends[place])
+        await consumer.receive_batch(timeout=0.5)
+        async with trio.open_nursery() as nursery:
+            with Window() as window:
+                nursery.start_soon(produce, producer)
+                while len(ages) < job.records:
+                    ages.append(age((await consumer.receive()).value or b""))
+    call = "enqueue() in a task, receive()"
+    extra = {**_extra(more), "latest_send": lag}
+    return Outcome(len(ages), len(ages) * job.size, window, call, {**settings, **more}, ages, extra)
+
+
+def _run(way: Callable[[Job], Awaitable[Outcome]]) -> Callable[[Job], Outcome]:
+    async def main(job: Job) -> Outcome:
+        with trio.fail_after(_PATIENCE):
+            return await way(job)
+
+    return lambda job: trio.run(main, job)
+
+
+WAYS = {
+    ("consume", "batch"): _run(consume_batch),
+    ("consume", "one"): _run(consume_one),
+    ("consume", "arrow"): _run(consume_arrow),
+    ("produce", "one"): _run(produce_one),
+    ("produce", "concurrent"): _run(produce_concurrent),
+    ("produce", "arrow"): _run(produce_arrow),
+    ("latency", "one"): _run(latency),
+}

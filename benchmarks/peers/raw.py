@@ -1,0 +1,135 @@
+"""The raw limit: a plain socket that fetches the same bytes and checks their CRCs, and decodes nothing.
+
+It uses what trikafka has for the frames of Fetch (``trikafka._wire``) and nothing of its connections, tasks or buffers. The next
+fetch is in flight while the checksums of the last are computed, as in any client that is in a hurry.
+"""
+
+from __future__ import annotations
+
+import socket
+import struct
+from collections.abc import Iterator
+from typing import Any
+
+from crc32c import crc32c
+from kafka.protocol.consumer.fetch import FetchRequest
+
+from trikafka._wire import messages
+from trikafka._wire.fetch import end_of_batches, read_fetch_answer
+
+from .. import tuning
+from ..jobs import Job, Outcome, Window
+
+_VERSION = 12
+_INT32 = struct.Struct(">i")
+_HEAD = struct.Struct(">qiibIhi")
+_CRC_START = 21
+_COUNT = 57
+_HEADER = 61
+
+
+class _Fetcher:
+    """One connection, a buffer for each of the two answers that are in hand at a time."""
+
+    def __init__(self, job: Job) -> None:
+        host, _, port = job.bootstrap.split(",")[0].rpartition(":")
+        self._socket = socket.create_connection((host, int(port)), timeout=30)
+        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._buffers = [bytearray(2**20), bytearray(2**20)]
+        self._topic, self._places = job.topic, job.partitions
+        self._number = 0
+        self._asked: Any = None
+
+    def ask(self, offsets: dict[int, int]) -> None:
+        self._number += 1
+        self._asked = messages.encode_request(self._request(offsets), _VERSION, self._number, "raw")
+        self._socket.sendall(self._asked.frame)
+
+    def take(self) -> memoryview:
+        """The body of the answer. Valid until the answer after the next is taken."""
+        head = bytearray(4)
+        self._fill(memoryview(head))
+        (size,) = _INT32.unpack(head)
+        self._buffers.reverse()
+        if len(self._buffers[0]) < size:
+            self._buffers[0] = bytearray(size + 2**20)
+        frame = memoryview(self._buffers[0])[:size]
+        self._fill(frame)
+        return frame[5:]  # after the correlation id and no tagged fields
+
+    def close(self) -> None:
+        self._socket.close()
+
+    def _fill(self, view: memoryview) -> None:
+        while view:
+            count = self._socket.recv_into(view)
+            if not count:
+                raise ConnectionError("the broker closed the connection")
+            view = view[count:]
+
+    def _request(self, offsets: dict[int, int]) -> FetchRequest:
+        turn = self._number % self._places
+        order = [*range(turn, self._places), *range(turn)]
+        make = FetchRequest.FetchTopic.FetchPartition
+        parts = [
+            make(
+                partition=number,
+                current_leader_epoch=-1,
+                fetch_offset=offsets[number],
+                last_fetched_epoch=-1,
+                log_start_offset=-1,
+                partition_max_bytes=tuning.RAW["max_partition_fetch_bytes"],
+            )
+            for number in order
+        ]
+        return FetchRequest(
+            replica_id=-1,
+            max_wait_ms=500,
+            min_bytes=1,
+            max_bytes=tuning.RAW["fetch_max_bytes"],
+            isolation_level=0,
+            session_id=0,
+            session_epoch=-1,
+            topics=[FetchRequest.FetchTopic(topic=self._topic, partitions=parts)],
+            forgotten_topics_data=[],
+            rack_id="",
+        )
+
+
+def _checked_batches(records: memoryview) -> Iterator[int]:
+    """The number of records of each complete batch, once its checksum is found right."""
+    position = 0
+    while position + _HEADER <= len(records):
+        _, size, _, _, crc, _, _ = _HEAD.unpack_from(records, position)
+        end = position + 12 + size
+        if end > len(records):
+            return
+        if crc32c(records[position + _CRC_START : end]) != crc:
+            raise ValueError("checksum mismatch")
+        yield _INT32.unpack_from(records, position + _COUNT)[0]
+        position = end
+
+
+def consume_raw(job: Job) -> Outcome:
+    fetcher = _Fetcher(job)
+    offsets = dict.fromkeys(range(job.partitions), 0)
+    count = fetched = 0
+    with Window() as window:
+        fetcher.ask(offsets)
+        while count < job.records:
+            parts = read_fetch_answer(fetcher.take(), _VERSION).partitions
+            for part in parts:
+                if part.error_code:
+                    raise RuntimeError(f"partition {part.partition}: error code {part.error_code}")
+                end = end_of_batches(part.records, offsets[part.partition])
+                assert end is not None
+                offsets[part.partition] = end
+            fetcher.ask(offsets)
+            for part in parts:
+                fetched += len(part.records)
+                count += sum(_checked_batches(part.records))
+    fetcher.close()
+    return Outcome(count, count * job.size, window, "fetch and CRC", dict(tuning.RAW), extra={"fetched_bytes": fetched})
+
+
+WAYS = {("consume", "raw"): consume_raw}

@@ -1,0 +1,138 @@
+"""One run: fill the topics, then rounds of measured processes, one at a time. Owns the processes and the topics they write."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .jobs import Job
+from .kafka import Kafka
+from .plan import LATENCY_RATE, PARTITIONS, TASKS, Case, filled, order_of_round
+
+ROOT = Path(__file__).resolve().parent.parent
+#: A process that takes longer than this is ended and counts as failed.
+_LIMIT = 120.0
+#: Writers deliver one record before the window opens.
+_FIRST = 1
+
+
+@dataclass
+class Options:
+    """``limit``: no round begins that would probably end later than so many seconds after the start.
+
+    Every second round is of the main setup alone, and so is one that would else take too long.
+    """
+
+    rounds: int
+    limit: float
+
+
+@dataclass
+class Findings:
+    """What a run found: the measurements of each case in order of rounds, and what could not be measured."""
+
+    runs: dict[Case, list[dict[str, Any]]] = field(default_factory=dict)
+    missing: dict[str, str] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    rounds: int = 0
+
+
+class Runner:
+    """Runs cases against one broker. ``tell`` is called with the number of what is done and a line about what comes next."""
+
+    def __init__(self, kafka: Kafka, cases: list[Case], options: Options, tell: Callable[[str], None]) -> None:
+        self._kafka, self._cases, self._options, self._tell = kafka, cases, options, tell
+        self._began = time.monotonic()
+        self._written = 0
+        self._took: dict[Case, float] = {}
+        self.findings = Findings()
+
+    def run(self) -> Findings:
+        """Fill, then measure round after round."""
+        self.fill(self._cases)
+        for number in range(1, self._options.rounds + 1):
+            order = order_of_round(self._cases, number, main=number % 2 == 0)
+            if not self._fits(order):
+                order = order_of_round(self._cases, number, main=True)
+            if not self._fits(order):
+                self._tell(f"round {number} is left out: it would not end in time")
+                break
+            for done, case in enumerate(order, 1):
+                self._tell(f"round {number} of {self._options.rounds}, {done} of {len(order)}: {case.name}")
+                began = time.monotonic()
+                self._measure(case, number)
+                self._took[case] = max(time.monotonic() - began, self._took.get(case, 0.0))
+            self.findings.rounds = number
+        return self.findings
+
+    def _fits(self, order: list[Case]) -> bool:
+        """Whether a round ends in time if every case takes as long as it took; the first round always does."""
+        needed = sum(self._took.get(case, 0.0) for case in order)
+        return not self._took or time.monotonic() - self._began + needed <= self._options.limit
+
+    def fill(self, cases: Iterable[Case]) -> None:
+        """Write the topics that are read. Raises ``RuntimeError`` if that fails."""
+        for setup, records in filled(cases).items():
+            records += -records % PARTITIONS
+            self._tell(f"filling {setup.topic}: {records:,} records")
+            self._kafka.create(setup.topic)
+            job = Job(
+                *("confluent", "fill", "one", self._kafka.bootstrap, setup.topic, PARTITIONS),
+                *(setup.size, setup.compression, records),
+            )
+            found = run_process(job)
+            if "seconds" not in found or self._kafka.count(setup.topic) != records:
+                raise RuntimeError(f"{setup.topic} could not be filled: {found}")
+
+    def _measure(self, case: Case, number: int) -> None:
+        if case.name in self.findings.missing or case.name in self.findings.failed:
+            return
+        reads = case.kind == "consume"
+        partitions = 1 if case.kind == "latency" else PARTITIONS
+        topic = case.setup.topic if reads else self._new_topic(partitions)
+        job = Job(
+            *(case.peer, case.kind, case.way, self._kafka.bootstrap, topic, partitions),
+            *(case.setup.size, case.setup.compression, case.records, TASKS, LATENCY_RATE),
+        )
+        found = run_process(job)
+        if "seconds" in found and found["value_bytes"] != found["records"] * case.setup.size:
+            found = {"failed": f"{found['value_bytes']} bytes in {found['records']} records"}
+        if not reads:
+            held = self._kafka.count(topic, partitions)
+            self._kafka.delete(topic)
+            if "seconds" in found and held != found["records"] + _FIRST:
+                found = {"failed": f"{held} records in the topic, {found['records'] + _FIRST} written"}
+        if "seconds" in found:
+            self.findings.runs.setdefault(case, []).append({"round": number, **found})
+        elif "missing" in found:
+            self.findings.missing[case.name] = found["missing"]
+        else:
+            self.findings.failed[case.name] = found["failed"]
+            self._tell(f"{case.name} failed: {found['failed']}")
+
+    def _new_topic(self, partitions: int) -> str:
+        self._written += 1
+        topic = f"written-{self._written}"
+        self._kafka.create(topic, partitions)
+        return topic
+
+
+def run_process(job: Job) -> dict[str, Any]:
+    """Do a job in a process of its own. What it prints last is its answer; ``{"failed": why}`` if it has none."""
+    command = [sys.executable, "-m", "benchmarks.child", job.to_json()]
+    try:
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=_LIMIT)
+    except subprocess.TimeoutExpired:
+        return {"failed": f"no result after {_LIMIT:.0f} s"}
+    lines = done.stdout.strip().splitlines()
+    if done.returncode == 0 and lines:
+        answer: dict[str, Any] = json.loads(lines[-1])
+        return answer
+    words = done.stderr.strip().splitlines() or ["it said nothing"]
+    return {"failed": f"exit code {done.returncode}: {words[-1]}"}

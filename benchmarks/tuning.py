@@ -1,0 +1,102 @@
+"""How every client is set up, in one place: what one gets, the others get where they have it. ``docs/benchmarks.md`` says why.
+
+The same guarantees for all: checksums are checked; producers are idempotent with ``acks=all``. The same sizes for all, where a
+client has the setting. Keys are the clients' own names.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+_PARTITION_FETCH = 4 * 2**20
+_FETCH = 50 * 2**20
+_BATCH = 256 * 2**10
+#: How long (ms) a batch may wait for more. One by one: nobody waits for a verdict. Concurrent: every task waits for one.
+_LINGER = {"one": 20, "arrow": 20, "concurrent": 2, "latency": 0}
+
+#: The raw reader asks for what trikafka asks for.
+RAW = {"max_partition_fetch_bytes": _PARTITION_FETCH, "fetch_max_bytes": _FETCH}
+
+
+def trikafka_consumer() -> dict[str, Any]:
+    return {
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "max_partition_fetch_bytes": _PARTITION_FETCH,
+    }
+
+
+def trikafka_producer(way: str, compression: str) -> dict[str, Any]:
+    return {"linger_ms": _LINGER[way], "batch_size": _BATCH, "compression_type": compression}
+
+
+def confluent_consumer() -> dict[str, Any]:
+    return {
+        "group.id": "benchmark",
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "enable.partition.eof": False,
+        "check.crcs": True,
+        "queued.min.messages": 1_000_000,
+        "queued.max.messages.kbytes": 262_144,
+        "fetch.queue.backoff.ms": 5,
+        "fetch.message.max.bytes": _PARTITION_FETCH,
+        "fetch.max.bytes": _FETCH,
+        "socket.nagle.disable": True,
+    }
+
+
+def confluent_producer(way: str, compression: str) -> dict[str, Any]:
+    return {
+        "acks": "all",
+        "enable.idempotence": True,
+        "linger.ms": _LINGER[way],
+        "batch.size": _BATCH,
+        "batch.num.messages": 100_000,
+        "queue.buffering.max.messages": 1_000_000,
+        "queue.buffering.max.kbytes": 1_048_576,
+        "compression.type": compression,
+        "socket.nagle.disable": True,
+    }
+
+
+def aiokafka_consumer() -> dict[str, Any]:
+    return {
+        "group_id": None,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "max_partition_fetch_bytes": _PARTITION_FETCH,
+        "fetch_max_bytes": _FETCH,
+    }
+
+
+def aiokafka_producer(way: str, compression: str) -> dict[str, Any]:
+    return {
+        "acks": "all",
+        "enable_idempotence": True,
+        "linger_ms": _LINGER[way],
+        "max_batch_size": _BATCH,
+        "compression_type": None if compression == "none" else compression,
+    }
+
+
+def kafka_python_consumer() -> dict[str, Any]:
+    return {
+        "group_id": None,
+        "auto_offset_reset": "earliest",
+        "enable_auto_commit": False,
+        "max_partition_fetch_bytes": _PARTITION_FETCH,
+        "fetch_max_bytes": _FETCH,
+        "max_poll_records": 10_000,
+    }
+
+
+def kafka_python_producer(way: str, compression: str) -> dict[str, Any]:
+    return {
+        "acks": "all",
+        "enable_idempotence": True,
+        "linger_ms": _LINGER[way],
+        "batch_size": _BATCH,
+        "compression_type": None if compression == "none" else compression,
+    }
