@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import json
-import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,8 +43,7 @@ async def run(options: Options, screen: Screen) -> None:
     """Do all of it and note every comparison on the screen. Cancelled, it leaves no process."""
     parquet = options.output / "flights"
     await trio.to_thread.run_sync(_clean, options.output, parquet)
-    async with _broker(options, screen) as servers:
-        flights = await _load(options, screen)
+    async with _flights_and_broker(options, screen) as (flights, servers):
         async with trikafka.open_admin(bootstrap_servers=servers) as admin:
             # The flights are of 2013: with any other retention the broker would delete them as soon as it looks.
             topic = trikafka.NewTopic(options.partitions, 1, {"retention.ms": -1})
@@ -70,22 +68,32 @@ def _clean(output: Path, parquet: Path) -> None:
 
 
 @asynccontextmanager
-async def _broker(options: Options, screen: Screen) -> AsyncIterator[str]:
-    if options.servers is not None:
-        yield options.servers
-        return
+async def _flights_and_broker(options: Options, screen: Screen) -> AsyncIterator[tuple[Flights, str]]:
+    """Make the records while Kafka starts."""
+    flights = list[Flights]()
     async with AsyncExitStack() as stack:
-        with screen.step("Kafka starts") as step:
-            cluster = Cluster.open(progress=lambda line: trio.from_thread.run_sync(step.at, 0, line))
-            servers = (await stack.enter_async_context(cluster)).bootstrap_servers
-        yield servers
+        servers = options.servers or ""
+        async with trio.open_nursery() as nursery:
+
+            async def load() -> None:
+                flights.append(await _load(options, screen))
+
+            nursery.start_soon(load)
+            if not servers:
+                with screen.step("Kafka starts") as step:
+                    cluster = Cluster.open(progress=lambda line: trio.from_thread.run_sync(step.at, 0, line))
+                    servers = (await stack.enter_async_context(cluster)).bootstrap_servers
+        yield flights[0], servers
 
 
 async def _load(options: Options, screen: Screen) -> Flights:
     with screen.step("flights made into JSON", options.limit or 336_776) as step:
-        return await trio.to_thread.run_sync(
-            lambda: source.load(options.limit, lambda done: trio.from_thread.run_sync(step.at, done)), abandon_on_cancel=True
-        )
+
+        def tell(done: int) -> None:
+            trio.from_thread.check_cancelled()
+            trio.from_thread.run_sync(step.at, done)
+
+        return await trio.to_thread.run_sync(source.load, options.limit, tell)
 
 
 async def _write(servers: str, flights: Flights, log: Log, screen: Screen) -> None:
@@ -104,9 +112,10 @@ async def _read(servers: str, group: str, flights: Flights, log: Log, screen: Sc
     screen.check("records read", len(flights), tally.read)
     screen.check("records read twice", 0, tally.doubled)
     screen.check("records unlike what was written", 0, tally.different)
-    screen.check("flights of each carrier", dict(Counter(key.decode() for key in flights.keys)), dict(tally.carriers))
-    screen.check("offsets the group has committed", log.ends(), tally.committed)
-    screen.check("both consumers have read, the second went on for the first", (True, True, True), tally.shares())
+    carriers = dict(Counter(key.decode() for key in flights.keys))
+    screen.check("flights of each carrier", carriers, dict(tally.carriers), f"{len(carriers)} carriers")
+    screen.check("offsets the group has committed: the ends", log.ends(), tally.committed, f"{len(log.ends())} partitions")
+    screen.check("both have read, the second went on for the first", True, tally.shared)
     screen.say(
         f"  the first consumer read {tally.by_member['first']:,} and left; the second read {tally.by_member['second']:,}, "
         f"{tally.taken_over:,} of them from partitions of the first"
@@ -115,13 +124,13 @@ async def _read(servers: str, group: str, flights: Flights, log: Log, screen: Sc
 
 async def _export(servers: str, options: Options, parquet: Path, log: Log, screen: Screen) -> None:
     with screen.step("trikafka export, by Spark to Parquet", len(log.places)) as step:
-        said = await exporting.export(servers, options.topic, options.export_group, parquet, _follow(step))
+        await _command(servers, options, parquet, step)
         step.done = len(log.places)
     before = exporting.files_of(parquet)
     found = await trio.to_thread.run_sync(exporting.places_in, parquet, _data(before))
     screen.check("rows exported are the records written", True, found == sorted(log.places))
     with screen.step("trikafka export again") as step:
-        said = await exporting.export(servers, options.topic, options.export_group, parquet, _follow(step))
+        said = await _command(servers, options, parquet, step)
     screen.check("files changed by exporting again", [], _changed(before, exporting.files_of(parquet)))
     screen.say(f"  it said: {said.strip().splitlines()[-1] if said.strip() else 'nothing'}")
 
@@ -129,7 +138,7 @@ async def _export(servers: str, options: Options, parquet: Path, log: Log, scree
 async def _export_more(servers: str, options: Options, parquet: Path, log: Log, count: int, screen: Screen) -> None:
     before = exporting.files_of(parquet)
     with screen.step("trikafka export of what is new", count) as step:
-        await exporting.export(servers, options.topic, options.export_group, parquet, _follow(step))
+        await _command(servers, options, parquet, step)
         step.done = count
     after = exporting.files_of(parquet)
     found = await trio.to_thread.run_sync(exporting.places_in, parquet, _data(after) - _data(before))
@@ -143,7 +152,8 @@ async def _read_back(output: Path, parquet: Path, flights: Flights, log: Log, sc
     with screen.step("read back and compared by Spark", len(flights)) as step:
         await trio.to_thread.run_sync(_write_expected, expected, flights, log)
         job = [sys.executable, str(Path(__file__).with_name("spark_job.py")), str(parquet), str(expected)]
-        found = json.loads((await running.run_program(job)).strip().splitlines()[-1])
+        said = await running.run_program(job, lambda line: step.at(0, line) if line.startswith("Spark") else None)
+        found = json.loads(said.strip().splitlines()[-1])
         step.at(len(flights))
     screen.check("rows in Parquet", len(flights), found["rows"] - found["missing"])
     screen.check("partitions and offsets of them", len(flights), found["places"])
@@ -153,7 +163,8 @@ async def _read_back(output: Path, parquet: Path, flights: Flights, log: Log, sc
     screen.check("carriers and hours", len(ours), len(theirs))
     screen.check("flights and delays of each carrier and hour", True, ours == theirs)
     for what, column in (("flights", 2), ("minutes of delay at departure", 4), ("minutes of delay at arrival", 5)):
-        screen.check(f"{what}, all together", *(sum(row[column] or 0 for row in rows) for rows in (ours, theirs)))
+        expected_sum, found_sum = (sum(row[column] or 0 for row in rows) for rows in (ours, theirs))
+        screen.check(f"{what}, all together", expected_sum, found_sum)
     picture = output / "flights.png"
     with screen.step("chart"):
         await trio.to_thread.run_sync(chart.draw, theirs, source.carriers(), picture)
@@ -182,11 +193,21 @@ def _delays(flights: Flights) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in names) for row in rows.to_pylist()]
 
 
-def _follow(step: Step) -> Callable[[str], None]:
-    def on_line(line: str) -> None:
-        step.at(step.done, re.sub(r"\s+", " ", line)[:60])
+async def _command(servers: str, options: Options, parquet: Path, step: Step) -> str:
+    """Run the export and meanwhile show what grows in the directory."""
+    async with trio.open_nursery() as nursery:
 
-    return on_line
+        async def watch() -> None:
+            while True:
+                files = await trio.to_thread.run_sync(exporting.files_of, parquet)
+                size = sum(size for name, (size, _) in files.items() if name.endswith((".parquet", ".partial")))
+                step.at(0, f"{len(_data(files))} files, {size:,} bytes there")
+                await trio.sleep(0.5)
+
+        nursery.start_soon(watch)
+        said = await exporting.export(servers, options.topic, options.export_group, parquet)
+        nursery.cancel_scope.cancel()
+    return said
 
 
 def _data(files: dict[str, tuple[int, int]]) -> set[str]:

@@ -16,11 +16,12 @@ _LINE_EVERY = 5.0
 
 @dataclass(frozen=True)
 class Check:
-    """One thing that was compared. ``found`` must equal ``expected``."""
+    """One thing that was compared. ``found`` must equal ``expected``; ``shown`` stands for it where it is long."""
 
     what: str
     expected: object
     found: object
+    shown: str = ""
 
     @property
     def ok(self) -> bool:
@@ -66,6 +67,8 @@ class Screen:
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(highlight=False)
+        if not self.console.is_terminal:
+            self.console.width = 120
         self.steps: list[Step] = []
         self.checks: list[Check] = []
         columns = (
@@ -98,9 +101,9 @@ class Screen:
         step.end()
         self.steps.append(step)
 
-    def check(self, what: str, expected: object, found: object) -> None:
+    def check(self, what: str, expected: object, found: object, shown: str = "") -> None:
         """Note a comparison; a difference is told at once."""
-        check = Check(what, expected, found)
+        check = Check(what, expected, found, shown)
         self.checks.append(check)
         if not check.ok:
             self.say(f"DIFFERENT: {what}: expected {_short(expected)}, found {_short(found)}")
@@ -120,7 +123,8 @@ class Screen:
         checks.add_column("")
         for check in self.checks:
             sign = "[green]equal[/]" if check.ok else "[bold red]DIFFERENT[/]"
-            checks.add_row(check.what, _short(check.expected), _short(check.found), sign)
+            equal = (check.shown, check.shown) if check.ok and check.shown else (_short(check.expected), _short(check.found))
+            checks.add_row(check.what, *equal, sign)
         rates = Table(title="How long it took", title_justify="left", expand=False)
         rates.add_column("step")
         for name in ("records", "seconds", "records/s"):
@@ -132,5 +136,7 @@ class Screen:
 
 
 def _short(value: object) -> str:
-    text = f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    text = f"{value:,}" if isinstance(value, int) else str(value)
     return text if len(text) <= 60 else f"{text[:57]}..."

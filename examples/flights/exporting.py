@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow.parquet as pq
@@ -11,16 +11,20 @@ import pyarrow.parquet as pq
 from .running import run_program
 
 
-async def export(servers: str, topic: str, group: str, destination: Path, on_line: Callable[[str], None]) -> str:
+async def export(servers: str, topic: str, group: str, destination: Path) -> str:
     """Run the command; what it printed. Raises :exc:`ProgramFailedError`."""
     command = [str(Path(sys.executable).with_name("trikafka")), "export", topic, str(destination)]
-    return await run_program([*command, "--bootstrap-servers", servers, "--group", group], on_line)
+    return await run_program([*command, "--bootstrap-servers", servers, "--group", group])
 
 
 def files_of(destination: Path) -> dict[str, tuple[int, int]]:
     """Every file below the directory, with its size and when it was written; the lock, which holds nothing, left out."""
-    files = (path for path in sorted(destination.rglob("*")) if path.is_file() and path.name != "lock")
-    return {str(path.relative_to(destination)): (path.stat().st_size, path.stat().st_mtime_ns) for path in files}
+    files = dict[str, tuple[int, int]]()
+    for path in sorted(destination.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):  # what is being written gets another name when it is whole
+            if path.is_file() and path.name != "lock":
+                files[str(path.relative_to(destination))] = (path.stat().st_size, path.stat().st_mtime_ns)
+    return files
 
 
 def places_in(destination: Path, names: set[str]) -> list[tuple[int, int]]:

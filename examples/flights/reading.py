@@ -43,9 +43,10 @@ class Tally:
     def complete(self) -> bool:
         return self.read >= len(self.log.places)
 
-    def shares(self) -> tuple[bool, bool, bool]:
+    @property
+    def shared(self) -> bool:
         """Whether the first has read, the second has, and the second what the first left."""
-        return self.by_member["first"] > 0, self.by_member["second"] > 0, self.taken_over > 0
+        return self.by_member["first"] > 0 and self.by_member["second"] > 0 and self.taken_over > 0
 
     def add(self, member: str, batch: RecordBatch) -> None:
         """Compare each record with the flight that was written at its place, and count it."""
