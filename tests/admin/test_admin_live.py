@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+import confluent_kafka
 import pytest
 import trio
 
@@ -68,7 +69,6 @@ async def test_a_group_with_a_member(kafka_broker: object) -> None:
 
 
 async def test_a_group_of_the_newer_protocol_is_listed(kafka_broker: object) -> None:
-    confluent_kafka = pytest.importorskip("confluent_kafka")
     name, group = fresh(), fresh()
     servers: str = kafka_broker.bootstrap_servers  # type: ignore[attr-defined]
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
