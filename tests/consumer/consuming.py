@@ -45,7 +45,7 @@ async def values(consumer: Consumer, count: int) -> list[bytes | None]:
 
 async def until(true: Callable[[], bool], step: float = 0.001) -> None:
     """Wait, in virtual time, until something is so."""
-    while not true():
+    while not true():  # noqa: ASYNC110
         await trio.sleep(step)
 
 

@@ -84,7 +84,7 @@ async def test_a_clean_exit_commits_all_that_was_handed_out(autojump_clock: Cloc
 @pytest.mark.parametrize("by_batch", [False, True])
 async def test_an_exception_leaves_what_was_being_processed(autojump_clock: Clock, by_batch: bool) -> None:
     async with cluster_of(records=9) as cluster:
-        with pytest.raises(Oops):
+        with pytest.raises(Oops):  # noqa: PT012
             async with member_of(cluster, max_poll_records=2) as consumer:
                 if by_batch:
                     await consumer.receive_batch()
@@ -169,7 +169,7 @@ async def test_a_background_failure_is_one_error_and_commits_nothing_new(autojum
             raise ZeroDivisionError("a bug of the assignor's")
 
     async with cluster_of(records=9) as cluster:
-        with pytest.raises(ClientFailedError, match="a bug of the assignor's") as caught:
+        with pytest.raises(ClientFailedError, match="a bug of the assignor's") as caught:  # noqa: PT012
             async with member_of(cluster) as consumer:
                 await values(consumer, 2)
                 consumer._parts.membership._assignors["range"] = Broken()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from trikafka import TopicPartition
 from trikafka._state.assignors import Assignment, Assignor, CooperativeStickyAssignor, MemberSubscription, RangeAssignor
 
+GroupOf = tuple[dict[str, MemberSubscription], dict[str, list[int]]]
 RANGE, STICKY = RangeAssignor(), CooperativeStickyAssignor()
 
 
@@ -61,7 +62,7 @@ def test_nobody_takes_a_topic_that_nobody_wants() -> None:
 
 
 @st.composite
-def groups(draw: st.DrawFn, equal: bool = False) -> tuple[dict[str, MemberSubscription], dict[str, list[int]]]:
+def groups(draw: st.DrawFn, equal: bool = False) -> GroupOf:
     names = ["t", "u", "v"][: draw(st.integers(1, 3))]
     topics = {name: list(range(draw(st.integers(0, 9)))) for name in names}
     count = draw(st.integers(1, 6))
@@ -84,7 +85,7 @@ def check_dealt(members: dict[str, MemberSubscription], topics: dict[str, list[i
 
 @given(groups())
 def test_every_partition_goes_to_exactly_one_who_wants_it(
-    group: tuple[dict[str, MemberSubscription], dict[str, list[int]]],
+    group: GroupOf,
 ) -> None:
     members, topics = group
     for assignor in (RANGE, STICKY):
@@ -92,7 +93,7 @@ def test_every_partition_goes_to_exactly_one_who_wants_it(
 
 
 @given(groups(equal=True))
-def test_equal_subscriptions_are_balanced_to_within_one(group: tuple[dict[str, MemberSubscription], dict[str, list[int]]]) -> None:
+def test_equal_subscriptions_are_balanced_to_within_one(group: GroupOf) -> None:
     members, topics = group
     sizes = [len(mine) for mine in STICKY.assign(members, topics).values()]
     assert max(sizes) - min(sizes) <= 1
@@ -100,7 +101,7 @@ def test_equal_subscriptions_are_balanced_to_within_one(group: tuple[dict[str, M
 
 @given(groups())
 def test_range_deals_each_topic_in_runs_that_differ_by_one_at_most(
-    group: tuple[dict[str, MemberSubscription], dict[str, list[int]]],
+    group: GroupOf,
 ) -> None:
     members, topics = group
     dealt = RANGE.assign(members, topics)
@@ -137,8 +138,8 @@ def settle(members: dict[str, MemberSubscription], topics: dict[str, list[int]],
 @given(groups(), groups())
 @settings(max_examples=200)
 def test_any_change_of_a_cooperative_group_comes_to_rest(
-    first: tuple[dict[str, MemberSubscription], dict[str, list[int]]],
-    second: tuple[dict[str, MemberSubscription], dict[str, list[int]]],
+    first: GroupOf,
+    second: GroupOf,
 ) -> None:
     """Members come, go and change what they want, topics grow and go: two rounds, nothing owned twice, all dealt out."""
     dealt, rounds = settle(*first, {})
@@ -150,7 +151,7 @@ def test_any_change_of_a_cooperative_group_comes_to_rest(
 
 
 @given(groups())
-def test_nothing_moves_when_nothing_changed(group: tuple[dict[str, MemberSubscription], dict[str, list[int]]]) -> None:
+def test_nothing_moves_when_nothing_changed(group: GroupOf) -> None:
     members, topics = group
     dealt, _ = settle(members, topics, {})
     again = STICKY.assign(owning(members, dealt, 7), topics)
@@ -158,9 +159,7 @@ def test_nothing_moves_when_nothing_changed(group: tuple[dict[str, MemberSubscri
 
 
 @given(groups(equal=True), st.data())
-def test_who_leaves_moves_only_its_own(
-    group: tuple[dict[str, MemberSubscription], dict[str, list[int]]], data: st.DataObject
-) -> None:
+def test_who_leaves_moves_only_its_own(group: GroupOf, data: st.DataObject) -> None:
     members, topics = group
     dealt, _ = settle(members, topics, {})
     gone = data.draw(st.sampled_from(sorted(members)))
@@ -170,7 +169,7 @@ def test_who_leaves_moves_only_its_own(
 
 
 @given(groups(equal=True))
-def test_who_comes_takes_no_more_than_its_share(group: tuple[dict[str, MemberSubscription], dict[str, list[int]]]) -> None:
+def test_who_comes_takes_no_more_than_its_share(group: GroupOf) -> None:
     members, topics = group
     dealt, _ = settle(members, topics, {})
     more = members | {"new": next(iter(members.values()))}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from itertools import product
 
 import pytest
@@ -270,7 +271,5 @@ def test_subscriptions_of_older_members_are_read(version: int) -> None:
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_subscription_or_a_protocol_error(data: bytes) -> None:
     for read in (lambda: group_messages.read_subscription(data, None), lambda: group_messages.read_assignment(data)):
-        try:
+        with suppress(ProtocolError):
             read()
-        except ProtocolError:
-            pass

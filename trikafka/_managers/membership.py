@@ -193,8 +193,9 @@ class Membership:
         if state is MemberState.EXPELLED:
             await self._say_goodbye()
         # A member whose generation has passed stays a member: with a new id it would leave its old self behind in the group.
-        keep_id = isinstance(self._fenced_by, BrokerResponseError) and self._fenced_by.code == _ILLEGAL_GENERATION
-        self._member.forget(keep_id=keep_id)
+        if state is MemberState.FENCED:
+            keep_id = isinstance(self._fenced_by, BrokerResponseError) and self._fenced_by.code == _ILLEGAL_GENERATION
+            self._member.forget(keep_id=keep_id)
         if lost or state is MemberState.EXPELLED:  # come back at the next receive, not before
             await self._rendezvous.post(Change.LOST, lost)
             self._drop(lost)
@@ -331,8 +332,10 @@ class Membership:
     async def _say_goodbye(self) -> None:
         """Tell the group that this member goes; static members stay until their session ends."""
         identity = self._member.identity
-        self._member.forget()
-        if not identity.member_id or identity.instance_id is not None:
+        static = identity.instance_id is not None
+        # Until the group has confirmed it the id is kept: to join with a new one would leave the old self behind in the group.
+        self._member.forget(keep_id=not static)
+        if not identity.member_id or static:
             return
         with trio.move_on_after(_LEAVE_LIMIT):
             for _ in range(_LEAVE_ATTEMPTS):
@@ -341,6 +344,7 @@ class Membership:
                     request = group_messages.leave_request(self._group, identity)
                     answer = await self._brokers.request(node, request, purpose="coordinator")
                     if not answer.error_code:
+                        self._member.forget()
                         return
                     raise from_code(answer.error_code, f"leaving group {self._group!r}")
                 except TrikafkaError as error:
