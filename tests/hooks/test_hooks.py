@@ -124,7 +124,7 @@ def test_a_hook_that_does_not_exist_is_named() -> None:
 
 
 def test_an_argument_that_the_hook_does_not_have_is_named() -> None:
-    with pytest.raises(PluginError, match="trikafka_sink.*colour|colour"):
+    with pytest.raises(PluginError, match=r"trikafka_sink.*colour|colour"):
         load_plugins([plugin(trikafka_sink=lambda colour: None)])
 
 
