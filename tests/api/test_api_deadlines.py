@@ -73,7 +73,7 @@ async def nothing_left(cluster: ScriptedCluster, consumer: Consumer) -> None:
         prepare(case, consumer)
         result = await case.call(consumer)
         assert case.result(result) or case.name in ("committed", "position"), (case.name, result)  # there was a commit meanwhile
-    assert len(cluster.dials) <= dials + 2
+    assert len(cluster.dials) <= dials + 3  # general, coordinator, fetch: each of them once at most
 
 
 @each_call
@@ -355,3 +355,16 @@ async def test_an_old_broker(autojump_clock: Clock, case: Case) -> None:
             assert case.result(await case.call(consumer))
             if case.name == "position":
                 assert [record.value for record in await consumer.receive_batch(timeout=5)] == [b"a", b"b", b"c"]
+
+
+@each_call
+async def test_every_call_lets_others_run_also_where_the_answer_is_known(autojump_clock: Clock, case: Case) -> None:
+    async with opened() as (_, consumer):
+        prepare(case, consumer)
+        await case.call(consumer)
+        with trio.testing.assert_checkpoints():
+            await case.call(consumer)
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await case.call(consumer)
+        assert scope.cancelled_caught

@@ -244,7 +244,7 @@ async def test_every_await_can_be_cancelled(autojump_clock: Clock) -> None:
     async def scenario() -> None:
         await run_call("x", Attempts(1, ends=[from_code(6), from_code(6), "done"]), config=config())
 
-    assert await assert_all_awaits_cancellable(scenario) == 5
+    assert await assert_all_awaits_cancellable(scenario) == 6
 
 
 async def test_a_users_limit_and_the_calls_at_the_same_instant(autojump_clock: Clock) -> None:

@@ -104,6 +104,7 @@ async def run_call(
     ``timeout``, and whatever ``attempt`` raises that is not retriable. Cancellation: at once, nothing left behind.
     """
     call = Call(name, check_timeout(timeout, config.default_api_timeout), config.request_timeout)
+    await trio.lowlevel.checkpoint()  # also where the answer is known already
     while True:
         call.attempts += 1
         try:

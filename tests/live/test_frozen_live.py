@@ -1,0 +1,236 @@
+"""A real broker that is stopped (SIGSTOP), or restarted, in the middle of every call of the consumer (seed 000, issue point 7)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+import trio.testing
+from trikafka_broker.trio_api import Cluster
+
+import trikafka
+from trikafka import Consumer, KafkaTimeoutError, NewTopic, TopicPartition, TrikafkaError
+
+if TYPE_CHECKING:
+    from trikafka_broker.broker import KafkaBroker
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+LIMIT = 0.7
+#: How late a call may be on a machine that is busy with other things. The virtual-time tests hold the exact bound.
+TOLERANCE = 0.6
+T = TopicPartition("t", 0)
+VALUES = [b"%d" % number for number in range(10)]
+
+Call = Callable[[Consumer], Awaitable[Any]]
+CALLS: dict[str, Call] = {
+    "beginning_offsets": lambda consumer: consumer.beginning_offsets([T], timeout=LIMIT),
+    "end_offsets": lambda consumer: consumer.end_offsets([T], timeout=LIMIT),
+    "offsets_for_times": lambda consumer: consumer.offsets_for_times({T: 0}, timeout=LIMIT),
+    "committed": lambda consumer: consumer.committed([T], timeout=LIMIT),
+    "commit": lambda consumer: consumer.commit({T: 3}, timeout=LIMIT),
+    "position": lambda consumer: consumer.position(T, timeout=LIMIT),
+    "partitions_for": lambda consumer: consumer.partitions_for("other", timeout=LIMIT),
+    "list_topics": lambda consumer: consumer.list_topics(timeout=LIMIT),
+    "receive_batch": lambda consumer: consumer.receive_batch(timeout=LIMIT),
+}
+
+
+class Dials:
+    """Counts the connections that a client makes."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    async def __call__(self, host: str, port: int) -> trio.abc.Stream:
+        self.count += 1
+        return await trio.open_tcp_stream(host, port)
+
+
+async def fill(bootstrap: str, topic: str = "t") -> None:
+    async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics({topic: NewTopic(1, 1), f"{topic}-other": NewTopic(2, 1)})
+    async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
+        for value in VALUES:
+            await producer.enqueue(topic, value)
+
+
+@asynccontextmanager
+async def reading(bootstrap: str, **settings: Any) -> AsyncIterator[Consumer]:
+    """A consumer that has read the topic to its end and talked to everybody once."""
+    settings = {"group_id": "g", "auto_offset_reset": "earliest", "enable_auto_commit": False} | settings
+    async with trikafka.open_consumer(bootstrap_servers=bootstrap, **settings) as consumer:
+        consumer.assign([T])
+        consumer.seek_to_beginning([T])
+        found: list[bytes | None] = []
+        while len(found) < len(VALUES):
+            found += [record.value for record in await consumer.receive_batch()]
+        assert found == VALUES
+        await consumer.commit({T: 1})
+        await consumer.end_offsets([T])
+        yield consumer
+
+
+async def timed(name: str, consumer: Consumer) -> float:
+    """Make a call whose broker is frozen; how long it took."""
+    before = trio.current_time()
+    if name == "receive_batch":
+        assert len(await CALLS[name](consumer)) == 0
+    else:
+        with pytest.raises(KafkaTimeoutError) as caught:
+            await CALLS[name](consumer)
+        assert caught.value.call == name
+        assert isinstance(caught.value.__cause__, TrikafkaError)
+    return trio.current_time() - before
+
+
+def living_tasks() -> int:
+    return trio.lowlevel.current_statistics().tasks_living
+
+
+async def test_each_call_keeps_its_limit_and_the_consumer_goes_on(make_kafka_cluster: MakeKafkaCluster) -> None:
+    cluster = Cluster(make_kafka_cluster())
+    broker, bootstrap, dials = cluster.brokers[0], cluster.bootstrap_servers, Dials()
+    await fill(bootstrap)
+    async with reading(bootstrap, dial=dials) as consumer:
+        for names in (list(CALLS), []):
+            connections = dials.count
+            await broker.freeze()
+            try:
+                consumer.seek_to_end([T])  # its position has to be asked for again
+                for name in names:
+                    assert LIMIT <= await timed(name, consumer) + 0.001 < LIMIT + TOLERANCE, name
+                await trio.testing.wait_all_tasks_blocked()
+                tasks = living_tasks()
+                took = await two_hundred_at_once(consumer)
+                assert {name: max(times) for name, times in took.items() if max(times) > LIMIT + TOLERANCE + 1} == {}
+                await trio.testing.wait_all_tasks_blocked()
+                assert living_tasks() <= tasks + 2  # a look-up that all share, and a dial
+            finally:
+                await broker.thaw()
+            await goes_on(consumer)
+            assert dials.count - connections <= 1  # a frozen broker costs no connection that is there
+
+
+async def two_hundred_at_once(consumer: Consumer) -> dict[str, list[float]]:
+    """200 of the calls at a time (one task receives), all kinds mixed."""
+    took: dict[str, list[float]] = {name: [] for name in CALLS}
+    names = [name for name in CALLS if name != "receive_batch"]
+
+    async def one(name: str) -> None:
+        took[name].append(await timed(name, consumer))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(one, "receive_batch")
+        for number in range(200):
+            nursery.start_soon(one, names[number % len(names)])
+    assert sum(len(times) for times in took.values()) == 201
+    return took
+
+
+async def goes_on(consumer: Consumer) -> None:
+    """All slots are free again: hundreds of calls are answered, and records are read."""
+    with trio.fail_after(20):
+        async with trio.open_nursery() as nursery:
+            for _ in range(150):
+                nursery.start_soon(consumer.end_offsets, [T])
+                nursery.start_soon(consumer.committed, [T])
+        assert await consumer.beginning_offsets([T]) == {T: 0}
+        assert (await consumer.offsets_for_times({T: 0}))[T] is not None
+        await consumer.commit({T: 7})
+        committed = await consumer.committed([T])
+        assert committed[T] is not None
+        assert committed[T].offset == 7
+        assert len(await consumer.partitions_for("t-other")) == 2
+        assert {"t", "t-other"} <= set(await consumer.list_topics())
+        assert await consumer.position(T) == len(VALUES)
+        consumer.seek(T, 8)
+        assert [record.value for record in await consumer.receive_batch()] == VALUES[8:]
+
+
+async def test_closing_keeps_its_limit(make_kafka_cluster: MakeKafkaCluster) -> None:
+    cluster = Cluster(make_kafka_cluster())
+    await fill(cluster.bootstrap_servers)
+    for subscribed in (True, False):
+        await close_frozen(cluster, subscribed)
+
+
+async def close_frozen(cluster: Cluster, subscribed: bool) -> None:
+    tasks, broker = living_tasks(), cluster.brokers[0]
+    settings = {"group_id": f"g{subscribed}", "auto_offset_reset": "earliest", "bootstrap_servers": cluster.bootstrap_servers}
+    async with trikafka.open_consumer(*(["t"] if subscribed else []), **settings) as consumer:
+        if not subscribed:
+            consumer.assign([T])
+        assert (await consumer.receive()).value == VALUES[0]
+        await broker.freeze()
+        try:
+            before = trio.current_time()
+            await consumer.aclose(timeout=LIMIT)
+            assert trio.current_time() - before < LIMIT + TOLERANCE
+        finally:
+            await broker.thaw()
+    assert trio.current_time() - before < LIMIT + TOLERANCE + 1
+    assert living_tasks() == tasks
+
+
+async def test_no_time_at_all_is_one_real_attempt(kafka_broker: KafkaBroker) -> None:
+    topic = f"zero-{uuid.uuid4().hex[:8]}"
+    place = TopicPartition(topic, 0)
+    await fill(kafka_broker.bootstrap_servers, topic)
+    settings = {"group_id": topic, "auto_offset_reset": "earliest", "bootstrap_servers": kafka_broker.bootstrap_servers}
+    async with trikafka.open_consumer(**settings) as consumer:
+        await consumer.committed([place])  # there are connections, and what was compiled is warm
+        await consumer.end_offsets([place])
+        calls: list[Callable[[], Awaitable[Any]]] = [
+            lambda: consumer.end_offsets([place], timeout=0),
+            lambda: consumer.committed([place], timeout=0),
+            lambda: consumer.list_topics(timeout=0),
+        ]
+        for call in calls:
+            answered = 0
+            for _ in range(20):
+                try:
+                    await call()
+                    answered += 1
+                except KafkaTimeoutError as error:  # a busy machine may take longer than the grace of 25 ms
+                    assert error.attempts == 1  # noqa: PT017
+            assert answered >= 1
+
+
+async def test_a_broker_restarted_in_the_middle_of_calls(make_kafka_cluster: MakeKafkaCluster) -> None:
+    cluster = Cluster(make_kafka_cluster())
+    bootstrap = cluster.bootstrap_servers
+    await fill(bootstrap)
+    answered = dict.fromkeys(CALLS, 0)
+    restarted = trio.Event()
+
+    async def again_and_again(name: str, call: Call, consumer: Consumer) -> None:
+        more = 3
+        while more:
+            more -= restarted.is_set()
+            await call(consumer)
+            answered[name] += 1
+
+    endless: dict[str, Call] = {
+        "beginning_offsets": lambda consumer: consumer.beginning_offsets([T]),
+        "end_offsets": lambda consumer: consumer.end_offsets([T]),
+        "offsets_for_times": lambda consumer: consumer.offsets_for_times({T: 0}),
+        "committed": lambda consumer: consumer.committed([T]),
+        "commit": lambda consumer: consumer.commit({T: 3}),
+        "partitions_for": lambda consumer: consumer.partitions_for("t-other"),
+        "list_topics": lambda consumer: consumer.list_topics(),
+    }
+    async with reading(bootstrap) as consumer:
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                for name, call in endless.items():
+                    nursery.start_soon(again_and_again, name, call, consumer)
+                await cluster.brokers[0].restart()
+                restarted.set()
+        assert all(answered[name] > 3 for name in endless)
+        async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
+            await producer.send("t", b"after")
+        assert (await consumer.receive()).value == b"after"
