@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trikafka_spark
 import trio
 from spark_kafka import add_records, check_whole, data_files
 
@@ -115,3 +116,18 @@ def test_a_machine_without_java_is_told_so_at_once(environment: dict[str, str], 
     assert done.returncode == 1
     assert message in done.stderr
     assert "ExportError" in done.stderr
+
+
+def test_a_machine_without_spark_is_told_so_at_once(tmp_path: Path) -> None:
+    """In an environment like this one, made of links, but for PySpark."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for entry in Path(trio.__file__).parent.parent.iterdir():
+        if not entry.name.startswith("pyspark"):
+            (packages / entry.name).symlink_to(entry)
+    here = [Path(trikafka.__file__).parent.parent, Path(trikafka_spark.__file__).parent.parent]
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(map(str, [packages, *here]))}
+    command = [sys.executable, "-S", str(CHILD), "localhost:1", "t", str(tmp_path / "out"), "none"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "ExportError: Spark is missing: pip install" in done.stderr
