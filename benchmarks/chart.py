@@ -164,15 +164,15 @@ def draw(found: Document, path: Path) -> None:
     with pyplot.rc_context(_STYLE):
         figure, axes = pyplot.subplots(4, 2, figsize=(13, 16), layout="constrained", height_ratios=(9, 8, 9, 9))
         reading, writing = _of(found, "consume", main=True), _of(found, "produce", main=True)
-        _bars(axes[0][0], "Reading 100-byte values: million records a second", reading, "records_per_second", 1e-6, "{:.2f}")
-        _bars(axes[0][1], "Writing 100-byte values: million records a second", writing, "records_per_second", 1e-6, "{:.2f}")
-        _dots(axes[1][0], "Reading, by value size and compression: records a second", _of(found, "consume"))
-        _dots(axes[1][1], "Writing, by value size and compression: records a second", _of(found, "produce"))
-        _bars(axes[2][0], "Reading: CPU seconds for a million records (less is better)", reading, "cpu_per_million", 1, "{:.2f}")
-        _bars(axes[2][1], "Writing: CPU seconds for a million records (less is better)", writing, "cpu_per_million", 1, "{:.2f}")
+        _bars(axes[0][0], "Reading 100 B values: million records/s", reading, "records_per_second", 1e-6, "{:.2f}")
+        _bars(axes[0][1], "Writing 100 B values: million records/s", writing, "records_per_second", 1e-6, "{:.2f}")
+        _dots(axes[1][0], "Reading, by size and compression: records/s", _of(found, "consume"))
+        _dots(axes[1][1], "Writing, by size and compression: records/s", _of(found, "produce"))
+        _bars(axes[2][0], "Reading: CPU seconds a million records", reading, "cpu_per_million", 1, "{:.2f}")
+        _bars(axes[2][1], "Writing: CPU seconds a million records", writing, "cpu_per_million", 1, "{:.2f}")
         _latencies(axes[3][0], found)
         memory = [case for case in reading if case["peer"] != "raw limit"] + writing
-        _bars(axes[3][1], "Peak memory of the process, MB (less is better)", memory, "peak_mb", 1, "{:.0f}")
+        _bars(axes[3][1], "Peak memory of the process, MB", memory, "peak_mb", 1, "{:.0f}")
         figure.suptitle(_caption(found), fontsize=9, color="#555555", x=0.01, ha="left")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=110, metadata={"Software": None})
@@ -188,9 +188,9 @@ def _caption(found: Document) -> str:
 
 
 def _bars(axes: Any, title: str, cases: Sequence[Case], name: str, unit: float, form: str) -> None:
-    """One bar a case, the fastest on top, with a whisker from the lowest round to the highest."""
+    """One bar a case, the best on top, with a whisker from the lowest round to the highest."""
     axes.set_title(title)
-    cases = _fastest_first(cases)[::-1]
+    cases = sorted(cases, key=lambda case: float(case["median"][name]), reverse=name != "records_per_second")
     values = [case["median"][name] * unit for case in cases]
     axes.barh(range(len(cases)), values, color=[_COLOURS[case["peer"]] for case in cases], height=0.7)
     for place, (case, value) in enumerate(zip(cases, values, strict=True)):
@@ -218,6 +218,7 @@ def _dots(axes: Any, title: str, cases: Sequence[Case]) -> None:
             label=f"{peer}  {label(cases, peer, way)}",
         )
     axes.set_xscale("log")
+    axes.xaxis.set_minor_formatter("")
     axes.set_yticks(range(len(setups)), [f"{size} B, {compression}" for size, compression in setups])
     axes.set_ylim(-0.6, len(setups) - 0.4)
     axes.grid(axis="both", color="#dddddd", linewidth=0.6)
@@ -227,7 +228,7 @@ def _dots(axes: Any, title: str, cases: Sequence[Case]) -> None:
 
 
 def _latencies(axes: Any, found: Document) -> None:
-    axes.set_title(f"End to end at {found['about']['latency_rate']} records a second, ms (less is better)")
+    axes.set_title(f"End to end at {found['about']['latency_rate']} records/s: ms")
     cases = _of(found, "latency")[::-1]
     for place, case in enumerate(cases):
         for shift, name, alpha in ((0.19, "p50_ms", 1.0), (-0.19, "p99_ms", 0.6)):
