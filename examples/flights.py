@@ -6,6 +6,10 @@ What ``make demo`` runs. The parts are in the folder beside this file; ``flights
 import sys
 
 if __name__ == "__main__":
-    from flights.main import main
+    try:
+        from flights.main import main
 
-    sys.exit(main())
+        code = main()
+    except KeyboardInterrupt:  # while it imports: later ones are seen to inside
+        code = 130
+    sys.exit(code)

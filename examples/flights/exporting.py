@@ -13,7 +13,9 @@ from .running import run_program
 
 async def export(servers: str, topic: str, group: str, destination: Path) -> str:
     """Run the command; what it printed. Raises :exc:`ProgramFailedError`."""
-    command = [str(Path(sys.executable).with_name("trikafka")), "export", topic, str(destination)]
+    script = Path(sys.executable).with_name("trikafka")
+    trikafka = [str(script)] if script.exists() else [sys.executable, "-m", "trikafka.cli"]
+    command = [*trikafka, "export", topic, str(destination)]
     return await run_program([*command, "--bootstrap-servers", servers, "--group", group])
 
 

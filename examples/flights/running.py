@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 #: How long (seconds) a program may take for its own way out when it is told to go.
-_FAREWELL = 10.0
+_FAREWELL = 5.0
 
 
 class ProgramFailedError(Exception):
