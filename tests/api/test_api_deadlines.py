@@ -368,3 +368,13 @@ async def test_every_call_lets_others_run_also_where_the_answer_is_known(autojum
             scope.cancel()
             await case.call(consumer)
         assert scope.cancelled_caught
+
+
+@pytest.mark.parametrize("offset", [None, 5])
+async def test_waiting_for_a_partition_that_does_not_exist_is_no_storm(autojump_clock: Clock, offset: int | None) -> None:
+    async with opened() as (cluster, consumer):
+        consumer.assign([TopicPartition("none", 0)])
+        if offset is not None:
+            consumer.seek(TopicPartition("none", 0), offset)
+        assert len(await consumer.receive_batch(timeout=60)) == 0
+        assert len(cluster.requests("Metadata")) < 200

@@ -57,6 +57,7 @@ class Fetcher:
     async def run(self) -> None:
         """Start a task for each broker that leads what is to be fetched. Ends with the client."""
         self._start_soon(self._follow_metadata)
+        failures, again = 0, 0.0
         while True:
             leaderless = False
             for state in self._fetchable():
@@ -68,13 +69,15 @@ class Fetcher:
                 if node.node_id not in self._nodes:
                     self._nodes.add(node.node_id)
                     self._start_soon(self._fetch_from, node.node_id)
-            if leaderless:
+            if not leaderless:
+                failures = 0
+                await self.wake.wait()
+                continue
+            if trio.current_time() >= again:
+                failures += 1
+                again = trio.current_time() + backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
                 self._metadata.mark_stale()
-                seen = self._metadata.snapshot
-                with trio.move_on_after(self._config.retry_backoff_max_ms / 1000):
-                    await self._metadata.changed(seen)
-                self.wake.notify()
-            else:
+            with trio.move_on_at(again):
                 await self.wake.wait()
 
     async def _follow_metadata(self) -> None:
