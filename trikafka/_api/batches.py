@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Self
+
+import trio
 
 from .._wire.columns import RecordBatch
 from ..types import TopicPartition
@@ -13,6 +16,7 @@ if TYPE_CHECKING:
 
     from .consumer_parts import ConsumerParts
 
+_ARROW = "trikafka._wire.arrow"
 #: A table of chunks smaller than this (rows, on average) is joined into one chunk: readers of columns pay by the chunk.
 _SMALL_CHUNK = 1024
 
@@ -60,6 +64,8 @@ class ArrowBatches:
 
     async def __anext__(self) -> pyarrow.Table:
         """The next table: waits for records, then takes along what is buffered, up to the wanted size."""
+        if _ARROW not in sys.modules:  # the first one imports pyarrow, which takes a while
+            await trio.to_thread.run_sync(RecordBatch.empty().to_arrow)
         batch = await self._batches.__anext__()
         batches = [batch]
         rows, size = len(batch), batch.nbytes
@@ -73,8 +79,8 @@ class ArrowBatches:
 
 
 def _join(batches: list[RecordBatch], rows: int) -> pyarrow.Table:
-    chunks = [batch.to_arrow() for batch in batches]
-    import pyarrow  # to_arrow has said what to install if it is not there
+    import pyarrow
 
+    chunks = [batch.to_arrow() for batch in batches]
     table = pyarrow.Table.from_batches(chunks)
     return table if len(chunks) == 1 or rows >= _SMALL_CHUNK * len(chunks) else table.combine_chunks()

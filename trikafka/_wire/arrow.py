@@ -1,8 +1,14 @@
-"""Columns to Arrow and back without copying. Imports pyarrow; nothing imports this module before somebody asks for Arrow."""
+"""Columns to Arrow and back without copying. Imports pyarrow; nothing imports this module before somebody asks for Arrow.
+
+On the way to Arrow no Python value goes through pyarrow's converters: the first that does imports pandas where it is installed,
+which holds up the event loop for a second or more.
+"""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Iterator
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -13,6 +19,8 @@ from trikafka._wire.columns import Buffer, Columns, slice_bits
 HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 HEADERS = pa.list_(pa.field("item", HEADER, nullable=False))
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
+#: The bytes of a timestamp that is not there (-1); where they do not occur, none is missing.
+_MAYBE_NONE = b"\xff" * 8
 
 SCHEMA = pa.schema(
     [
@@ -33,7 +41,7 @@ def to_arrow(topic: str, partition: int, columns: Columns) -> pa.RecordBatch:
     count = columns.count
     return pa.RecordBatch.from_arrays(
         [
-            pa.DictionaryArray.from_arrays(_fixed(pa.int8(), bytes(count), count), pa.array([topic], pa.string())),
+            pa.DictionaryArray.from_arrays(_fixed(pa.int8(), bytes(count), count), _texts(topic)),
             _fixed(pa.int32(), partition.to_bytes(4, "little", signed=True) * count, count),
             _fixed(pa.int64(), columns.offsets, count),
             _timestamps(columns),
@@ -55,17 +63,29 @@ def _binary(kind: pa.DataType, offsets: memoryview, data: Buffer, validity: Buff
     return pa.Array.from_buffers(kind, count, [bitmap, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
+def _texts(*texts: str) -> pa.Array:
+    data = "".join(texts).encode()
+    offsets = memoryview(array("i", accumulate((len(text.encode()) for text in texts), initial=0)))
+    return _binary(pa.string(), offsets, data, None, len(texts))
+
+
 def _timestamps(columns: Columns) -> pa.Array:
     data = pa.py_buffer(columns.timestamps)
-    present = pc.not_equal(pa.Array.from_buffers(pa.int64(), columns.count, [None, data]), -1)
-    bitmap = None if present.true_count == columns.count else present.buffers()[1]
+    bitmap = None
+    if _MAYBE_NONE in columns.timestamps.tobytes():
+        present = pc.not_equal(pa.Array.from_buffers(pa.int64(), columns.count, [None, data]), -1)
+        bitmap = None if present.true_count == columns.count else present.buffers()[1]
     return pa.Array.from_buffers(TIMESTAMP, columns.count, [bitmap, data])
+
+
+def _no_values() -> pa.Array:
+    return _binary(pa.binary(), memoryview(bytes(4)), b"", None, 0)
 
 
 def _headers(columns: Columns) -> pa.Array:
     offsets: Any = columns.header_offsets
     if offsets is None:
-        entries = pa.array([], HEADER)
+        entries = pa.StructArray.from_arrays([_texts(), _no_values()], fields=list(HEADER))
         return pa.Array.from_buffers(HEADERS, columns.count, [None, pa.py_buffer(bytes(4 * columns.count + 4))], children=[entries])
     total = len(columns.header_name_offsets) - 1  # type: ignore[arg-type]
     names = _binary(pa.string(), columns.header_name_offsets, columns.header_name_data, None, total)  # type: ignore[arg-type]
