@@ -5,30 +5,32 @@ PYTHON ?= python3
 DEMO := .venv-demo/bin
 TEST := .venv-test/bin
 # Plugins are imported from their folders: a type checker does not follow editable installs.
-export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark
+export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 
-.PHONY: help demo test lint types pytest fuzz bench clean python env-demo env-test
+.PHONY: help demo test lint style types pytest fuzz bench smoke clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
 	@echo 'make test    all tests, with the checks of style and types'
 	@echo 'make lint    only the checks of style and types'
 	@echo 'make fuzz    five minutes of mutated record batches against the decoder'
-	@echo 'make bench   beside confluent-kafka, aiokafka and Spark'"'"'s own connector'
+	@echo 'make bench   the clients beside each other, twelve minutes (docs/benchmarks.md)'
+	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make clean   remove environments and whatever was built (downloads in the cache stay)'
 
 demo: env-demo
 	@$(DEMO)/python examples/flights.py $(ARGS)
 
-test: env-test lint types pytest
+test: lint pytest
 
-lint: env-test
+lint: style types
+
+style: env-test
 	@$(TEST)/ruff check .
-	@$(MAKE) --no-print-directory types
 
 types: env-test
 	@$(TEST)/mypy --strict -p trikafka -p trikafka_broker -p trikafka_spark -p pyspark_trikafka
-	@$(TEST)/mypy --strict examples/flights.py
+	@$(TEST)/mypy --strict -p flights -p benchmarks
 
 pytest: env-test
 	@$(TEST)/python -m pytest --durations=10 $(ARGS)
@@ -38,6 +40,9 @@ fuzz: env-test
 
 bench: env-test
 	@$(TEST)/python -m benchmarks $(ARGS)
+
+smoke: env-test
+	@$(TEST)/python benchmarks/smoke.py $(ARGS)
 
 clean:
 	rm -rf .venv-demo .venv-test build plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
