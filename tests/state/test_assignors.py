@@ -124,7 +124,7 @@ def owning(members: dict[str, MemberSubscription], dealt: Assignment, generation
 
 def settle(members: dict[str, MemberSubscription], topics: dict[str, list[int]], dealt: Assignment) -> tuple[Assignment, int]:
     """Rebalance as the members do, until nobody has to give anything up; returns what came out and after how many rounds."""
-    for round_ in range(1, 5):
+    for round_ in range(1, 9):
         before = {name: set(dealt.get(name, ())) for name in members}
         dealt = STICKY.assign(owning(members, dealt, round_), topics)
         for name, mine in dealt.items():
@@ -141,12 +141,12 @@ def test_any_change_of_a_cooperative_group_comes_to_rest(
     first: GroupOf,
     second: GroupOf,
 ) -> None:
-    """Members come, go and change what they want, topics grow and go: two rounds, nothing owned twice, all dealt out."""
+    """Members come, go and change what they want, topics grow and go: soon nothing moves any more, nothing is ever owned twice, and all is dealt out."""
     dealt, rounds = settle(*first, {})
     assert rounds == 1
     members, topics = second
     dealt, rounds = settle(members, topics, {name: mine for name, mine in dealt.items() if name in members})
-    assert rounds <= 2
+    assert rounds <= 4
     check_dealt(members, topics, dealt)
 
 
@@ -173,7 +173,8 @@ def test_who_comes_takes_no_more_than_its_share(group: GroupOf) -> None:
     members, topics = group
     dealt, _ = settle(members, topics, {})
     more = members | {"new": next(iter(members.values()))}
-    after, _ = settle(more, topics, dealt)
+    after, rounds = settle(more, topics, dealt)
+    assert rounds <= 2
     moved = sum(len(set(mine) - set(dealt.get(name, ()))) for name, mine in after.items())
     assert moved == len(after["new"])
     assert all(set(after[name]) <= set(dealt[name]) for name in members)

@@ -1,0 +1,167 @@
+"""The consumer against a real Kafka: a broker that goes away in the middle, transactions, ends of partitions."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import pytest
+import trio
+from trikafka_broker.trio_api import Cluster
+
+from trikafka import NewTopic, TopicPartition, open_admin, open_consumer, open_producer
+
+if TYPE_CHECKING:
+    from trikafka_broker.broker import KafkaBroker
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+
+def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A test that hangs is a failure, not a hang."""
+
+    @functools.wraps(test)
+    async def limited(**fixtures: Any) -> None:
+        with trio.fail_after(90):
+            await test(**fixtures)
+
+    return limited
+
+
+async def make_topic(bootstrap: str, partitions: int, **config: str) -> str:
+    name = f"consumer-{uuid.uuid4().hex[:8]}"
+    replicas = min(3, len(bootstrap.split(",")))
+    async with open_admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics({name: NewTopic(partitions, replicas, config)})
+    return name
+
+
+async def write(bootstrap: str, topic: str, partitions: int, numbers: range) -> None:
+    async with open_producer(bootstrap_servers=bootstrap) as producer:
+        for number in numbers:
+            await producer.enqueue(topic, b"%d" % number, partition=number % partitions)
+
+
+@in_time
+async def test_records_between_their_ends(kafka_broker: KafkaBroker) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = await make_topic(bootstrap, 3)
+    await write(bootstrap, topic, 3, range(3_000))
+    tps = [TopicPartition(topic, number) for number in range(3)]
+    async with open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign(tps)
+        ends = await consumer.end_offsets(tps)
+        assert ends == dict.fromkeys(tps, 1_000)
+        seen = [int(record.value or b"") async for batch in consumer.batches(ends) for record in batch]
+        assert sorted(seen) == list(range(3_000))
+        consumer.seek(tps[1], 998)
+        assert [(await consumer.receive()).offset, (await consumer.receive()).offset] == [998, 999]
+        consumer.seek(tps[2], 5_000)  # out of range: to the beginning, by the policy
+        assert (await consumer.receive()).offset == 0
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@in_time
+async def test_what_librdkafka_compressed_is_read(kafka_broker: KafkaBroker, compression: str) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = await make_topic(bootstrap, 1)
+
+    def produce() -> None:
+        producer = confluent_kafka.Producer(
+            {"bootstrap.servers": bootstrap, "compression.type": compression, "linger.ms": 50, "enable.idempotence": True}
+        )
+        for number in range(2_000):
+            producer.produce(topic, b"value %d" % number, b"key", headers=[("h", b"x")])
+        producer.flush(30)
+
+    await trio.to_thread.run_sync(produce)
+    async with open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        for number in range(2_000):
+            record = await consumer.receive()
+            assert (record.offset, record.value, record.key) == (number, b"value %d" % number, b"key")
+
+
+@in_time
+async def test_a_broker_restarted_in_the_middle(make_kafka_cluster: MakeKafkaCluster) -> None:
+    cluster = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
+    bootstrap = cluster.bootstrap_servers
+    topic = await make_topic(bootstrap, 2)
+    await write(bootstrap, topic, 2, range(1_000))
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "auto_commit_interval_ms": 200, "max_poll_records": 50}
+    async with open_consumer(topic, bootstrap_servers=bootstrap, group_id=topic, **settings) as consumer:
+        seen = [int((await consumer.receive()).value or b"") for _ in range(700)]
+        (broker,) = cluster.brokers
+        await broker.restart()
+        seen += [int((await consumer.receive()).value or b"") for _ in range(300)]
+        await write(bootstrap, topic, 2, range(1_000, 1_500))
+        seen += [int((await consumer.receive()).value or b"") for _ in range(500)]
+        assert sorted(seen) == list(range(1_500))
+        await consumer.commit()
+    async with open_admin(bootstrap_servers=bootstrap) as admin:
+        offsets = await admin.list_group_offsets(topic)
+    assert {tp.partition: position.offset for tp, position in offsets.items()} == {0: 750, 1: 750}
+
+
+@in_time
+async def test_leaders_and_the_coordinator_killed_in_a_cluster_of_three(make_kafka_cluster: MakeKafkaCluster) -> None:
+    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3)))
+    bootstrap = cluster.bootstrap_servers
+    topic = await make_topic(bootstrap, 6)
+    await write(bootstrap, topic, 6, range(600))
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "request_timeout_ms": 5_000}
+    async with open_consumer(topic, bootstrap_servers=bootstrap, group_id=topic, **settings) as consumer:
+        seen = [int((await consumer.receive()).value or b"") for _ in range(600)]
+        coordinator = await consumer._parts.coordinators.find(topic)
+        victim = next(broker for broker in cluster.brokers if broker.node_id == coordinator.node_id)
+        await victim.kill()
+        await write(bootstrap, topic, 6, range(600, 1_200))
+        seen += [int((await consumer.receive()).value or b"") for _ in range(600)]
+        assert sorted(seen) == list(range(1_200))
+        await consumer.commit(timeout=30)
+        await victim.start()
+        await write(bootstrap, topic, 6, range(1_200, 1_800))
+        seen += [int((await consumer.receive()).value or b"") for _ in range(600)]
+        assert sorted(seen) == list(range(1_800))
+        await consumer.commit(timeout=30)
+
+
+@in_time
+async def test_aborted_records_are_never_seen(kafka_broker: KafkaBroker) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = await make_topic(bootstrap, 2)
+
+    def produce() -> None:
+        producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "transactional.id": topic, "linger.ms": 0})
+        producer.init_transactions(30)
+        for number in range(30):
+            producer.begin_transaction()
+            kind = b"no" if number % 3 == 1 else b"yes"
+            for each in range(10):
+                producer.produce(topic, b"%s %d %d" % (kind, number, each), partition=each % 2)
+            producer.flush(30)
+            (producer.abort_transaction if kind == b"no" else producer.commit_transaction)(30)
+        producer.begin_transaction()
+        producer.produce(topic, b"no end", partition=0)
+        producer.flush(30)
+        open_one.append(producer)
+
+    open_one: list[Any] = []
+    await trio.to_thread.run_sync(produce)
+    tps = [TopicPartition(topic, number) for number in range(2)]
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    async with open_consumer(bootstrap_servers=bootstrap, **settings) as consumer:
+        consumer.assign(tps)
+        ends = await consumer.end_offsets(tps)
+        seen = [record.value async for batch in consumer.batches(ends) for record in batch]
+        assert len(seen) == 200
+        assert all(value.startswith(b"yes") for value in seen if value)
+        assert not await consumer.receive_batch(timeout=1)  # not the open one either
+        await trio.to_thread.run_sync(open_one[0].commit_transaction, 30)
+        assert (await consumer.receive()).value == b"no end"
+    async with open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign(tps)
+        seen = [(await consumer.receive()).value for _ in range(301)]
+        assert sum(value.startswith(b"no") for value in seen if value) == 101

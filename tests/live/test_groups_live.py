@@ -1,0 +1,286 @@
+"""Our consumers in groups of a real Kafka: with each other, with the Java client and with librdkafka; one that is killed."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+import textwrap
+import uuid
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import pytest
+import trio
+from trikafka_broker.trio_api import Cluster
+
+from trikafka import NewTopic, open_admin, open_consumer, open_producer
+
+if TYPE_CHECKING:
+    from trikafka_broker.broker import KafkaBroker
+    from trikafka_broker.cluster import KafkaCluster
+
+PARTITIONS = 6
+STRATEGIES = ["range", "cooperative-sticky"]
+
+
+def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A test that hangs is a failure, not a hang."""
+
+    @functools.wraps(test)
+    async def limited(**fixtures: Any) -> None:
+        with trio.fail_after(90):
+            await test(**fixtures)
+
+    return limited
+
+
+async def until(true: Callable[[], bool]) -> None:
+    """Look again and again: some of what is waited for happens in other processes."""
+    while not true():  # noqa: ASYNC110
+        await trio.sleep(0.02)
+
+
+class Stage:
+    """A topic that is written to all the time, a group that reads it, and who has seen what."""
+
+    def __init__(self, bootstrap: str, topic: str, strategy: str) -> None:
+        self.bootstrap, self.topic, self.strategy = bootstrap, topic, strategy
+        self.written = 0
+        self.seen: dict[str, list[int]] = {}
+        self.silent = trio.Event()
+
+    async def write(self) -> None:
+        async with open_producer(bootstrap_servers=self.bootstrap) as producer:
+            while not self.silent.is_set():
+                ack = None
+                for _ in range(PARTITIONS):
+                    ack = await producer.enqueue(self.topic, b"%d" % self.written, partition=self.written % PARTITIONS)
+                    self.written += 1
+                if ack is not None:
+                    await ack.wait()
+                await trio.sleep(0.005)
+
+    def note(self, name: str, value: bytes | None) -> None:
+        self.seen.setdefault(name, []).append(int(value or b""))
+
+    @property
+    def counts(self) -> Counter[int]:
+        return Counter(number for seen in self.seen.values() for number in seen)
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self.bootstrap,
+            "group_id": self.topic,
+            "auto_offset_reset": "earliest",
+            "partition_assignment_strategy": [self.strategy],
+            "session_timeout_ms": 6_000,
+            "heartbeat_interval_ms": 300,
+            "auto_commit_interval_ms": 200,
+        } | more
+
+    async def read(self, name: str, enough: Callable[[], bool] = lambda: False) -> None:
+        """A member of ours, until it has seen enough."""
+        async with open_consumer(self.topic, **self.settings()) as consumer:
+            while not enough():
+                for record in await consumer.receive_batch(timeout=0.2):
+                    self.note(name, record.value)
+
+    async def more(self, name: str, count: int = 100) -> None:
+        """Wait until ``name`` has seen so many more."""
+        before = len(self.seen.get(name, ()))
+        await until(lambda: len(self.seen.get(name, ())) >= before + count)
+
+    async def all_seen(self) -> None:
+        """Stop writing, and wait until somebody has seen each record."""
+        self.silent.set()
+        await until(lambda: len(self.counts) >= self.written)
+
+
+@asynccontextmanager
+async def stage_of(bootstrap: str, strategy: str) -> AsyncIterator[tuple[Stage, trio.Nursery]]:
+    topic = f"groups-{uuid.uuid4().hex[:8]}"
+    async with open_admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics({topic: NewTopic(PARTITIONS, 1)})
+    stage = Stage(bootstrap, topic, strategy)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(stage.write)
+        yield stage, nursery
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@in_time
+async def test_two_of_ours_one_leaves_half_way(kafka_broker: KafkaBroker, strategy: str) -> None:
+    async with stage_of(kafka_broker.bootstrap_servers, strategy) as (stage, nursery):
+        nursery.start_soon(stage.read, "stays")
+        await stage.more("stays")
+        await stage.read("leaves", lambda: len(stage.seen.get("leaves", ())) > 300)
+        await stage.more("stays", 300)
+        await stage.all_seen()
+        assert set(stage.counts.values()) == {1}  # nothing missed, nothing twice
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@in_time
+async def test_five_of_ours_come_and_go(kafka_broker: KafkaBroker, strategy: str) -> None:
+    async with stage_of(kafka_broker.bootstrap_servers, strategy) as (stage, nursery):
+        nursery.start_soon(stage.read, "stays")
+        for number in range(4):
+            name = f"guest {number}"
+            nursery.start_soon(stage.read, name, lambda name=name: len(stage.seen.get(name, ())) > 200)
+            await trio.sleep(0.3)
+        for number in range(4):
+            await until(lambda name=f"guest {number}": len(stage.seen.get(name, ())) > 200)  # type: ignore[misc]
+        await stage.more("stays", 300)
+        await stage.all_seen()
+        assert set(stage.counts.values()) == {1}
+
+
+_JAVA = {
+    "range": "org.apache.kafka.clients.consumer.RangeAssignor",
+    "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
+}
+
+
+@asynccontextmanager
+async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
+    """Kafka's console consumer; on the way out it is asked to end, as by Ctrl-C, and leaves the group."""
+    properties = {
+        "partition.assignment.strategy": _JAVA[stage.strategy],
+        "heartbeat.interval.ms": "300",
+        "auto.offset.reset": "earliest",
+        "auto.commit.interval.ms": "200",
+    }
+    given = [part for key, value in properties.items() for part in ("--command-property", f"{key}={value}")]
+    command = cluster.java_command(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--bootstrap-server", stage.bootstrap, "--topic", stage.topic, "--group", stage.topic, *given),
+    )
+
+    async def listen(process: trio.Process) -> None:
+        assert process.stdout is not None
+        rest = b""
+        async for data in process.stdout:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                stage.note("java", line)
+
+    async with trio.open_nursery() as nursery:
+        process = await nursery.start(functools.partial(trio.run_process, command, capture_stdout=False, stdout=-1, check=False))
+        nursery.start_soon(listen, process)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGINT)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@in_time
+async def test_a_group_with_a_java_member(kafka_cluster: KafkaCluster, strategy: str) -> None:
+    """It comes as the second, sees us come, outlives us, and leaves while we read on."""
+    cluster = Cluster(kafka_cluster)
+    async with stage_of(cluster.bootstrap_servers, strategy) as (stage, nursery):
+        until_java_is_there = trio.Event()
+        nursery.start_soon(stage.read, "first", until_java_is_there.is_set)
+        await stage.more("first")
+        async with java_member(cluster, stage):
+            await stage.more("java", 200)
+            until_java_is_there.set()
+            await stage.more("java", 600)  # it has taken over what was ours
+            nursery.start_soon(stage.read, "second")
+            await stage.more("second", 200)
+            await stage.more("java", 200)
+        await stage.more("second", 600)
+        await stage.all_seen()
+        doubled = {number for number, count in stage.counts.items() if count > 1}
+        if strategy == "cooperative-sticky":
+            # The Java client commits before it joins again, and reads on meanwhile: what it has read by the time that it
+            # gives partitions up is read again by the next owner. What we gave up is not.
+            doubled -= set(stage.seen["java"]) - set(stage.seen["first"])
+        assert not doubled
+
+
+async def librdkafka_member(stage: Stage, leave: Callable[[], bool]) -> None:
+    def run() -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": stage.bootstrap,
+                "group.id": stage.topic,
+                "auto.offset.reset": "earliest",
+                "partition.assignment.strategy": stage.strategy,
+                "session.timeout.ms": 6_000,
+                "heartbeat.interval.ms": 300,
+                "auto.commit.interval.ms": 200,
+            }
+        )
+        consumer.subscribe([stage.topic])
+        while not leave():
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                trio.from_thread.run_sync(stage.note, "librdkafka", message.value())
+        consumer.close()
+
+    await trio.to_thread.run_sync(run)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@in_time
+async def test_a_group_with_a_librdkafka_member(kafka_broker: KafkaBroker, strategy: str) -> None:
+    async with stage_of(kafka_broker.bootstrap_servers, strategy) as (stage, nursery):
+        leave_first, leave_theirs = trio.Event(), trio.Event()
+        nursery.start_soon(stage.read, "first", leave_first.is_set)
+        await stage.more("first")
+        nursery.start_soon(librdkafka_member, stage, leave_theirs.is_set)
+        try:
+            await stage.more("librdkafka", 200)
+            leave_first.set()
+            await stage.more("librdkafka", 600)
+            nursery.start_soon(stage.read, "second")
+            await stage.more("second", 200)
+            await stage.more("librdkafka", 200)
+        finally:
+            leave_theirs.set()
+        await stage.more("second", 600)
+        await stage.all_seen()
+        assert set(stage.counts.values()) == {1}
+
+
+_VICTIM = """
+    import sys, trio, trikafka
+
+    async def main(bootstrap, topic, strategy):
+        settings = dict(bootstrap_servers=bootstrap, group_id=topic, auto_offset_reset="earliest", session_timeout_ms=6_000)
+        async with trikafka.open_consumer(topic, partition_assignment_strategy=[strategy], **settings) as consumer:
+            async for record in consumer:
+                print(record.value.decode(), flush=True)
+
+    trio.run(main, *sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@in_time
+async def test_a_member_that_is_killed_is_replaced_after_its_session(kafka_broker: KafkaBroker, strategy: str) -> None:
+    async with stage_of(kafka_broker.bootstrap_servers, strategy) as (stage, nursery):
+        nursery.start_soon(stage.read, "stays")
+        await stage.more("stays")
+        command = [sys.executable, "-c", textwrap.dedent(_VICTIM), stage.bootstrap, stage.topic, strategy]
+        victim = await nursery.start(functools.partial(trio.run_process, command, stdout=-1, check=False))
+        assert victim.stdout is not None
+        printed = b""
+        while printed.count(b"\n") < 200:
+            printed += await victim.stdout.receive_some()
+        victim.kill()
+        killed = trio.current_time()
+        for line in printed.split(b"\n")[:-1]:
+            stage.note("killed", line)
+        await stage.more("stays", 100)
+        lost = set(range(stage.written)) - set(stage.counts)
+        await stage.all_seen()
+        waited = trio.current_time() - killed
+        assert lost
+        assert 2 < waited < 20
