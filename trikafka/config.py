@@ -51,7 +51,7 @@ class ClientConfig:
         100_000_000, "a longer answer is taken for bytes that are not Kafka's", least=1024, most=_INT32
     )
     plugins: Sequence[object] = _setting((), "plugin objects to use beside those found by entry point")
-    dial: Callable[[str, int], Awaitable[trio.abc.Stream]] | None = _setting(
+    dial: Callable[[str, int], Awaitable[trio.abc.Stream]] | None = _setting(  # noqa: RUF009
         None, "how to open a byte stream to (host, port); None: TCP. For proxies and tests"
     )
 
@@ -112,7 +112,9 @@ class ConsumerConfig(ClientConfig):
     max_poll_records: int | None = _setting(
         None, "the most records that receive_batch returns; None: as they were fetched", least=1
     )
-    session_timeout_ms: float = _setting(45_000, "the group gives up a member it has not heard of for so long", least=1, most=_INT32)
+    session_timeout_ms: float = _setting(
+        45_000, "the group gives up a member it has not heard of for so long", least=1, most=_INT32
+    )
     heartbeat_interval_ms: float = _setting(3_000, "how often a member says that it lives", least=1)
     max_poll_interval_ms: float = _setting(
         300_000, "a member that asks for nothing for so long leaves the group (KIP-62)", least=1, most=_INT32
@@ -126,7 +128,8 @@ class ConsumerConfig(ClientConfig):
     def check(self) -> None:
         if self.heartbeat_interval_ms >= self.session_timeout_ms:
             raise ConfigurationError(
-                f"heartbeat_interval_ms ({self.heartbeat_interval_ms:g}) must be below session_timeout_ms ({self.session_timeout_ms:g})"
+                f"heartbeat_interval_ms ({self.heartbeat_interval_ms:g}) must be below"
+                f" session_timeout_ms ({self.session_timeout_ms:g})"
             )
         if self.group_instance_id is not None and self.group_id is None:
             raise ConfigurationError("group_instance_id needs a group_id")
@@ -230,8 +233,9 @@ def _check(name: str, value: Any, default: object, rules: Mapping[str, Any]) -> 
     if name == "dial":
         if value is not None and not callable(value):
             raise ConfigurationError(f"dial must be an async function of host and port, not {value!r}")
-    elif choices is None and not number and name != "bootstrap_servers" and isinstance(default, str | None):
-        if not isinstance(value, str) and value is not default:
-            raise ConfigurationError(f"{name} must be text{'' if default is not None else ' or None'}, not {value!r}")
+        return
+    text = choices is None and not number and name != "bootstrap_servers" and isinstance(default, str | None)
+    if text and not isinstance(value, str) and value is not default:
+        raise ConfigurationError(f"{name} must be text{'' if default is not None else ' or None'}, not {value!r}")
     if isinstance(default, tuple) and (isinstance(value, str | bytes) or not isinstance(value, Sequence)):
         raise ConfigurationError(f"{name} must be a sequence, not {value!r}")

@@ -44,6 +44,7 @@ class Service:
         self._scope = trio.CancelScope(shield=True)
         self._nursery: trio.Nursery | None = None
         self._ready = trio.Event()
+        self.closing = trio.CancelScope(shield=True)
         self.failure: Exception | None = None
         self.interrupt: BaseException | None = None  # Ctrl-C, where it hit a background task
         self.on_failure: Callable[[Exception], None] = lambda error: None
@@ -96,6 +97,7 @@ class Service:
         else:
             self.interrupt = self.interrupt or error
             self._body.cancel()
+            self._hurry()
 
     def fail(self, error: Exception) -> None:
         """End the ``async with`` block with ``error`` as the cause. The first failure counts."""
@@ -103,7 +105,12 @@ class Service:
             self.failure = error
             _log.debug("a background task failed", exc_info=error)
             self._body.cancel()
+            self._hurry()
             self.on_failure(error)
+
+    def _hurry(self) -> None:
+        """What closing waits for may never come now."""
+        self.closing.deadline = min(self.closing.deadline, trio.current_time() + CANCELLED_CLOSE_LIMIT)
 
 
 class Closing(Protocol):
@@ -165,7 +172,8 @@ async def _close(client: Closing, config: ClientConfig, error: BaseException | N
     limit = config.close_timeout_ms / 1000
     if how is Exit.CANCELLED:
         limit = min(limit, CANCELLED_CLOSE_LIMIT)
-    with trio.move_on_after(limit, shield=True):
+    service.closing.deadline = trio.current_time() + limit  # a failure that comes now shortens it
+    with service.closing:
         await client._finish(how)
 
 
