@@ -145,10 +145,10 @@ class Consumer:
     # Receiving.
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        return self
+        return self._receiver
 
     async def __anext__(self) -> Record:
-        return await self._receiver.record()
+        return await self._receiver.__anext__()
 
     async def receive(self) -> Record:
         """The next record; waits for it, runs rebalance listeners meanwhile.
@@ -156,7 +156,7 @@ class Consumer:
         Raises :exc:`trio.BusyResourceError` if another task receives, :exc:`trio.ClosedResourceError` once closed, and errors
         that stop consumption (authorization, :exc:`CorruptRecordError`, no valid offset). Cancelled: no record is lost.
         """
-        return await self._receiver.record()
+        return await self._receiver.__anext__()
 
     def receive_nowait(self) -> Record:
         """The next record if it is buffered. Raises :exc:`trio.WouldBlock` otherwise."""

@@ -6,7 +6,7 @@ receive is a sign of life (``max_poll_interval_ms``), marks what was handed out 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 
 import trio
 
@@ -57,7 +57,10 @@ class Receiver:
 
     # One by one.
 
-    async def record(self) -> Record:
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self
+
+    async def __anext__(self) -> Record:
         """The next record; waits for it. Raises as :meth:`batch`."""
         now = trio.current_time()
         if now - self._breathed >= _BREATH:
@@ -65,7 +68,8 @@ class Receiver:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        self._limit(None)
+        if self._until is not None:
+            self._limit(None)
         if self._rendezvous.pending is None and (record := self._step(now)) is not None:
             return record
         while True:
@@ -90,23 +94,23 @@ class Receiver:
         raise trio.WouldBlock
 
     def _step(self, now: float) -> Record | None:
-        """Hand out the next record of the held batch."""
+        """Hand out the next record of the held batch. Every record goes through here: it is written for speed."""
         state = self._state
         if state is None:
             return None
-        if state.epoch != self._epoch or not state.usable:
+        if state.epoch != self._epoch or state.paused or state.revoking or state.limit is not None:
             self._release()
             return None
         if self._heartbeats is not None:
             self._heartbeats.last_poll = now
         record = next(self._records)
         state.done = state.position
-        self._index += 1
-        if self._index == self._count:
+        self._index = index = self._index + 1
+        if index == self._count:
             state.position = self._batch.next_offset
             self._let_go()
         else:
-            state.position = record.offset + 1
+            state.position = record[2] + 1  # its offset
         return record
 
     def _hold(self, state: PartitionState, batch: RecordBatch) -> None:
