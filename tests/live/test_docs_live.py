@@ -1,0 +1,69 @@
+"""The programs in README.md and docs/plugins.md, run as they stand there (but for the address) on a real broker."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import trikafka
+
+ROOT = Path(__file__).parents[2]
+
+
+def program(document: str, name: str) -> str:
+    """The Python blocks that are marked with this name, one after the other."""
+    text = (ROOT / document).read_text(encoding="utf-8")
+    blocks = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    return "\n".join(blocks)
+
+
+def run(text: str, servers: str, tmp_path: Path) -> list[str]:
+    file = tmp_path / "program.py"
+    file.write_text(text.replace("localhost:9092", servers), encoding="utf-8")
+    done = subprocess.run([sys.executable, str(file)], capture_output=True, text=True, timeout=90, cwd=ROOT)
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.fixture
+async def servers(kafka_broker: Any) -> Any:
+    """The broker with an empty topic of the name that the programs use."""
+    async with trikafka.open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
+        await admin.create_topics({"greetings": trikafka.NewTopic(3, 1)})
+        yield kafka_broker.bootstrap_servers
+        await admin.delete_topics(["greetings"])
+
+
+@pytest.mark.parametrize("name", ["producer", "consumer"])
+def test_the_first_programs_have_at_most_15_lines(name: str) -> None:
+    assert len([line for line in program("README.md", name).splitlines() if line.strip()]) <= 15
+
+
+async def test_the_first_producer_and_the_first_consumer(servers: str, tmp_path: Path) -> None:
+    (said,) = run(program("README.md", "producer"), servers, tmp_path)
+    assert re.fullmatch(r"partition \d, offset 0", said)
+    lines = run(program("README.md", "consumer"), servers, tmp_path)
+    assert len(lines) == 1001
+    assert any(line.endswith(" 0 b'en' b'hello'") for line in lines)
+    assert sum("b'hello 999'" in line for line in lines) == 1
+
+
+async def test_the_toy_plugin(servers: str, tmp_path: Path) -> None:
+    eu, us, got, value, gave = run(program("docs/plugins.md", "plugin"), servers, tmp_path)
+    assert eu == "0"
+    assert us in ("1", "2")
+    assert got == "got greetings-0 greetings-1 greetings-2"
+    assert value == "b'hello'"
+    assert gave == "gave greetings-0 greetings-1 greetings-2"
+
+
+@pytest.mark.parametrize("document", ["README.md", "docs/plugins.md", "CHANGELOG.md"])
+def test_links_lead_somewhere(document: str) -> None:
+    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", (ROOT / document).read_text(encoding="utf-8"))
+    assert [link for link in links if not ((ROOT / document).parent / link).exists()] == []
