@@ -1,4 +1,4 @@
-"""The public names: each stands where type checkers look and where the interpreter looks, and nothing heavy comes with the first."""
+"""The public names: each stands where type checkers look and where the interpreter looks; nothing heavy comes with them."""
 
 import ast
 import subprocess

@@ -141,7 +141,7 @@ def test_any_change_of_a_cooperative_group_comes_to_rest(
     first: GroupOf,
     second: GroupOf,
 ) -> None:
-    """Members come, go and change what they want, topics grow and go: soon nothing moves any more, nothing is ever owned twice, and all is dealt out."""
+    """Members and topics come and go: soon nothing moves any more, nothing is ever owned twice, and all is dealt out."""
     dealt, rounds = settle(*first, {})
     assert rounds == 1
     members, topics = second
