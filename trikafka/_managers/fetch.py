@@ -155,14 +155,15 @@ class Fetcher:
                 self._fail(chosen, error)
             return False
         fine = True
+        alone = sum(bool(part.records) for part in answer.partitions) == 1
         for part in answer.partitions:
             asked = epochs.get(TopicPartition(part.topic, part.partition))
             if asked is not None and asked[0].epoch == asked[1]:
-                fine = self._take(asked[0], asked[2], part) and fine
+                fine = self._take(asked[0], asked[2], part, alone) and fine
         return fine
 
-    def _take(self, state: PartitionState, offset: int, part: FetchedPartition) -> bool:
-        """Take in one partition's answer; return whether to go on without a wait."""
+    def _take(self, state: PartitionState, offset: int, part: FetchedPartition, alone: bool) -> bool:
+        """Take in one partition's answer, ``alone`` if no other has records; return whether to go on without a wait."""
         if part.error_code:
             return self._take_error(state, offset, part.error_code)
         state.high_watermark, state.log_start = part.high_watermark, part.log_start_offset
@@ -170,6 +171,8 @@ class Fetcher:
             return True
         aborted = (part.aborted or []) if self._isolation else None
         end = end_of_batches(part.records, offset)
+        if end == offset and not alone:
+            return True  # the answer was full: only the first batch of all is sure to come whole (KIP-74); its turn will come
         if end == offset:
             self._fail([state], CorruptRecordError("no complete record batch", part.topic, part.partition, offset))
             return True

@@ -162,13 +162,16 @@ def _fetch_one(call: Call, item: Any, part: Any, left: int, *, first: bool) -> d
 
 
 def _cut(batches: list[StoredBatch], limit: int, *, first: bool) -> bytes:
-    """The bytes of a log segment up to the limit: the last batch may be cut in the middle, but the first of all comes whole."""
+    """The bytes of a log segment up to the limit: the last batch may be cut in the middle, but the first of all comes whole.
+
+    Of another partition whose first batch does not fit nothing comes, as from Kafka since version 3 of Fetch.
+    """
     if not batches:
         return b""
     data = b"".join(batch.data for batch in batches)
     if first:
         limit = max(limit, len(batches[0].data))
-    return data[: max(limit, 0)]
+    return data[:limit] if limit >= len(batches[0].data) else b""
 
 
 async def list_offsets(call: Call) -> Message:
