@@ -158,17 +158,28 @@ async def test_one_bad_address_beside_a_good_one_does_no_harm(kafka_broker: Kafk
 
 async def test_a_topic_that_does_not_exist(kafka_broker: KafkaBroker) -> None:
     none, settings = TopicPartition("no-such-topic", 0), {"bootstrap_servers": kafka_broker.bootstrap_servers}
-    async with trikafka.open_consumer(**settings) as consumer:
-        assert await consumer.partitions_for("no-such-topic") == []
-        with trio.fail_after(6), pytest.raises(UnknownTopicOrPartitionError, match="topic 'no-such-topic'"):
-            await consumer.end_offsets([none])
-    async with trikafka.open_producer(**settings) as producer:
-        assert await producer.partitions_for("no-such-topic") == []
-        with trio.fail_after(6), pytest.raises(UnknownTopicOrPartitionError, match="topic 'no-such-topic'"):
-            await producer.send("no-such-topic", b"v")
-    async with trikafka.open_admin(**settings) as admin:
-        with trio.fail_after(6), pytest.raises(UnknownTopicOrPartitionError, match="no-such-topic"):
-            await admin.delete_topics(["no-such-topic"])
+
+    async def look_up() -> None:
+        async with trikafka.open_consumer(**settings) as consumer:
+            assert await consumer.partitions_for("no-such-topic") == []
+            with pytest.raises(UnknownTopicOrPartitionError, match="topic 'no-such-topic'"):
+                await consumer.end_offsets([none])
+
+    async def produce() -> None:
+        async with trikafka.open_producer(**settings) as producer:
+            assert await producer.partitions_for("no-such-topic") == []
+            with pytest.raises(UnknownTopicOrPartitionError, match="topic 'no-such-topic'"):
+                await producer.send("no-such-topic", b"v")
+
+    async def delete() -> None:
+        async with trikafka.open_admin(**settings) as admin:
+            with pytest.raises(UnknownTopicOrPartitionError, match="no-such-topic"):
+                await admin.delete_topics(["no-such-topic"])
+
+    with trio.fail_after(8):
+        async with trio.open_nursery() as nursery:
+            for work in (look_up, produce, delete):
+                nursery.start_soon(work)
 
 
 async def test_a_topic_whose_name_is_none(kafka_broker: KafkaBroker) -> None:

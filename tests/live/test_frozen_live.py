@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
 import trio.testing
+from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.trio_api import Cluster
 
 import trikafka
@@ -17,7 +18,6 @@ from trikafka import Consumer, KafkaTimeoutError, NewTopic, TopicPartition, Trik
 
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
-    from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
 LIMIT = 0.7
 #: How late a call may be on a machine that is busy with other things. The virtual-time tests hold the exact bound.
@@ -58,6 +58,16 @@ async def fill(bootstrap: str, topic: str = "t") -> None:
             await producer.enqueue(topic, value)
 
 
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One broker for the tests of this file, which freeze and restart it; topic ``t`` is filled."""
+    version = request.config.getoption("--kafka-version")
+    with KafkaCluster(**({"version": version} if version else {})) as started:
+        started.start()
+        trio.run(fill, started.bootstrap_servers)
+        yield Cluster(started)
+
+
 @asynccontextmanager
 async def reading(bootstrap: str, **settings: Any) -> AsyncIterator[Consumer]:
     """A consumer that has read the topic to its end and talked to everybody once."""
@@ -91,11 +101,9 @@ def living_tasks() -> int:
     return trio.lowlevel.current_statistics().tasks_living
 
 
-async def test_each_call_keeps_its_limit_and_the_consumer_goes_on(make_kafka_cluster: MakeKafkaCluster) -> None:
-    cluster = Cluster(make_kafka_cluster())
-    broker, bootstrap, dials = cluster.brokers[0], cluster.bootstrap_servers, Dials()
-    await fill(bootstrap)
-    async with reading(bootstrap, dial=dials) as consumer:
+async def test_each_call_keeps_its_limit_and_the_consumer_goes_on(cluster: Cluster) -> None:
+    broker, dials = cluster.brokers[0], Dials()
+    async with reading(cluster.bootstrap_servers, dial=dials) as consumer:
         for names in (list(CALLS), []):
             connections = dials.count
             await broker.freeze()
@@ -151,14 +159,8 @@ async def goes_on(consumer: Consumer) -> None:
         assert [record.value for record in await consumer.receive_batch()] == VALUES[8:]
 
 
-async def test_closing_keeps_its_limit(make_kafka_cluster: MakeKafkaCluster) -> None:
-    cluster = Cluster(make_kafka_cluster())
-    await fill(cluster.bootstrap_servers)
-    for subscribed in (True, False):
-        await close_frozen(cluster, subscribed)
-
-
-async def close_frozen(cluster: Cluster, subscribed: bool) -> None:
+@pytest.mark.parametrize("subscribed", [True, False])
+async def test_closing_keeps_its_limit(cluster: Cluster, subscribed: bool) -> None:
     tasks, broker = living_tasks(), cluster.brokers[0]
     settings = {"group_id": f"g{subscribed}", "auto_offset_reset": "earliest", "bootstrap_servers": cluster.bootstrap_servers}
     async with trikafka.open_consumer(*(["t"] if subscribed else []), **settings) as consumer:
@@ -200,10 +202,8 @@ async def test_no_time_at_all_is_one_real_attempt(kafka_broker: KafkaBroker) -> 
             assert answered >= 1
 
 
-async def test_a_broker_restarted_in_the_middle_of_calls(make_kafka_cluster: MakeKafkaCluster) -> None:
-    cluster = Cluster(make_kafka_cluster())
+async def test_a_broker_restarted_in_the_middle_of_calls(cluster: Cluster) -> None:
     bootstrap = cluster.bootstrap_servers
-    await fill(bootstrap)
     answered = dict.fromkeys(CALLS, 0)
     restarted = trio.Event()
 
@@ -232,5 +232,6 @@ async def test_a_broker_restarted_in_the_middle_of_calls(make_kafka_cluster: Mak
                 restarted.set()
         assert all(answered[name] > 3 for name in endless)
         async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
-            await producer.send("t", b"after")
+            await producer.send("t-other", b"after", partition=0)
+        consumer.assign([TopicPartition("t-other", 0)])
         assert (await consumer.receive()).value == b"after"

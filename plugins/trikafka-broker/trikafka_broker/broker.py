@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -106,6 +107,8 @@ class KafkaBroker:
         """SIGSTOP: connections are still accepted by the kernel, nothing is answered."""
         if self.alive and self._process is not None:
             signal_group(self._process, signal.SIGSTOP)
+            if hasattr(os, "waitid"):  # its threads stop one by one: until the last has, it may still answer
+                os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
             self.frozen = True
 
     def thaw(self) -> None:
