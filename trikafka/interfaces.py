@@ -105,9 +105,14 @@ class CommitManager(Protocol):
     """Writes and reads the committed offsets of a group."""
 
     async def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata], *, timeout: float | None = None, name: str = "commit"
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout: float | None = None,
+        name: str = "commit",
+        check: Callable[[], None] = lambda: None,
     ) -> None:
-        """Commit ``offsets``."""
+        """Commit ``offsets``; ``check`` is called before each attempt and raises when they are not the member's any more."""
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, timeout: float | None = None, name: str = "committed"
