@@ -26,6 +26,7 @@ from ..types import Node, PartitionInfo, TopicPartition
 
 T = TypeVar("T")
 _STAGGER = 1.0
+_UNKNOWN_TOPIC = 3
 _BROKER_NOT_AVAILABLE = 8
 _log = logging.getLogger("trikafka.metadata")
 
@@ -40,6 +41,7 @@ class Metadata:
         self._snapshot = ClusterSnapshot()
         self._wanted: set[str] = set()
         self._wants_all = False
+        self._told: set[str] = set()  # wanted topics that do not exist, as the log has said
         self._asked: set[str] = set()
         self._flying: frozenset[str] | None = None  # what the request under way asks for, if that is not everything
         self._under_way = False
@@ -176,6 +178,10 @@ class Metadata:
         keep = frozenset(self._wanted) if names is not None else frozenset()
         self._snapshot = self._snapshot.updated(known, keep)
         self._brokers.keep_only(frozenset(self._snapshot.nodes.values()))
+        missing = {name for name in self._wanted if name in known.topics and known.topics[name].error_code == _UNKNOWN_TOPIC}
+        for name in sorted(missing - self._told):
+            _log.warning("topic %r does not exist; what was asked of it waits until it does", name)
+        self._told = missing
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
