@@ -8,10 +8,15 @@ from typing import Any
 from trikafka._state.accumulator import Accumulator, Limits
 from trikafka._state.outbatch import OutBatch
 from trikafka._state.sequences import Identity
-from trikafka._wire.records import BatchEncoder, decode_records
+from trikafka._wire import _implementation
+from trikafka._wire.records import decode_records
 from trikafka.types import Record, RecordMetadata
 
 Ticket = tuple[OutBatch, int, int]
+
+
+def _parts(made: Any) -> Ticket:
+    return made._batch, made._index, made._timestamp
 
 
 class Bench:
@@ -30,10 +35,11 @@ class Bench:
             "idempotent": True,
         }
         self.limits = Limits(**(settings | limits))
-        self.accumulator: Accumulator[Ticket] = Accumulator(
+        made: Any = type("Made", (_implementation.current.Ticket,), {"__slots__": (), "parts": _parts})
+        self.accumulator: Accumulator[Any] = Accumulator(
             self.limits,
-            make_encoder=BatchEncoder,
-            make_ack=lambda batch, index, timestamp: (batch, index, timestamp),
+            make_encoder=_implementation.current.BatchEncoder,
+            ticket=made,
             clock=lambda: self.now,
             delay=lambda failures: 0.1 * 2 ** (failures - 1),
             on_work=self.woken.append,
@@ -48,11 +54,12 @@ class Bench:
         self.made_room += 1
 
     def put(self, value: bytes | None = b"v", **fields: Any) -> Ticket:
-        ack = self.accumulator.append(
+        ack = self.accumulator.appender.append(
             "t", value, fields.get("key"), fields.get("headers", ()), fields.get("timestamp"), fields.get("partition")
         )
         assert ack is not None
-        return ack
+        ticket: Ticket = ack.parts()
+        return ticket
 
     def fill(self, count: int, partition: int = 0) -> list[OutBatch]:
         """Put ``count`` batches of one record each on their way into the queue."""

@@ -19,6 +19,7 @@ from trikafka.errors import (
 )
 from trikafka.types import RecordMetadata
 
+pytestmark = pytest.mark.usefixtures("record_path")
 LOST = KafkaConnectionError("gone")
 OUT_OF_ORDER = from_code(45)
 
@@ -103,7 +104,7 @@ def test_what_is_no_record_leaves_nothing_behind(fields: dict[str, object], erro
 def test_room_is_counted_to_the_byte() -> None:
     bench = Bench(0, buffer_memory=1_000)
     tickets = []
-    while (ticket := bench.accumulator.append("t", b"x" * 100, None, (), None, 0)) is not None:
+    while (ticket := bench.accumulator.appender.append("t", b"x" * 100, None, (), None, 0)) is not None:
         tickets.append(ticket)
     assert 500 < bench.accumulator.used <= 1_000
     assert bench.accumulator.used == sum(batch.size for batch in bench.accumulator.unsettled())
@@ -121,7 +122,7 @@ def test_who_waits_for_room_goes_first_and_ends_the_lingering() -> None:
     assert bench.accumulator.due_at(0, 0.0) == 1.0
     bench.accumulator.crowded = True
     assert bench.accumulator.due_at(0, 0.0) == 0.0
-    assert bench.accumulator.append("t", b"", None, (), None, 0) is None
+    assert bench.accumulator.appender.append("t", b"", None, (), None, 0) is None
     assert bench.accumulator.append("t", b"", None, (), None, 0, admitted=True) is not None
 
 
@@ -180,7 +181,7 @@ def test_a_topic_that_is_gone_takes_no_more_records() -> None:
     bench = Bench(0)
     bench.fill(1)
     bench.accumulator.forget_topic("t")
-    assert bench.accumulator.append("t", b"", None, (), None, None) is None
+    assert bench.accumulator.appender.append("t", b"", None, (), None, None) is None
     assert bench.accumulator.leaderless == {"t"}
     bench.accumulator.update_topic("t", [0])
     assert len(bench.drain()) == 1

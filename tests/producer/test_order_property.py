@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections import deque
 
+import pytest
 from accumulating import Bench, Ticket, outcome
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from trikafka._state.outbatch import OutBatch
 from trikafka._state.sequences import Identity
@@ -42,9 +43,9 @@ class Producing(RuleBasedStateMachine):
     @rule(partition=st.integers(0, PARTITIONS - 1), size=st.integers(0, 120))
     def put(self, partition: int, size: int) -> None:
         value = b"%06d" % len(self.tickets) + b"x" * size
-        ticket = self.bench.accumulator.append("t", value, None, (), None, partition)
-        if ticket is not None:
-            self.tickets.append((value, ticket))
+        made = self.bench.accumulator.appender.append("t", value, None, (), None, partition)
+        if made is not None:
+            self.tickets.append((value, made.parts()))
 
     @rule(seconds=st.sampled_from([0.05, 0.5, 2.0, 20.0]))
     def wait(self, seconds: float) -> None:
@@ -177,5 +178,9 @@ class Producing(RuleBasedStateMachine):
                 assert stored[metadata.partition][metadata.offset] == value
 
 
-TestProducing = Producing.TestCase
-TestProducing.settings = settings(max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=list(HealthCheck))
+@pytest.mark.usefixtures("record_path")
+def test_whatever_goes_wrong_nothing_is_lost_doubled_or_out_of_order() -> None:
+    suppressed = list(HealthCheck)
+    run_state_machine_as_test(
+        Producing, settings=settings(max_examples=200, stateful_step_count=60, deadline=None, suppress_health_check=suppressed)
+    )

@@ -143,13 +143,31 @@ def test_columns_stop_at_the_size(implementation: ModuleType, written: list[Rec]
     while at < len(written):
         encoder: Encoder = implementation.BatchEncoder()
         following = encoder.extend_columns(columns, start=at, max_size=max_size)
-        assert following - at == encoder.count >= 1
-        assert encoder.count == 1 or encoder.size <= max_size
+        assert following - at == encoder.count
+        assert encoder.size <= max_size
         if following < len(written):
             assert encoder.size_after(*written[following][:3]) > max_size
+        if not encoder.count:
+            following = encoder.extend_columns(columns, start=at, stop=at + 1)
+            assert encoder.size > max_size - 36 - 10 * len(written[at].headers)
         sizes.append(encoder.count)
         at = following
     assert sum(sizes) == len(written)
+
+
+@each_example
+@given(records, st.integers(36, 300))
+def test_the_first_row_that_no_batch_may_take(implementation: ModuleType, written: list[Rec], largest: int) -> None:
+    written = [record._replace(timestamp=max(record.timestamp, 0)) for record in written]
+    columns = decode(batch_v2(written)).columns
+    bounds = [implementation.BatchEncoder().size_after(*record[:3]) - 61 for record in written]
+    expected = next(((row, bound) for row, bound in enumerate(bounds) if bound > largest), None)
+    assert implementation.find_unfit(columns, largest) == expected
+    for bad in (-1, 2**62 + 1):
+        timestamps = [record.timestamp for record in written]
+        timestamps[-1] = bad
+        columns.timestamps = memoryview(struct.pack(f"{len(timestamps)}q", *timestamps)).cast("q")
+        assert implementation.find_unfit(columns, 10**9) == (len(written) - 1, -1)
 
 
 def test_columns_that_are_not_consistent(implementation: ModuleType) -> None:
@@ -160,6 +178,8 @@ def test_columns_that_are_not_consistent(implementation: ModuleType) -> None:
         setattr(columns, name, memoryview(bad).cast("i"))
         with pytest.raises(ValueError, match="not consistent"):
             implementation.BatchEncoder().extend_columns(columns)
+        with pytest.raises(ValueError, match="not consistent"):
+            implementation.find_unfit(columns, 10**9)
     for name in ("key_data", "value_data", "header_name_data"):
         columns = Columns(*(getattr(good, field) for field in _FIELDS))
         setattr(columns, name, b"")

@@ -49,6 +49,14 @@ def test_a_column_of_keys(keys: list[bytes | None], count: int) -> None:
     data = b"".join(key or b"" for key in keys)
     partitions = partition_columns(struct.pack(f"{len(bounds)}i", *bounds), data, bytes(bits), count)
     assert list(partitions) == [-1 if key is None else partition_for_key(key, count) for key in keys]
+    assert list(partition_columns(struct.pack(f"{len(bounds)}i", *bounds), data, bytes(bits), count, None, 7)) == [
+        7 if key is None else partition_for_key(key, count) for key in keys
+    ]
+    given = [row % (count + 1) - 1 for row in range(len(keys))]
+    explicit = struct.pack(f"{len(given)}i", *given)
+    assert list(partition_columns(struct.pack(f"{len(bounds)}i", *bounds), data, bytes(bits), count, explicit)) == [
+        by_key if wanted == -1 else wanted for wanted, by_key in zip(given, partitions, strict=True)
+    ]
     known = struct.pack(f"{len(keys)}i", *(max(partition, 0) for partition in partitions))
     rows, starts = group_rows(known, count)
     groups = [list(rows[starts[p] : starts[p + 1]]) for p in range(count)]
@@ -59,6 +67,14 @@ def test_a_column_of_keys(keys: list[bytes | None], count: int) -> None:
 def test_a_partition_that_there_is_not(partition: int) -> None:
     with pytest.raises(ValueError, match="of 3"):
         group_rows(struct.pack("2i", 0, partition), 3)
+
+
+@pytest.mark.parametrize("partition", [-2, 3, 2**31 - 1])
+def test_an_explicit_partition_that_there_is_not(partition: int) -> None:
+    with pytest.raises(ValueError, match=f"partition {partition} of 3"):
+        partition_columns(struct.pack("2i", 0, 1), b"k", None, 3, struct.pack("i", partition))
+    with pytest.raises(ValueError, match="not consistent"):
+        partition_columns(struct.pack("2i", 0, 1), b"k", None, 3, b"")
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import trio
 
@@ -16,6 +16,7 @@ from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
 from .._state.arguments import HeaderPairs
 from .._state.outbatch import OutBatch
+from .._wire import _implementation
 from .._wire.compression import codec_named
 from ..config import ProducerConfig
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
@@ -23,6 +24,11 @@ from ..hooks import call_first
 from ..types import PartitionInfo, RecordMetadata, TopicPartition
 from .context import Context
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
+
+if TYPE_CHECKING:
+    from .._wire._fallback_producing import Ticket as _Ticket
+else:
+    _Ticket = _implementation.current.Ticket
 
 T = TypeVar("T")
 #: Other tasks run at least so often (seconds) while one enqueues or takes acks that are there already.
@@ -67,13 +73,10 @@ class _Breath:
 _breath = _Breath()
 
 
-class Ack:
+class Ack(_Ticket):
     """The promise of a verdict on one record. An ack that nobody waits for costs nothing; a failure is then logged."""
 
-    __slots__ = ("_batch", "_index", "_timestamp")
-
-    def __init__(self, batch: OutBatch, index: int, timestamp: int) -> None:
-        self._batch, self._index, self._timestamp = batch, index, timestamp
+    __slots__ = ()
 
     def __repr__(self) -> str:
         return f"<trikafka.Ack {self.partition} {'done' if self.done else 'waiting'}>"
@@ -81,12 +84,14 @@ class Ack:
     @property
     def partition(self) -> TopicPartition:
         """The partition that the record goes to."""
-        return self._batch.place
+        place: TopicPartition = self._batch.place
+        return place
 
     @property
     def done(self) -> bool:
         """Whether the verdict is known; then :meth:`wait` does not block."""
-        return self._batch.part(self._index)[0].settled
+        settled: bool = self._batch.part(self._index)[0].settled
+        return settled
 
     async def wait(self) -> RecordMetadata:
         """Wait until the record is delivered; return where it is. Any number of tasks may wait, any number of times.
@@ -94,7 +99,8 @@ class Ack:
         Raises :exc:`DeliveryTimeoutError` past ``delivery_timeout_ms`` (the record may or may not be in the log), or why the
         broker did not take it. Cancellation: the record stays on its way.
         """
-        batch, index = self._batch, self._index
+        batch: OutBatch = self._batch
+        index = self._index
         if not batch.settled:
             batch, index = batch.part(index)
         if not batch.settled:
@@ -124,7 +130,7 @@ class Producer:
         self._manager: ProduceManager[Ack] = ProduceManager(
             config, self._context.brokers, self._metadata, service.start_soon, Ack, _partitioner(self._context)
         )
-        self._append = self._manager.accumulator.append
+        self._append: Callable[..., Ack | None] = self._manager.accumulator.appender.append
         self._closed = False
         self._over = trio.Event()
 
@@ -213,15 +219,18 @@ class Producer:
         if partition is not None and (not isinstance(partition, int) or partition < 0):
             raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")
 
+        def admitted() -> Ack | None:
+            return self._manager.accumulator.append(*record, admitted=True)
+
         async def attempt(call: Call) -> Ack:
-            if not self._manager.knows(record):
+            if not self._manager.knows(topic, partition):
                 await call.step(f"metadata of {topic!r}", lambda: self._manager.learn(topic, partition))
             if self._closed:
                 self._raise_closed()
             ack = self._append(*record)
             if ack is None:
                 call.last_error = TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
-                ack = await _within(call, 0.0, lambda: self._manager.wait_for_room(record))
+                ack = await _within(call, 0.0, lambda: self._manager.wait_for_room(admitted, topic, partition))
             return ack
 
         return await run_call("enqueue", attempt, config=self._config, timeout=self._config.max_block_ms / 1000)

@@ -13,10 +13,9 @@ import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 import trio
-from kafka.protocol.producer import ProduceRequest
 
 from .._net.brokers import Brokers
 from .._net.connection import Connection
@@ -26,14 +25,15 @@ from .._state.accumulator import Accumulator, Limits, Partitioner
 from .._state.arguments import HeaderPairs
 from .._state.cluster import ClusterSnapshot
 from .._state.outbatch import BatchState, OutBatch
+from .._wire.produce import Part, ProduceAnswer, ProduceMessage
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..errors import ProtocolError, TrikafkaError, from_code
-from ..types import TopicPartition
 from .metadata import Metadata
 from .producer_id import ProducerIds
 
 Ack = TypeVar("Ack")
+T = TypeVar("T")
 #: A record as ``append`` takes it: topic, value, key, headers, timestamp, partition.
 Fields = tuple[str, bytes | None, bytes | None, HeaderPairs, int | None, int | None]
 #: Compression that takes longer than this (seconds) goes to a thread.
@@ -70,7 +70,7 @@ class ProduceManager(Generic[Ack]):
         brokers: Brokers,
         metadata: Metadata,
         start_soon: StartSoon,
-        make_ack: Callable[[OutBatch, int, int], Ack],
+        ticket: type[Ack],
         partitioner: Partitioner | None = None,
     ) -> None:
         self._config, self._brokers, self._metadata, self._start_soon = config, brokers, metadata, start_soon
@@ -93,7 +93,7 @@ class ProduceManager(Generic[Ack]):
                 idempotent=config.enable_idempotence,
             ),
             make_encoder=lambda: BatchEncoder(config.compression_type),
-            make_ack=make_ack,
+            ticket=ticket,
             clock=trio.current_time,
             delay=lambda failures: backoff(failures, config.retry_backoff_ms, config.retry_backoff_max_ms),
             on_work=self._work_for,
@@ -130,10 +130,10 @@ class ProduceManager(Generic[Ack]):
         self._metadata.also_want(topic)
         self._adopt(self._metadata.snapshot, [topic])
 
-    async def wait_for_room(self, record: Fields) -> Ack:
-        """Wait until it is this record's turn and there is room, and take it. Cancelled: nothing has been taken.
+    async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
+        """Wait until it is one's turn and ``take`` finds room; return what it returns. Cancelled: nothing has been taken.
 
-        Raises a retriable error when the record's partition is gone, :exc:`trio.ClosedResourceError` when closed meanwhile.
+        Raises a retriable error when the topic or partition is gone, :exc:`trio.ClosedResourceError` when closed meanwhile.
         """
         waiter = _Waiter()
         self._waiters.append(waiter)
@@ -141,11 +141,11 @@ class ProduceManager(Generic[Ack]):
         try:
             while not self._closed:
                 if self._waiters[0] is waiter:
-                    ack = self.accumulator.append(*record, admitted=True)
-                    if ack is not None:
-                        return ack
-                    if not self.knows(record):
-                        raise from_code(3, f"topic {record[0]!r} while waiting for room")
+                    taken = take()
+                    if taken is not None:
+                        return taken
+                    if not self.knows(topic, partition):
+                        raise from_code(3, f"topic {topic!r} while waiting for room")
                 waiter.turn = trio.Event()
                 await waiter.turn.wait()
             raise trio.ClosedResourceError("the producer was closed")
@@ -154,10 +154,10 @@ class ProduceManager(Generic[Ack]):
             self._crowd()
             self._room()
 
-    def knows(self, record: Fields) -> bool:
-        """Whether the partition of ``record`` is known, so that only room can be missing."""
-        count = self.accumulator.partition_count(record[0])
-        return count is not None and (record[5] is None or record[5] < count)
+    def knows(self, topic: str, partition: int | None) -> bool:
+        """Whether the partition of a record is known, so that only room can be missing."""
+        count = self.accumulator.partition_count(topic)
+        return count is not None and (partition is None or partition < count)
 
     def _crowd(self) -> None:
         crowded = bool(self._waiters)
@@ -302,20 +302,13 @@ class ProduceManager(Generic[Ack]):
             took = _seal_all(batches)
         self._rate += (size / max(took, 1e-6) - self._rate) / 8
 
-    def _request(self, batches: list[OutBatch]) -> ProduceRequest:
-        topics: dict[str, list[Any]] = {}
-        data = ProduceRequest.TopicProduceData
+    def _request(self, batches: list[OutBatch]) -> ProduceMessage:
+        topics: dict[str, list[Part]] = {}
         for batch in batches:
-            part = data.PartitionProduceData(index=batch.partition, records=batch.to_bytes())
-            topics.setdefault(batch.topic, []).append(part)
-        return ProduceRequest(
-            transactional_id=None,
-            acks=self._config.acks_code,
-            timeout_ms=int(self._config.request_timeout_ms),
-            topic_data=[data(name=name, partition_data=parts) for name, parts in topics.items()],
-        )
+            topics.setdefault(batch.topic, []).append((batch.partition, batch.pieces()))
+        return ProduceMessage(topics, acks=self._config.acks_code, timeout_ms=int(self._config.request_timeout_ms))
 
-    async def _send(self, connection: Connection, batches: list[OutBatch], request: ProduceRequest) -> None:
+    async def _send(self, connection: Connection, batches: list[OutBatch], request: ProduceMessage) -> None:
         self.requests_in_flight += 1
         try:
             answer = await connection.request(request)
@@ -330,17 +323,18 @@ class ProduceManager(Generic[Ack]):
         else:
             self._take(batches, answer)
 
-    def _take(self, batches: list[OutBatch], answer: Any) -> None:
+    def _take(self, batches: list[OutBatch], answer: ProduceAnswer) -> None:
         """Hand each batch its part of the answer."""
-        parts = {TopicPartition(topic.name, part.index): part for topic in answer.responses for part in topic.partition_responses}
+        parts = {(part.topic, part.partition): part for part in answer.partitions}
         for batch in batches:
             part = parts.get(batch.place)
             if part is None:
                 self._refuse([batch], ProtocolError(f"the answer to a produce request says nothing of {batch.place}"))
             elif part.error_code:
-                self._refuse([batch], from_code(part.error_code, _detail(batch, part)))
+                detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
+                self._refuse([batch], from_code(part.error_code, detail))
             else:
-                self.accumulator.succeeded(batch, _known(part.base_offset), _known(part.log_append_time_ms))
+                self.accumulator.succeeded(batch, part.base_offset, part.append_time)
 
     def _refuse(self, batches: list[OutBatch], error: TrikafkaError) -> None:
         if error.refresh_metadata:
@@ -372,15 +366,6 @@ def _seal_all(batches: list[OutBatch]) -> float:
     for batch in batches:
         batch.seal()
     return time.perf_counter() - start
-
-
-def _known(value: int | None) -> int | None:
-    return None if value is None or value < 0 else value
-
-
-def _detail(batch: OutBatch, part: Any) -> str:
-    text = part.error_message or next((each.batch_index_error_message for each in part.record_errors or ()), None)
-    return f"{batch.place}, {batch.count} records" + (f": {text}" if text else "")
 
 
 def _tell(batch: OutBatch) -> None:

@@ -10,6 +10,7 @@ import copy
 from enum import Enum
 from typing import Protocol
 
+from .._wire._format import Buffer
 from .._wire.records import BatchEncoder, decode_records
 from ..errors import BrokerResponseError
 from ..types import RecordMetadata, TopicPartition
@@ -38,6 +39,7 @@ class OutBatch:
     """Records for one partition, their encoder, and what became of them."""
 
     __slots__ = (
+        "_size",
         "append_time",
         "attempts",
         "base_offset",
@@ -46,6 +48,7 @@ class OutBatch:
         "encoder",
         "error",
         "halves",
+        "hurried",
         "identity",
         "last_error",
         "maybe_written",
@@ -55,7 +58,6 @@ class OutBatch:
         "sequence",
         "settled",
         "signal",
-        "size",
         "state",
         "topic",
     )
@@ -64,10 +66,12 @@ class OutBatch:
         self.topic, self.partition = topic, partition
         #: ``None`` once it is done: the records' memory is free then.
         self.encoder: BatchEncoder | None = encoder
+        encoder.owner = self
         self.created = created
         self.state = BatchState.OPEN
-        #: The uncompressed size: what this batch occupies of ``buffer_memory``.
-        self.size = encoder.size
+        self._size = encoder.size
+        #: Whether it does not linger while it is open.
+        self.hurried = False
         #: Known when the batch takes no more records.
         self.count = 0
         self.sealed = False
@@ -95,12 +99,17 @@ class OutBatch:
         """The partition it is for."""
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def size(self) -> int:
+        """The uncompressed size: what this batch occupies of ``buffer_memory``."""
+        return self.encoder.size if self.state is BatchState.OPEN and self.encoder is not None else self._size
+
     def close(self) -> None:
         """Take no more records."""
         if self.state is BatchState.OPEN:
             assert self.encoder is not None
             self.state = BatchState.WAITING
-            self.count, self.size = self.encoder.count, self.encoder.size
+            self.count, self._size = self.encoder.count, self.encoder.size
 
     def seal(self) -> None:
         """Compress, once. The one step that may take long; may run in a thread, for nobody else touches the encoder then."""
@@ -109,12 +118,21 @@ class OutBatch:
             encoder.close()
             self.sealed = True
 
-    def to_bytes(self, *, transactional: bool = False) -> bytes:
-        """The finished batch, with the producer's identity and number that it has now."""
+    def pieces(self, *, transactional: bool = False) -> tuple[bytes, Buffer]:
+        """The finished batch, with the producer's identity and number that it has now: its header, and its records."""
         assert self.encoder is not None
         producer_id, epoch = self.identity or (-1, -1)
         base = on_wire(self.sequence) if self.sequence is not None else -1
-        return self.encoder.build(producer_id, epoch, base, transactional=transactional)
+        return self.encoder.head(producer_id, epoch, base, transactional=transactional), self.encoder.close()
+
+    def to_bytes(self) -> bytes:
+        """As :meth:`pieces`, in one."""
+        return b"".join(self.pieces())
+
+    @property
+    def unknown(self) -> bool:
+        """Of a batch that failed: whether its records may be in the log all the same."""
+        return self.maybe_written and self.error is not None
 
     def note(self, error: Exception) -> None:
         """Remember why an attempt failed."""

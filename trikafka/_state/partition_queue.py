@@ -7,9 +7,14 @@ place while it is in flight and while it waits to be sent again, so order needs 
 from __future__ import annotations
 
 from collections import deque
+from typing import TYPE_CHECKING
 
+from .._wire import _implementation
 from .outbatch import BatchState, OutBatch
 from .sequences import Identity, PartitionSequences
+
+if TYPE_CHECKING:
+    from .._wire._fallback_producing import Targets
 
 
 class PartitionQueue:
@@ -27,6 +32,13 @@ class PartitionQueue:
         #: Nothing is sent before this time, after ``failures`` failures in a row.
         self.not_before = 0.0
         self.failures = 0
+
+    def set_open(self, batch: OutBatch | None) -> None:
+        """``batch``, the last one, takes the records from now on; ``None``: no batch does."""
+        self.open = batch
+        entry = self.entry
+        if self.partition < len(entry.queues) and entry.queues[self.partition] is self:
+            entry.targets.open[self.partition] = None if batch is None else batch.encoder
 
     def sendable(self, node: int) -> OutBatch | None:
         """The batch that may go to ``node`` next, as far as order and sequence numbers are concerned.
@@ -51,7 +63,7 @@ class PartitionQueue:
 
     def ready_at(self, batch: OutBatch, linger: float) -> float:
         """When ``batch`` may be sent, as far as time is concerned."""
-        if batch.state is BatchState.OPEN:
+        if batch.state is BatchState.OPEN and not batch.hurried:
             return max(self.not_before, batch.created + linger)
         return self.not_before
 
@@ -89,13 +101,21 @@ class PartitionQueue:
 class TopicEntry:
     """A topic's partitions, and the one that records without a key stick to (KIP-480, KIP-794)."""
 
-    __slots__ = ("name", "queues", "spent", "sticky", "sticky_queue")
+    __slots__ = ("name", "queues", "spent", "sticky_queue", "targets")
 
     def __init__(self, name: str) -> None:
         self.name = name
+        #: What the appender sees of all this: the encoder of each open batch.
+        self.targets: Targets = _implementation.current.Targets(0)
         self.queues: list[PartitionQueue] = []
         self.sticky_queue: PartitionQueue | None = None
-        #: The open batch of ``sticky_queue``, if that takes records.
-        self.sticky: OutBatch | None = None
         #: Bytes in closed batches since the last switch.
         self.spent = 0
+
+    def take(self, queues: list[PartitionQueue]) -> None:
+        """The topic has these partitions now."""
+        self.queues = queues
+        self.sticky_queue = None
+        self.targets = _implementation.current.Targets(len(queues))
+        for queue in queues:
+            queue.set_open(queue.open)

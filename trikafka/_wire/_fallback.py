@@ -11,11 +11,25 @@ from typing import TYPE_CHECKING, Any
 
 from trikafka._wire import _format as f
 from trikafka._wire import compression as codecs
+from trikafka._wire._fallback_producing import Appender, Targets, Ticket
 from trikafka._wire._format import Buffer, Section
 from trikafka.types import Headers, Record, TimestampType
 
 if TYPE_CHECKING:
     from trikafka._wire.columns import Columns
+
+__all__ = [
+    "Appender",
+    "BatchEncoder",
+    "Targets",
+    "Ticket",
+    "fill",
+    "find_unfit",
+    "group_rows",
+    "make_records",
+    "murmur2",
+    "partition_columns",
+]
 
 _TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
 
@@ -216,7 +230,7 @@ class BatchEncoder:
     :meth:`close` compresses, once; :meth:`build` then puts a header in front, as often as the producer's ids change.
     """
 
-    __slots__ = ("_body", "_codec", "_first_timestamp", "_level", "_payload", "count", "max_timestamp")
+    __slots__ = ("_body", "_codec", "_first_timestamp", "_level", "_payload", "count", "max_timestamp", "owner")
 
     def __init__(self, compression: str = "none", level: int | None = None) -> None:
         self._codec, self._level = codecs.codec_named(compression), level
@@ -225,6 +239,8 @@ class BatchEncoder:
         self._first_timestamp = -1
         self.count = 0
         self.max_timestamp = -1
+        #: Whose encoder it is; for the one who made it.
+        self.owner: Any = None
 
     @property
     def size(self) -> int:
@@ -277,7 +293,7 @@ class BatchEncoder:
     ) -> int:
         """Adds the rows ``rows[start:stop]`` (32-bit row numbers; without ``rows``, ``start`` to ``stop`` themselves).
 
-        Ends before the row whose upper bound would take :attr:`size` over ``max_size``, but takes any first row.
+        Ends before the row whose upper bound would take :attr:`size` over ``max_size``.
         Returns the position to go on from. Raises ``ValueError`` where the columns are not consistent.
         """
         c: Any = columns
@@ -295,7 +311,7 @@ class BatchEncoder:
             headers = _checked_headers(c, row)
             size = self.size + f.RECORD_OVERHEAD + len(key or b"") + len(value or b"")
             size += sum(f.HEADER_OVERHEAD + len(name) + len(content or b"") for name, content in headers)
-            if self.count and size > max_size:
+            if size > max_size:
                 return position
             self._add(c.timestamps[row], key, value, headers)
         return stop
@@ -307,9 +323,9 @@ class BatchEncoder:
             self._body = bytearray()
         return self._payload
 
-    def build(self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False) -> bytes:
-        """The finished batch under these ids. Raises ``ValueError`` if it has no records."""
-        return f.build_batch(
+    def head(self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False) -> bytes:
+        """What stands before the records in the finished batch: :meth:`close` returns those. ``ValueError`` without records."""
+        return f.batch_head(
             self.close(),
             codec_id=self._codec.id,
             count=self.count,
@@ -320,6 +336,11 @@ class BatchEncoder:
             base_sequence=base_sequence,
             transactional=transactional,
         )
+
+    def build(self, producer_id: int, producer_epoch: int, base_sequence: int, *, transactional: bool = False) -> bytes:
+        """The finished batch under these ids. Raises ``ValueError`` if it has no records."""
+        head = self.head(producer_id, producer_epoch, base_sequence, transactional=transactional)
+        return b"".join((head, self.close()))
 
 
 def _contents(data: Buffer | None) -> Buffer | None:
@@ -372,16 +393,52 @@ def murmur2(data: Buffer) -> int:
     return state - (1 << 32) if state >> 31 else state
 
 
-def partition_columns(key_offsets: Buffer, key_data: Buffer, key_validity: Buffer | None, n_partitions: int) -> memoryview:
-    """The partition of each key of an Arrow binary column; -1 where it is null."""
+def partition_columns(
+    key_offsets: Buffer,
+    key_data: Buffer,
+    key_validity: Buffer | None,
+    n_partitions: int,
+    explicit: Buffer | None = None,
+    keyless: int = -1,
+) -> memoryview:
+    """The partition of each row, from an Arrow binary column of keys; ``keyless`` where the key is null.
+
+    ``explicit`` are 32-bit numbers, which go before the key's where they are not -1.
+    """
     if n_partitions < 1:
         raise ValueError("no partitions")
     offsets = memoryview(key_offsets).cast("B").cast("i")
+    count = len(offsets) - 1
+    given = None if explicit is None else memoryview(explicit).cast("B").cast("i")
+    if given is not None and len(given) < count:
+        raise ValueError("the columns are not consistent")
     result = array("i")
-    for index in range(len(offsets) - 1):
+    for index in range(count):
+        if given is not None and given[index] != -1:
+            if not 0 <= given[index] < n_partitions:
+                raise ValueError(f"partition {given[index]} of {n_partitions}")
+            result.append(given[index])
+            continue
         key = _checked(offsets, key_data, key_validity, index)
-        result.append(-1 if key is None else (murmur2(key) & 0x7FFFFFFF) % n_partitions)
+        result.append(keyless if key is None else (murmur2(key) & 0x7FFFFFFF) % n_partitions)
     return _frozen(result)
+
+
+def find_unfit(columns: Columns, largest: int) -> tuple[int, int] | None:
+    """The first row that no batch may take, and its upper bound, which is over ``largest``, or -1: its timestamp is no such.
+
+    Raises ``ValueError`` where the columns are not consistent.
+    """
+    c: Any = columns
+    for row in range(c.count):
+        if not 0 <= c.timestamps[row] <= f.MAX_TIMESTAMP:
+            return row, -1
+        size = f.RECORD_OVERHEAD + len(_checked(c.key_offsets, c.key_data, c.key_validity, row) or b"")
+        size += len(_checked(c.value_offsets, c.value_data, c.value_validity, row) or b"")
+        size += sum(f.HEADER_OVERHEAD + len(name) + len(content or b"") for name, content in _checked_headers(c, row))
+        if size > largest:
+            return row, size
+    return None
 
 
 def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]:

@@ -136,7 +136,7 @@ def encode_record(
     return varint(len(body)) + body
 
 
-def build_batch(
+def batch_head(
     payload: Buffer,
     *,
     codec_id: int,
@@ -148,7 +148,7 @@ def build_batch(
     base_sequence: int,
     transactional: bool,
 ) -> bytes:
-    """Header, checksum and (compressed) payload of a batch; base offset 0, as a producer sends it."""
+    """Header and checksum of the batch with this (compressed) payload; base offset 0, as a producer sends it."""
     if not count:
         raise ValueError("a record batch needs a record")
     tail = _AFTER_CRC.pack(
@@ -162,5 +162,4 @@ def build_batch(
         count,
     )
     length = HEADER_SIZE - LENGTH_END + len(payload)
-    head = _BEFORE_CRC.pack(0, length, -1, 2, crc32c(payload, crc32c(tail)))
-    return b"".join((head, tail, payload))
+    return _BEFORE_CRC.pack(0, length, -1, 2, crc32c(payload, crc32c(tail))) + tail

@@ -15,6 +15,7 @@ from trikafka.types import Record
 
 if TYPE_CHECKING:
     from trikafka._wire._fallback import BatchEncoder
+    from trikafka._wire._fallback_producing import Appender, Targets, Ticket
     from trikafka._wire.columns import Columns
 
 
@@ -27,9 +28,22 @@ class Implementation(Protocol):
     def make_records(self, columns: Columns, topic: str, partition: int, start: int, stop: int) -> list[Record]: ...
     def murmur2(self, data: Buffer) -> int: ...
     def partition_columns(
-        self, key_offsets: Buffer, key_data: Buffer, key_validity: Buffer | None, n_partitions: int
+        self,
+        key_offsets: Buffer,
+        key_data: Buffer,
+        key_validity: Buffer | None,
+        n_partitions: int,
+        explicit: Buffer | None = None,
+        keyless: int = -1,
     ) -> memoryview: ...
     def group_rows(self, partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]: ...
+    def find_unfit(self, columns: Columns, largest: int) -> tuple[int, int] | None: ...
+    @property
+    def Appender(self) -> type[Appender]: ...
+    @property
+    def Targets(self) -> type[Targets]: ...
+    @property
+    def Ticket(self) -> type[Ticket]: ...
 
 
 def _load(name: str) -> Implementation:

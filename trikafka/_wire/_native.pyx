@@ -5,6 +5,7 @@ Input is hostile. The rule of this file: a pointer moves only after a comparison
 are sized from the bytes that are really there, never from a number in them. One pass decodes; it runs without the GIL.
 """
 
+cimport cython
 from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
@@ -32,6 +33,19 @@ cdef extern from *:
     """
     object tuple_of(object type, Py_ssize_t n)
 
+cdef extern from *:
+    """
+    #include <time.h>
+    static PyObject *new_of(PyObject *type, PyObject *none) { return ((PyTypeObject *)type)->tp_new((PyTypeObject *)type, none, NULL); }
+    /* Milliseconds since the epoch; -1: the clock cannot be read. */
+    static int64_t now_ms(void) {
+        struct timespec now;
+        return timespec_get(&now, TIME_UTC) ? (int64_t)now.tv_sec * 1000 + now.tv_nsec / 1000000 : -1;
+    }
+    """
+    object new_of(object type, object none)
+    int64_t now_ms() noexcept nogil
+
 cdef extern from "Python.h":
     ctypedef struct PyObject
     PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t size)
@@ -39,6 +53,8 @@ cdef extern from "Python.h":
     Py_ssize_t bytes_size "PyBytes_GET_SIZE"(PyObject *data) nogil
     int _PyBytes_Resize(PyObject **data, Py_ssize_t size) except -1
     void Py_XDECREF(PyObject *data)
+    bint PyObject_IS_GC(object data)
+    void PyObject_GC_UnTrack(void *data)
 
 # Numbers of _format.REASONS; tests hold the two lists together.
 cdef enum Reason:
@@ -71,3 +87,4 @@ include "_native_decoding.pxi"
 include "_native_records.pxi"
 include "_native_encoding.pxi"
 include "_native_partitioning.pxi"
+include "_native_producing.pxi"

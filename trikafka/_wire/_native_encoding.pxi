@@ -45,8 +45,10 @@ cdef class BatchEncoder:
     cdef object codec
     cdef object level
     cdef object payload
+    cdef public object owner
 
     def __init__(self, compression="none", level=None):
+        self.owner = None
         self.codec = codecs.codec_named(compression)
         self.level = level
         self.body = bytearray()
@@ -114,9 +116,13 @@ cdef class BatchEncoder:
 
     def append(self, int64_t timestamp_ms, key, value, headers=()):
         """Adds a record (timestamp -1: none) and returns its index in the batch."""
-        cdef char *at
         if headers or not (key is None or PyBytes_CheckExact(key)) or not (value is None or PyBytes_CheckExact(value)):
             return self.append_any(timestamp_ms, plain(key), plain(value), headers or ())
+        return self.append_plain(timestamp_ms, key, value)
+
+    cdef Py_ssize_t append_plain(self, int64_t timestamp_ms, key, value) except -1:
+        """As ``append``, for a key and a value that are each ``None`` or exactly bytes."""
+        cdef char *at
         cdef Py_ssize_t key_size = -1 if key is None else PyBytes_GET_SIZE(key)
         cdef Py_ssize_t value_size = -1 if value is None else PyBytes_GET_SIZE(value)
         at = self.begin(timestamp_ms, max(key_size, 0) + max(value_size, 0))
@@ -187,7 +193,7 @@ cdef class BatchEncoder:
                 headers.contents.find(index, &content_size)
                 header_size += varint_size(name_size) + name_size + varint_size(content_size) + max(content_size, 0)
                 bound += HEADER_OVERHEAD + name_size + max(content_size, 0)
-        if self.count and HEADER_SIZE + self.length + RECORD_OVERHEAD + extra + bound > max_size:
+        if HEADER_SIZE + self.length + RECORD_OVERHEAD + extra + bound > max_size:
             return False
         at = self.begin(timestamp, extra + bound)
         at = self.write_start(at, timestamp, key, key_size, value, value_size, end - first, header_size)
@@ -208,9 +214,9 @@ cdef class BatchEncoder:
             self.body = bytearray()
         return self.payload
 
-    def build(self, producer_id, producer_epoch, base_sequence, *, transactional=False):
-        """The finished batch under these ids. Raises ``ValueError`` if it has no records."""
-        return _format.build_batch(
+    def head(self, producer_id, producer_epoch, base_sequence, *, transactional=False):
+        """What stands before the records in the finished batch; see ``_fallback.BatchEncoder.head``."""
+        return _format.batch_head(
             self.close(),
             codec_id=self.codec.id,
             count=self.count,
@@ -221,3 +227,8 @@ cdef class BatchEncoder:
             base_sequence=base_sequence,
             transactional=transactional,
         )
+
+    def build(self, producer_id, producer_epoch, base_sequence, *, transactional=False):
+        """The finished batch under these ids. Raises ``ValueError`` if it has no records."""
+        head = self.head(producer_id, producer_epoch, base_sequence, transactional=transactional)
+        return b"".join((head, self.close()))

@@ -21,28 +21,41 @@ cdef uint32_t murmur2_of(const uint8_t *data, Py_ssize_t size) noexcept nogil:
     return state ^ state >> 15
 
 
+cdef inline int32_t partition_of(const char *key, Py_ssize_t size, int32_t n_partitions) noexcept nogil:
+    return <int32_t>((murmur2_of(<const uint8_t *>key, size) & 0x7FFFFFFF) % <uint32_t>n_partitions)
+
+
 def murmur2(data):
     """Kafka's murmur2 as a signed 32-bit integer."""
     cdef _View view = _View(data)
     return <int32_t>murmur2_of(view.data, view.size)
 
 
-def partition_columns(key_offsets, key_data, key_validity, int32_t n_partitions):
-    """The partition of each key of an Arrow binary column; -1 where it is null."""
+def partition_columns(key_offsets, key_data, key_validity, int32_t n_partitions, explicit=None, int32_t keyless=-1):
+    """The partition of each row; see ``_fallback.partition_columns``."""
     if n_partitions < 1:
         raise ValueError("no partitions")
     cdef _BinaryView keys = _BinaryView(key_offsets, key_data, key_validity)
+    cdef _View given = None if explicit is None else _View(explicit)
+    cdef const int32_t *wanted = NULL if given is None else <const int32_t *>given.data
     cdef Py_ssize_t count = keys.offsets.size // 4 - 1
     cdef Py_ssize_t index, size
     cdef const char *key
+    if given is not None and given.size // 4 < count:
+        raise ValueError("the columns are not consistent")
     made = PyBytes_FromStringAndSize(NULL, 4 * count)
     cdef int32_t *result = <int32_t *>PyBytes_AS_STRING(made)
     for index in range(count):
+        if wanted != NULL and wanted[index] != -1:
+            if not 0 <= wanted[index] < n_partitions:
+                raise ValueError(f"partition {wanted[index]} of {n_partitions}")
+            result[index] = wanted[index]
+            continue
         key = keys.find(index, &size)
         if size < 0:
-            result[index] = -1
+            result[index] = keyless
         else:
-            result[index] = <int32_t>((murmur2_of(<const uint8_t *>key, size) & 0x7FFFFFFF) % <uint32_t>n_partitions)
+            result[index] = partition_of(key, size, n_partitions)
     return memoryview(made).cast("i")
 
 

@@ -16,9 +16,20 @@ def partition_for_key(key: Buffer, n_partitions: int) -> int:
     return (murmur2(key) & 0x7FFFFFFF) % n_partitions
 
 
-def partition_columns(key_offsets: Buffer, key_data: Buffer, key_validity: Buffer | None, n_partitions: int) -> memoryview:
-    """The partition of every key of an Arrow binary column, as a view of 32-bit integers; -1 where the key is null."""
-    return _implementation.current.partition_columns(key_offsets, key_data, key_validity, n_partitions)
+def partition_columns(
+    key_offsets: Buffer,
+    key_data: Buffer,
+    key_validity: Buffer | None,
+    n_partitions: int,
+    explicit: Buffer | None = None,
+    keyless: int = -1,
+) -> memoryview:
+    """The partition of each row as a view of 32-bit integers: by its key, a column as in Arrow; ``keyless`` where that is null.
+
+    ``explicit`` are 32-bit numbers, which go before the key's where they are not -1. Raises ``ValueError`` if one of them is no
+    partition.
+    """
+    return _implementation.current.partition_columns(key_offsets, key_data, key_validity, n_partitions, explicit, keyless)
 
 
 def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]:

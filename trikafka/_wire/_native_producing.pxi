@@ -1,0 +1,124 @@
+# Included by _native.pyx: what a producer does with each record, and what it looks at in a table before it sends any of it.
+
+@cython.no_gc
+cdef class Ticket:
+    """Where an accepted record is: a batch, the index in it, and the timestamp.
+
+    Not watched by the garbage collector: programs hold millions of them, and they refer to nothing but a batch, which knows
+    of none of them. (Subclasses written in Python can be watched, so :meth:`Appender.make` takes each from the list.)
+    """
+
+    cdef readonly object _batch
+    cdef readonly Py_ssize_t _index
+    cdef readonly int64_t _timestamp
+
+
+cdef class Targets:
+    """See ``_fallback_producing.Targets``."""
+
+    cdef public list open
+    cdef public object sticky
+
+    def __init__(self, Py_ssize_t count):
+        self.open = [None] * count
+        self.sticky = None
+
+
+cdef class Appender:
+    """See ``_fallback_producing.Appender``."""
+
+    cdef public Py_ssize_t free
+    cdef public bint careful
+    cdef readonly dict topics
+    cdef Py_ssize_t batch_size
+    cdef Py_ssize_t largest
+    cdef object ticket
+    cdef object carefully
+
+    def __init__(self, ticket, carefully, Py_ssize_t batch_size, Py_ssize_t largest, Py_ssize_t free):
+        if not (isinstance(ticket, type) and issubclass(ticket, Ticket)):
+            raise TypeError("tickets are a subclass of Ticket")
+        self.ticket, self.carefully = ticket, carefully
+        self.batch_size, self.largest, self.free = batch_size, largest, free
+        self.careful = False
+        self.topics = {}
+
+    cpdef make(self, batch, Py_ssize_t index, int64_t timestamp):
+        cdef Ticket made = <Ticket>new_of(self.ticket, ())
+        made._batch, made._index, made._timestamp = batch, index, timestamp
+        if PyObject_IS_GC(made):
+            PyObject_GC_UnTrack(<void *>made)
+        return made
+
+    cdef BatchEncoder find(self, topic, key, partition):
+        """The open batch that a record goes to, or ``None``."""
+        cdef Targets targets = self.topics.get(topic)
+        cdef Py_ssize_t count
+        cdef int64_t number
+        if targets is None:
+            return None
+        if partition is None:
+            if key is None:
+                return targets.sticky
+            count = len(targets.open)
+            if not count:
+                return None
+            return targets.open[partition_of(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), <int32_t>count)]
+        if type(partition) is not int or not 0 <= partition < len(targets.open):
+            return None
+        number = partition
+        return targets.open[number]
+
+    def append(self, topic, value, key, headers, timestamp, partition):
+        cdef BatchEncoder encoder
+        cdef Py_ssize_t size = RECORD_OVERHEAD
+        cdef Py_ssize_t index, before
+        cdef int64_t stamp
+        if (
+            self.careful or headers or timestamp is not None
+            or not (value is None or PyBytes_CheckExact(value)) or not (key is None or PyBytes_CheckExact(key))
+        ):
+            return self.carefully(topic, value, key, headers, timestamp, partition)
+        if value is not None:
+            size += PyBytes_GET_SIZE(value)
+        if key is not None:
+            size += PyBytes_GET_SIZE(key)
+        encoder = self.find(topic, key, partition)
+        stamp = now_ms()
+        if (
+            encoder is None or stamp < 0 or size > self.largest or size + HEADER_SIZE > self.free
+            or HEADER_SIZE + encoder.length + size > self.batch_size
+        ):
+            return self.carefully(topic, value, key, headers, timestamp, partition)
+        before = encoder.length
+        index = encoder.append_plain(stamp, key, value)
+        self.free -= encoder.length - before
+        return self.make(encoder.owner, index, stamp)
+
+
+def find_unfit(columns, Py_ssize_t largest):
+    """The first row that no batch may take; see ``_fallback_producing.find_unfit``."""
+    cdef _View timestamps = _View(columns.timestamps)
+    cdef _BinaryView keys = _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
+    cdef _BinaryView values = _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
+    cdef _HeadersView headers = None if columns.header_offsets is None else _HeadersView(columns)
+    cdef Py_ssize_t count = min(<Py_ssize_t>columns.count, timestamps.size // 8)
+    cdef Py_ssize_t row, key_size, value_size, name_size, content_size, size
+    cdef int32_t first = 0, end = 0, index
+    cdef int64_t stamp
+    for row in range(count):
+        stamp = (<const int64_t *>timestamps.data)[row]
+        if not 0 <= stamp <= MAX_TIMESTAMP:
+            return row, -1
+        keys.find(row, &key_size)
+        values.find(row, &value_size)
+        size = RECORD_OVERHEAD + max(key_size, 0) + max(value_size, 0)
+        if headers is not None:
+            headers.bounds(row, &first, &end)
+            for index in range(first, end):
+                headers.names.find(index, &name_size)
+                headers.contents.find(index, &content_size)
+                size += HEADER_OVERHEAD + name_size + max(content_size, 0)
+        if size > largest:
+            return row, size
+    return None
