@@ -241,8 +241,8 @@ def fetch_jars(command):
 def last_words(log):
     with open(log, encoding="utf-8", errors="replace") as lines:
         said = [line.strip() for line in lines if line.strip()]
-    errors = [line for line in said if line.lower().startswith(("error", "fatal"))]
-    return (errors or said or ["it said nothing"])[-1]
+    errors = [line for line in said if line.lower().startswith(("error:", "fatal")) and "subprocess-exited" not in line]
+    return " ".join(dict.fromkeys(errors[-2:] or said[-1:])) or "it said nothing"
 
 
 def megabytes(folder):
