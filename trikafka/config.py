@@ -145,7 +145,7 @@ class ProducerConfig(ClientConfig):
     enable_idempotence: bool = _setting(True, "no doubles and no reordering by retries")
     batch_size: int = _setting(16_384, "the size at which a batch is sent without lingering", least=0, most=_INT32)
     linger_ms: float = _setting(5, "how long a batch waits for more records", least=0)
-    compression_type: str = _setting("none", "none, gzip, snappy, lz4, zstd, or one that a plugin offers")
+    compression_type: str = _setting("none", "none, gzip, snappy, lz4 or zstd")
     buffer_memory: int = _setting(33_554_432, "bytes of records that wait or are in flight; send waits above it", least=1)
     max_block_ms: float = _setting(60_000, "how long a send waits for metadata and room", least=0)
     max_request_size: int = _setting(1_048_576, "the most bytes of one request, and so of one record", least=1, most=_INT32)

@@ -18,7 +18,6 @@ from typing import Any
 
 import pluggy
 
-from .config import ClientConfig
 from .errors import PluginError, TrikafkaError
 from .interfaces import ClientContext, ManagerKind, Observer, RebalanceListener, Sink
 
@@ -52,14 +51,6 @@ class HookSpecs:
     @hookspec(firstresult=True)
     def trikafka_partitioner(self, name: str) -> object | None:
         """Offer the partitioner of this name (``partitioner``): ``(topic, key, partition numbers) -> number``."""
-
-    @hookspec(firstresult=True)
-    def trikafka_compression(self, name: str) -> object | None:
-        """Offer another codec for one of Kafka's compression types (``compression_type``)."""
-
-    @hookspec(firstresult=True)
-    def trikafka_sasl(self, mechanism: str, config: ClientConfig) -> object | None:
-        """Offer a SASL mechanism. Reserved: this version connects without authentication."""
 
     @hookspec
     def trikafka_observer(self, context: ClientContext) -> Observer | None:
