@@ -24,6 +24,12 @@ if TYPE_CHECKING:
     from ._api.admin_types import (
         NewTopic as NewTopic,
     )
+    from ._api.arrow_sending import (
+        ArrowDelivery as ArrowDelivery,
+    )
+    from ._api.arrow_sending import (
+        PartitionDelivery as PartitionDelivery,
+    )
     from ._api.consumer import (
         Consumer as Consumer,
     )
@@ -74,6 +80,9 @@ if TYPE_CHECKING:
     )
     from .config import (
         from_properties as from_properties,
+    )
+    from .errors import (
+        ArrowDeliveryError as ArrowDeliveryError,
     )
     from .errors import (
         AuthenticationError as AuthenticationError,
@@ -235,6 +244,10 @@ _HOMES = {
         "ListedOffset",
         "NewTopic",
     ),
+    "._api.arrow_sending": (
+        "ArrowDelivery",
+        "PartitionDelivery",
+    ),
     "._api.consumer": (
         "Consumer",
         "ConsumerStatistics",
@@ -263,6 +276,7 @@ _HOMES = {
         "from_properties",
     ),
     ".errors": (
+        "ArrowDeliveryError",
         "AuthenticationError",
         "AuthorizationError",
         "BootstrapError",

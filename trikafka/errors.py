@@ -125,6 +125,20 @@ class RecordTooLargeError(TrikafkaError):
     """One record is larger than ``max_request_size`` or than the broker accepts."""
 
 
+class ArrowDeliveryError(TrikafkaError):
+    """Not all rows of a table were delivered. What went wrong first is chained as the cause, and in ``error``.
+
+    Attributes: ``rows`` of the table, of which ``delivered`` are in the log, ``failed`` are surely not (they were refused, or
+    never sent), and of ``unknown`` nobody can tell, such as those whose time was up while a broker had them.
+    """
+
+    def __init__(self, topic: str, rows: int, delivered: int, unknown: int, error: Exception) -> None:
+        self.topic, self.rows, self.delivered, self.unknown, self.error = topic, rows, delivered, unknown, error
+        self.failed = rows - delivered - unknown
+        counts = f"{delivered} of {rows} rows were delivered, {self.failed} failed, {unknown} may be in the log"
+        super().__init__(f"a table for {topic!r}: {counts}; the first failure: {error}")
+
+
 class ClientFailedError(TrikafkaError):
     """A background task of the client failed; the cause is chained."""
 

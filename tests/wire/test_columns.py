@@ -10,9 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wirebatches import NOW, Rec, batch_v2, contents, decode, plain, records
 
-from trikafka._wire.arrow import from_arrow
-from trikafka._wire.columns import RecordBatch
+from trikafka._wire.arrow import SCHEMA, Rows
+from trikafka._wire.columns import Columns, RecordBatch
 from trikafka._wire.records import BatchEncoder
+from trikafka.errors import ConfigurationError
 
 pytestmark = pytest.mark.usefixtures("implementation")
 each_example = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
@@ -136,16 +137,36 @@ def test_without_pyarrow_the_error_names_the_extra() -> None:
     assert "trikafka[arrow]" in done.stdout
 
 
+def from_arrow(data: Any, *, default_timestamp: int = NOW, **names: Any) -> list[Columns]:
+    rows = Rows(data, **names)
+    return [rows.columns(piece, default_timestamp) for _, piece in rows.pieces(1000, 10**6)]
+
+
 @each_example
 @given(records)
 def test_arrow_goes_back_to_columns_and_to_the_same_bytes(written: list[Rec]) -> None:
+    written = [record._replace(timestamp=max(record.timestamp, 0)) for record in written]
     batch = decode(batch_v2(written))
     table = pa.Table.from_batches([batch.to_arrow()])
     for source in (table, table.to_batches()[0], batch):
-        [columns] = from_arrow(source, key="key", value="value", timestamp="timestamp", headers="headers")
+        [columns] = from_arrow(source)
         encoder = BatchEncoder()
         encoder.extend_columns(columns)
         assert plain(decode(encoder.build(-1, -1, -1))) == plain(batch)
+
+
+@each_example
+@given(st.lists(records, max_size=3), st.integers(1, 40), st.integers(1, 2000))
+def test_pieces_of_a_table_are_all_its_rows(written: list[list[Rec]], max_rows: int, max_bytes: int) -> None:
+    chunks = [decode(batch_v2(each)).to_arrow() for each in written]
+    table = pa.Table.from_batches(chunks, SCHEMA)[1:]
+    rows = Rows(table)
+    found = []
+    for first, piece in rows.pieces(max_rows, max_bytes):
+        assert first == len(found)
+        assert piece.num_rows <= max(max_rows, 8)
+        found += encoded(rows.columns(piece, -1))
+    assert found == [record for each in written for record in each][1:]
 
 
 def encoded(columns: Any) -> list[Rec]:
@@ -154,53 +175,109 @@ def encoded(columns: Any) -> list[Rec]:
     return [record._replace(offset=None) for record in plain(decode(encoder.build(-1, -1, -1)))]
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(2)]
-)
+TEXT = [pa.string(), pa.large_string(), pa.string_view(), pa.binary(), pa.large_binary(), pa.binary_view(), pa.binary(2)]
+
+
+@pytest.mark.parametrize("kind", TEXT)
 def test_arrow_types_of_values(kind: pa.DataType) -> None:
     table = pa.table({"v": pa.array(["zz", "ab", None, "cd"], pa.string()).cast(pa.binary()).cast(kind)})[1:]
-    [columns] = from_arrow(table, value="v", default_timestamp=NOW)
+    [columns] = from_arrow(table)
     assert encoded(columns) == [Rec(None, b"ab"), Rec(None, None), Rec(None, b"cd")]
 
 
+@pytest.mark.parametrize("kind", [pa.string(), pa.binary(), pa.large_string()])
+def test_arrow_dictionaries(kind: pa.DataType) -> None:
+    contents = pa.array(["x", "y", None, "x"], pa.string()).cast(kind)
+    [columns] = from_arrow(pa.table({"key": contents.dictionary_encode(), "value": contents.dictionary_encode()}))
+    assert encoded(columns) == [Rec(b"x", b"x"), Rec(b"y", b"y"), Rec(), Rec(b"x", b"x")]
+    text = pa.DictionaryArray.from_arrays(pa.array([0]), pa.array([b"\xff"]))
+    [columns] = from_arrow(pa.table({"v": text}))
+    assert encoded(columns) == [Rec(None, b"\xff")]
+
+
 def test_arrow_types_of_timestamps_and_headers() -> None:
+    pair = pa.struct([("n", pa.large_string()), ("v", pa.large_binary())])
     table = pa.table(
         {
-            "d": pa.array(["x", "y", "x"]).dictionary_encode(),
+            "d": ["x", "y", "x"],
+            "value": pa.nulls(3),
             "seconds": pa.array([1, None, 3], pa.timestamp("s")),
             "map": pa.array([[("a", "1")], None, []], pa.map_(pa.string(), pa.string())),
             "list": pa.array([[{"n": "a", "v": b"1"}, {"n": "b", "v": None}], None, []]),
+            "large": pa.array([[{"n": "c", "v": b"1"}], None, [{"n": "d", "v": b""}]], pa.large_list(pair)),
         }
     )
-    [columns] = from_arrow(table, key="d", timestamp="seconds", headers="map", default_timestamp=NOW)
+    [columns] = from_arrow(table, key="d", timestamp="seconds", headers="map")
     assert encoded(columns) == [Rec(b"x", None, (("a", b"1"),), 1000), Rec(b"y"), Rec(b"x", timestamp=3000)]
-    [columns] = from_arrow(table[:1], headers="list", default_timestamp=NOW)
+    [columns] = from_arrow(table[:1], headers="list")
     assert encoded(columns) == [Rec(None, None, (("a", b"1"), ("b", None)))]
-    [columns] = from_arrow(table[2:], headers="list", default_timestamp=NOW)
+    [columns] = from_arrow(table[2:], headers="list")
     assert encoded(columns) == [Rec()]
+    [columns] = from_arrow(table[1:], headers="large")
+    assert encoded(columns) == [Rec(), Rec(None, None, (("d", b""),))]
+
+
+def test_a_null_list_of_headers_with_something_behind_it() -> None:
+    lists = pa.array([[("a", "1")], [("b", "2")], [("c", "3")]], pa.map_(pa.string(), pa.string()))
+    hidden = pa.MapArray.from_arrays(pa.array([0, None, 2, 3], pa.int32()), lists.keys, lists.items)
+    [columns] = from_arrow(pa.table({"value": pa.nulls(3), "headers": hidden}))
+    assert [record.headers for record in encoded(columns)] == [(("a", b"1"), ("b", b"2")), (), (("c", b"3"),)]
 
 
 def test_values_from_arrow_are_not_copied() -> None:
-    table = pa.table({"v": pa.array([b"a" * 100] * 50)})
-    [columns] = from_arrow(table, value="v")
-    assert address(columns.value_data) == table.column("v").chunk(0).buffers()[2].address
+    for column in (pa.array([b"a" * 100] * 50), pa.array(["a" * 100] * 50)):
+        table = pa.table({"v": column})
+        [columns] = from_arrow(table)
+        assert address(columns.value_data) == table.column("v").chunk(0).buffers()[2].address
+
+
+def test_partitions_from_arrow() -> None:
+    table = pa.table({"value": ["a", "b", "c"], "p": pa.array([2, None, 0], pa.uint8())})
+    for data, partition in ((table, "p"), (table.rename_columns(["value", "partition"]), None)):
+        rows = Rows(data, partition=partition)
+        [(_, piece)] = rows.pieces(10, 10)
+        partitions = rows.partitions(piece)
+        assert partitions is not None
+        assert (list(partitions), rows.partition) == ([2, -1, 0], None)
+    rows = Rows(table.rename_columns(["value", "partition"]), partition=1)
+    assert (rows.partitions(piece), rows.partition) == (None, 1)
+    for number in (-1, 2**31):
+        rows = Rows(pa.table({"value": ["a"], "partition": pa.array([number], pa.int64())}))
+        [(_, piece)] = rows.pieces(10, 10)
+        with pytest.raises(ConfigurationError, match=f"partition numbers from {number}"):
+            rows.partitions(piece)
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"value": "w"}, "no column 'w'"),
-        ({"value": "n"}, "list"),
-        ({"timestamp": "n"}, "list"),
-        ({"headers": "v"}, "headers must be"),
+        ({}, r"which column has the values, with value=; the columns are: v \(string\), n \(list<item: int64>\)"),
+        ({"value": "w"}, r"value: there is no column 'w'; the columns are: v \(string\), n"),
+        ({"value": "n"}, "value: column 'n' is list<item: int64>, not binary or strings"),
+        ({"value": "v", "key": "i"}, "key: column 'i' is int64, not binary or strings"),
+        ({"value": "v", "timestamp": "n"}, "timestamp: column 'n' is list"),
+        ({"value": "v", "headers": "v"}, "headers: column 'v' is string, not lists"),
+        ({"value": "v", "partition": "v"}, "partition: column 'v' is string, not integers"),
     ],
 )
 def test_arrow_that_does_not_fit(arguments: dict[str, str], words: str) -> None:
-    table = pa.table({"v": ["a"], "n": [[1]]})
-    with pytest.raises(ValueError, match=words):
-        list(from_arrow(table, **arguments))
-    with pytest.raises(ValueError, match="PyCapsule"):
-        list(from_arrow([1, 2]))
+    table = pa.table({"v": ["a"], "n": [[1]], "i": [1]})
+    with pytest.raises(ConfigurationError, match=words):
+        Rows(table, **arguments)  # type: ignore[arg-type]
+
+
+def test_other_things_that_do_not_fit() -> None:
+    with pytest.raises(ConfigurationError, match="list is neither an Arrow table nor has Arrow's PyCapsule interface"):
+        Rows([1, 2])
+    with pytest.raises(ConfigurationError, match="more than one column 'v'"):
+        Rows(pa.Table.from_arrays([pa.array(["a"]), pa.array(["b"])], ["v", "v"]), value="v")
+    with pytest.raises(ConfigurationError, match="the columns are: none"):
+        Rows(pa.table({}))
+    nameless = pa.array([[{"n": None, "v": b"1"}]], pa.list_(pa.struct([("n", pa.string()), ("v", pa.binary())])))
+    with pytest.raises(ConfigurationError, match="a header has no name"):
+        from_arrow(pa.table({"value": ["a"], "headers": nameless}))
+    with pytest.raises(ConfigurationError, match="cannot be read as records"):
+        from_arrow(pa.table({"value": ["a"], "timestamp": pa.array([2**64 - 1], pa.uint64())}))
 
 
 def test_contents_of_a_slice_are_plain_columns(batch: RecordBatch) -> None:

@@ -70,7 +70,10 @@ def encoded(answer: Any, version: int) -> bytes:
                         base_offset=base,
                         log_append_time_ms=time,
                         log_start_offset=5,
-                        record_errors=[part_class.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=text) for at, text in texts],
+                        record_errors=[
+                            part_class.BatchIndexAndErrorMessage(batch_index=at, batch_index_error_message=text)
+                            for at, text in texts
+                        ],
                         error_message=message,
                     )
                     for index, code, base, time, texts, message in parts

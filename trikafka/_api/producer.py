@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -22,17 +22,16 @@ from ..config import ProducerConfig
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
 from ..hooks import call_first
 from ..types import PartitionInfo, RecordMetadata, TopicPartition
+from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
+from .waiting import BREATH, breath, within
 
 if TYPE_CHECKING:
     from .._wire._fallback_producing import Ticket as _Ticket
 else:
     _Ticket = _implementation.current.Ticket
 
-T = TypeVar("T")
-#: Other tasks run at least so often (seconds) while one enqueues or takes acks that are there already.
-_BREATH = 0.001
 _log = logging.getLogger("trikafka.produce")
 
 
@@ -55,22 +54,6 @@ class ProducerStatistics:
     records_failed: int
     batches_retried: int
     batches_split: int
-
-
-class _Breath:
-    """When the next full checkpoint is due in a run of calls that have nothing to wait for (a full one costs 6 to 9 µs).
-
-    Each such call checks for cancellation; once a millisecond one of them lets the other tasks run. The check is written out
-    where it is needed: as a coroutine of its own it would cost every record as much again.
-    """
-
-    __slots__ = ("due",)
-
-    def __init__(self) -> None:
-        self.due = 0.0
-
-
-_breath = _Breath()
 
 
 class Ack(_Ticket):
@@ -107,9 +90,9 @@ class Ack(_Ticket):
             while not batch.settled:
                 await news(batch)
                 batch, index = batch.part(index)
-        elif time.perf_counter() >= _breath.due:
+        elif time.perf_counter() >= breath.due:
             await trio.lowlevel.checkpoint()
-            _breath.due = time.perf_counter() + _BREATH
+            breath.due = time.perf_counter() + BREATH
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         return batch.metadata(index, self._timestamp)
@@ -121,6 +104,7 @@ class Producer:
     Records of one task for one partition are written in the order of the calls. ``value`` and ``key`` are bytes-like or
     ``None``; ``headers`` are pairs of a name and bytes; ``timestamp`` is in milliseconds since the epoch (default: now).
     Without ``partition`` the key decides (as in Java's client), without a key a partition is kept for a batch.
+    :meth:`send_arrow` writes whole tables.
     """
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
@@ -131,6 +115,7 @@ class Producer:
             config, self._context.brokers, self._metadata, service.start_soon, Ack, _partitioner(self._context)
         )
         self._append: Callable[..., Ack | None] = self._manager.accumulator.appender.append
+        self._converting = trio.CapacityLimiter(2)
         self._closed = False
         self._over = trio.Event()
 
@@ -178,9 +163,9 @@ class Producer:
         or partition (after 3 s of asking), :exc:`RecordTooLargeError`, :exc:`TypeError` for what is not bytes-like,
         :exc:`trio.ClosedResourceError` once closed. If it raises, :exc:`trio.Cancelled` included, nothing was accepted.
         """
-        if time.perf_counter() >= _breath.due:
+        if time.perf_counter() >= breath.due:
             await trio.lowlevel.checkpoint()
-            _breath.due = time.perf_counter() + _BREATH
+            breath.due = time.perf_counter() + BREATH
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
@@ -212,12 +197,54 @@ class Producer:
             raise trio.WouldBlock
         return ack
 
+    async def send_arrow(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        key: str | None = None,
+        value: str | None = None,
+        partition: str | int | None = None,
+        timestamp: str | None = None,
+        headers: str | None = None,
+    ) -> ArrowDelivery:
+        """Write the rows of a table as records, and wait until all of them are delivered; needs pyarrow.
+
+        ``data`` is a pyarrow Table or RecordBatch, or anything with Arrow's PyCapsule interface (a frame of Polars or pandas, a
+        relation of DuckDB; a stream is read to its end first), and must not change meanwhile. The other arguments name its
+        columns. What is not named is taken from the column that is called so (``key``, ``value``, ``partition``,
+        ``timestamp``, ``headers``) if there is one, and for the values else from the only column left; all others are ignored.
+
+        Keys and values are binary or strings; null is ``None``. ``partition`` is a column of integers, or one number for all rows;
+        where there is none, or null, the key decides, as in :meth:`enqueue`. Timestamps are timestamps, or integers
+        (milliseconds); null is now. Headers are lists of (name, value) structs, or maps.
+
+        Rows of one partition are written in the table's order, and in order with what the same task has enqueued before and
+        enqueues after. They fill batches up to 1 MiB (or ``batch_size``, if that is more; at most ``max_request_size``), which do
+        not linger; there too, what does not fit into ``buffer_memory`` waits for room.
+
+        Raises before anything is written: :exc:`ConfigurationError` for columns that are not there or of the wrong type,
+        :exc:`RecordTooLargeError` (it names the row), and what :meth:`enqueue` raises. After that: :exc:`ArrowDeliveryError`
+        with the number of rows that were delivered, when all that was accepted has its verdict; no row is accepted
+        after the first failure. No room for ``max_block_ms`` is such a failure, and so is the producer's end.
+
+        Cancellation: rows accepted so far stay on their way, the others are not written. Data that must be converted first is
+        converted in a thread, which is waited for.
+        """
+        await trio.lowlevel.checkpoint()
+        self._check_open()
+        _check_target(topic, None if isinstance(partition, str) else partition)
+        rows = await open_rows(
+            data, self._converting, key=key, value=value, partition=partition, timestamp=timestamp, headers=headers
+        )
+        if not len(rows):
+            return ArrowDelivery(0, {})
+        self._check_open()
+        return await ArrowSending(self._manager, self._config, topic, rows).run()
+
     async def _enqueue_slowly(self, record: Fields) -> Ack:
         topic, partition = record[0], record[5]
-        if not isinstance(topic, str) or not topic:
-            raise ConfigurationError(f"topic must be a name, not {topic!r}")
-        if partition is not None and (not isinstance(partition, int) or partition < 0):
-            raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")
+        _check_target(topic, partition)
 
         def admitted() -> Ack | None:
             return self._manager.accumulator.append(*record, admitted=True)
@@ -230,7 +257,7 @@ class Producer:
             ack = self._append(*record)
             if ack is None:
                 call.last_error = TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
-                ack = await _within(call, 0.0, lambda: self._manager.wait_for_room(admitted, topic, partition))
+                ack = await within(call, 0.0, lambda: self._manager.wait_for_room(admitted, topic, partition))
             return ack
 
         return await run_call("enqueue", attempt, config=self._config, timeout=self._config.max_block_ms / 1000)
@@ -244,7 +271,7 @@ class Producer:
         stays there, also when cancelled.
         """
         self._check_open()
-        await run_call("flush", lambda call: _within(call, GRACE, self._manager.drain), config=self._config, timeout=timeout)
+        await run_call("flush", lambda call: within(call, GRACE, self._manager.drain), config=self._config, timeout=timeout)
 
     async def partitions_for(self, topic: str, *, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of ``topic``; empty if there is no such topic. Raises :exc:`KafkaTimeoutError` past ``timeout``."""
@@ -317,11 +344,11 @@ class Producer:
         raise trio.ClosedResourceError("this producer is closed")
 
 
-async def _within(call: Call, least: float, work: Callable[[], Awaitable[T]]) -> T:
-    """Run the one step of a call that ends by itself or not at all. Raises the call's timeout past its limit."""
-    with trio.move_on_after(max(least, call.left)):
-        return await work()
-    raise call.expired()
+def _check_target(topic: object, partition: object) -> None:
+    if not isinstance(topic, str) or not topic:
+        raise ConfigurationError(f"topic must be a name, not {topic!r}")
+    if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
+        raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")
 
 
 def _partitioner(context: Context[ProducerConfig]) -> Partitioner | None:

@@ -111,6 +111,11 @@ class ProduceManager(Generic[Ack]):
                 nursery.start_soon(self._identify)
 
     @property
+    def closed(self) -> bool:
+        """Whether nobody is let in any more."""
+        return self._closed
+
+    @property
     def waiting(self) -> int:
         """How many tasks wait for room."""
         return len(self._waiters)

@@ -243,7 +243,7 @@ class Intake(Generic[Ack]):
             size += more
         timestamp = time.time_ns() // 1_000_000 if timestamp is None else check_timestamp(timestamp)
         if size > self._largest:
-            self._too_large(topic, size)
+            raise self.too_large(topic, size)
         if size + BATCH_OVERHEAD > self.appender.free or (self._crowded and not admitted):
             return None
         if partition is None and self._partitioner is not None:
@@ -283,11 +283,12 @@ class Intake(Generic[Ack]):
             raise PluginError(f"the partitioner chose {number!r} of {len(numbers)} partitions of {entry.name!r}")
         return number
 
-    def _too_large(self, topic: str, size: int) -> None:
+    def too_large(self, topic: str, size: int, what: str = "a record") -> RecordTooLargeError:
+        """The error that says so."""
         limits = self._limits
         name = "max_request_size" if limits.max_request_size <= limits.buffer_memory else "buffer_memory"
         most = self._largest + BATCH_OVERHEAD
-        raise RecordTooLargeError(f"a record of up to {size} bytes for {topic!r} is larger than {name} ({most}) allows")
+        return RecordTooLargeError(f"{what} of up to {size} bytes for {topic!r} is larger than {name} ({most}) allows")
 
     def _sticky_batch(self, entry: TopicEntry, size: int) -> OutBatch:
         """The open batch of the partition that keyless records stick to; another partition's when that one is full."""

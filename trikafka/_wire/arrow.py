@@ -7,7 +7,7 @@ which holds up the event loop for a second or more.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 from typing import Any
 
@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from trikafka._wire.columns import Buffer, Columns, slice_bits
+from trikafka.errors import ConfigurationError
 
 HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 HEADERS = pa.list_(pa.field("item", HEADER, nullable=False))
@@ -100,40 +101,85 @@ def _headers(columns: Columns) -> pa.Array:
     return pa.Array.from_buffers(HEADERS, columns.count, [None, pa.py_buffer(offsets)], children=[entries])
 
 
-def from_arrow(
-    data: Any,
-    *,
-    key: str | None = None,
-    value: str | None = None,
-    timestamp: str | None = None,
-    headers: str | None = None,
-    default_timestamp: int = -1,
-) -> Iterator[Columns]:
-    """Columns to encode from, one for each chunk of ``data``, sharing its memory where its types allow that.
+class Rows:
+    """A table that is to be written to a topic: which of its columns are what, and its rows, piece by piece.
 
-    ``data`` is a pyarrow Table or RecordBatch, or anything with Arrow's PyCapsule interface; the other arguments name its
-    columns. Keys and values: binary or string of any width. Timestamps: ms since the epoch, or timestamps; null is
-    ``default_timestamp``. Headers: lists of (name, value) structs, or maps. Raises ``ValueError`` for other types, and
-    where a chunk holds 2 GiB or more of keys or values. The columns' ``offsets`` are 0.
+    ``data`` is a pyarrow Table or RecordBatch, or anything with Arrow's PyCapsule interface (a stream is read to its end); the
+    other arguments name columns. Without a name, the column that is called as the argument is taken if there is one, and for the
+    values else the only column that is left, if it can be. Raises :exc:`ConfigurationError` that tells which columns there are.
     """
-    table = data if isinstance(data, pa.Table) else _as_table(data)
-    for name in (key, value, timestamp, headers):
-        if name is not None and name not in table.column_names:
-            raise ValueError(f"no column {name!r}; there are: {', '.join(table.column_names)}")
-    for batch in table.to_batches():
-        count = batch.num_rows
-        if not count:
-            continue
+
+    def __init__(
+        self,
+        data: Any,
+        *,
+        key: str | None = None,
+        value: str | None = None,
+        partition: str | int | None = None,
+        timestamp: str | None = None,
+        headers: str | None = None,
+    ) -> None:
+        table = data if isinstance(data, pa.Table) else _as_table(data)
+        #: The partition of all rows, or ``None``.
+        self.partition = None if isinstance(partition, str) else partition
+        wanted = {"key": key, "value": value, "timestamp": timestamp, "headers": headers}
+        if self.partition is None:
+            wanted["partition"] = partition if isinstance(partition, str) else None
+        self._names = _choose(table.schema, wanted)
+        self._table = table.select(sorted(set(self._names.values())))
+
+    def __len__(self) -> int:
+        return int(self._table.num_rows)
+
+    @property
+    def keyed(self) -> bool:
+        """Whether there is a column of keys."""
+        return "key" in self._names
+
+    def pieces(self, max_rows: int, max_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """The rows in pieces of about these sizes, each with the number of its first row. Copies nothing."""
+        first = 0
+        for chunk in self._table.to_batches():
+            count = chunk.num_rows
+            if not count:
+                continue
+            # In eights: a slice that begins at a byte of its bitmaps shares them.
+            step = max(8, min(max_rows, max_bytes * count // max(1, _size(chunk))) & ~7)
+            for start in range(0, count, step):
+                yield first + start, chunk.slice(start, step)
+            first += count
+
+    def columns(self, piece: pa.RecordBatch, default_timestamp: int) -> Columns:
+        """The columns of a piece to encode from, sharing its memory where types allow that; null timestamps are the default.
+
+        Raises :exc:`ConfigurationError` for contents that cannot be converted.
+        """
+        count = piece.num_rows
         zeros = memoryview(bytes(8 * count))
-        yield Columns(
-            count,
-            zeros.cast("q"),
-            _stamps_of(batch, timestamp, default_timestamp),
-            zeros[:count].cast("b"),
-            *_binary_of(None if key is None else batch.column(key), count),
-            *_binary_of(None if value is None else batch.column(value), count),
-            *((None,) * 6 if headers is None else _headers_of(batch.column(headers))),
-        )
+        found = {role: piece.column(name) for role, name in self._names.items()}
+        try:
+            return Columns(
+                count,
+                zeros.cast("q"),
+                _stamps_of(found.get("timestamp"), count, default_timestamp),
+                zeros[:count].cast("b"),
+                *_binary_of(found.get("key"), count),
+                *_binary_of(found.get("value"), count),
+                *(_headers_of(found["headers"]) if "headers" in found else (None,) * 6),
+            )
+        except pa.ArrowException as error:
+            raise ConfigurationError(f"the table cannot be read as records: {error}") from error
+
+    def partitions(self, piece: pa.RecordBatch) -> memoryview | None:
+        """The partition of each row of a piece, as 32-bit integers; -1 where it is null. ``None`` without such a column."""
+        name = self._names.get("partition")
+        if name is None:
+            return None
+        array = piece.column(name)
+        span = pc.min_max(array)
+        if span["min"].is_valid and not 0 <= span["min"].as_py() <= span["max"].as_py() < 2**31:
+            raise ConfigurationError(f"column {name!r} has partition numbers from {span['min']} to {span['max']}")
+        return _numbers(array.cast(pa.int32()).fill_null(-1), "i", 4, piece.num_rows)
 
 
 def _as_table(data: Any) -> pa.Table:
@@ -141,16 +187,71 @@ def _as_table(data: Any) -> pa.Table:
         return pa.Table.from_batches([data])
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return pa.table(data)
-    raise ValueError(f"{type(data).__name__} is neither an Arrow table nor has Arrow's PyCapsule interface")
+    raise ConfigurationError(f"{type(data).__name__} is neither an Arrow table nor has Arrow's PyCapsule interface")
 
 
-def _cast(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    try:
-        return array.cast(kind)
-    except pa.ArrowInvalid as error:
-        raise ValueError(str(error)) from None
-    except pa.ArrowNotImplementedError:
-        raise ValueError(f"a column of {array.type} cannot become one of {kind}") from None
+def _choose(schema: pa.Schema, wanted: dict[str, str | None]) -> dict[str, str]:
+    """Which column each role has. Raises :exc:`ConfigurationError`."""
+    there = ", ".join(f"{field.name} ({field.type})" for field in schema) or "none"
+    names = {role: name or role for role, name in wanted.items() if name is not None or role in schema.names}
+    if "value" not in names:
+        left = [field for field in schema if field.name not in names.values()]
+        if len(left) != 1 or not _is_text(left[0].type):
+            raise ConfigurationError(f"say which column has the values, with value=; the columns are: {there}")
+        names["value"] = left[0].name
+    for role, name in names.items():
+        found = schema.get_all_field_indices(name)
+        if len(found) != 1:
+            many = "no column" if not found else "more than one column"
+            raise ConfigurationError(f"{role}: there is {many} {name!r}; the columns are: {there}")
+        kind = schema.field(name).type
+        fits, what = _ROLES[role]
+        if not (fits(kind) or pa.types.is_null(kind)):
+            raise ConfigurationError(f"{role}: column {name!r} is {kind}, not {what}")
+    return names
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    if pa.types.is_dictionary(kind):
+        kind = kind.value_type
+    return any(fits(kind) for fits in _TEXT)
+
+
+def _is_headers(kind: pa.DataType) -> bool:
+    if pa.types.is_map(kind):
+        return _is_text(kind.key_type) and _is_text(kind.item_type)
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    fields = list(kind.value_type)
+    return len(fields) == 2 and all(_is_text(field.type) or pa.types.is_null(field.type) for field in fields)
+
+
+_TEXT = (
+    pa.types.is_binary,
+    pa.types.is_large_binary,
+    pa.types.is_fixed_size_binary,
+    pa.types.is_binary_view,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_string_view,
+)
+#: What each role's column may be: the check, and the words for it.
+_ROLES: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
+    "key": (_is_text, "binary or strings; cast or serialize it first"),
+    "value": (_is_text, "binary or strings; cast or serialize it first"),
+    "timestamp": (lambda kind: pa.types.is_timestamp(kind) or pa.types.is_integer(kind), "timestamps or integers (milliseconds)"),
+    "headers": (_is_headers, "lists of (name, value) structs, or maps, of binary or strings"),
+    "partition": (pa.types.is_integer, "integers"),
+}
+
+
+def _size(chunk: pa.RecordBatch) -> int:
+    """About how many bytes the rows of a chunk come to."""
+    size = int(chunk.nbytes)
+    for column in chunk.columns:
+        if pa.types.is_dictionary(column.type):
+            size += column.dictionary.nbytes * chunk.num_rows // max(1, len(column.dictionary))
+    return size
 
 
 def _numbers(array: pa.Array, form: str, width: int, count: int) -> memoryview:
@@ -158,29 +259,25 @@ def _numbers(array: pa.Array, form: str, width: int, count: int) -> memoryview:
     return whole.cast("B").cast(form)  # type: ignore[call-overload,no-any-return]
 
 
-def _stamps_of(batch: pa.RecordBatch, name: str | None, default: int) -> memoryview:
-    if name is None:
-        return memoryview(default.to_bytes(8, "little", signed=True) * batch.num_rows).cast("q")
-    array = batch.column(name)
+def _stamps_of(array: pa.Array | None, count: int, default: int) -> memoryview:
+    if array is None:
+        return memoryview(default.to_bytes(8, "little", signed=True) * count).cast("q")
     if pa.types.is_timestamp(array.type):
-        try:
-            array = array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False)
-        except pa.ArrowInvalid as error:
-            raise ValueError(str(error)) from None
-    array = _cast(array, pa.int64())
-    if array.null_count:
-        array = array.fill_null(default)
-    return _numbers(array, "q", 8, batch.num_rows)
+        array = array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False)
+    array = array.cast(pa.int64())
+    return _numbers(array.fill_null(default) if array.null_count else array, "q", 8, count)
 
 
 def _binary_of(array: pa.Array | None, count: int) -> tuple[memoryview, Buffer, Buffer | None]:
     """Offsets, data and validity of a column; all null for no column."""
-    if array is None:
+    if array is None or pa.types.is_null(array.type):
         return memoryview(bytes(4 * count + 4)).cast("i"), b"", bytes((count + 7) // 8)
+    if pa.types.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    if pa.types.is_string_view(array.type):
+        array = array.cast(pa.string())
     if not pa.types.is_binary(array.type):
-        if not (pa.types.is_string(array.type) or pa.types.is_null(array.type) or "binary" in str(array.type)):
-            array = _cast(array, pa.string())
-        array = _cast(array, pa.binary())
+        array = array.cast(pa.binary())
     if not count:
         return memoryview(bytes(4)).cast("i"), b"", None
     validity, _, data = array.buffers()
@@ -189,16 +286,23 @@ def _binary_of(array: pa.Array | None, count: int) -> tuple[memoryview, Buffer, 
 
 
 def _headers_of(array: pa.Array) -> tuple[Any, ...]:
-    if array.null_count:
-        array = pa.array([item or [] for item in array.to_pylist()], array.type)
+    if pa.types.is_null(array.type):
+        return (None,) * 6
+    if pa.types.is_large_list(array.type):
+        array = array.cast(pa.list_(array.type.value_type))
+    count = len(array)
+    if array.null_count and pc.sum(_lengths(array).filter(array.is_null())).as_py():
+        array = pa.array([item or [] for item in array.to_pylist()], array.type)  # a null with headers behind it
+    first, last = array.offsets[0].as_py(), array.offsets[count].as_py()
     if pa.types.is_map(array.type):
-        names, values, count = array.keys, array.items, len(array.keys)
-    elif pa.types.is_list(array.type) and pa.types.is_struct(array.type.value_type) and array.type.value_type.num_fields == 2:
-        names, values = array.values.flatten()
-        count = len(array.values)
+        names, values = array.keys[first:last], array.items[first:last]
     else:
-        raise ValueError(f"headers must be lists of (name, value) structs, or maps; not {array.type}")
+        names, values = array.values[first:last].flatten()
     if names.null_count:
-        raise ValueError("a header has no name")
-    starts = _numbers(array.offsets, "i", 4, len(array) + 1)
-    return (starts, *_binary_of(names, count)[:2], *_binary_of(values, count))
+        raise ConfigurationError("a header has no name")
+    starts = _numbers(pc.subtract(array.offsets, pa.scalar(first, pa.int32())), "i", 4, count + 1)
+    return (starts, *_binary_of(names, last - first)[:2], *_binary_of(values, last - first))
+
+
+def _lengths(array: pa.Array) -> pa.Array:
+    return pc.subtract(array.offsets[1:], array.offsets[:-1])

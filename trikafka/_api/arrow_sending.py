@@ -1,0 +1,234 @@
+"""A table on its way into a topic: checked as a whole, put into batches piece by piece, and its verdicts gathered.
+
+The records themselves are the accumulator's, as if they had been sent one by one. What is here belongs to one call of
+``Producer.send_arrow``.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+from .._managers.produce import ProduceManager, settled
+from .._net.deadlines import Call, run_call
+from .._state.intake import RowGroup, Taken
+from .._state.outbatch import OutBatch
+from .._wire import _implementation
+from .._wire.columns import Columns
+from ..config import ProducerConfig
+from ..errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
+from ..types import TopicPartition
+from .waiting import breath, within
+
+if TYPE_CHECKING:
+    from .._wire.arrow import Rows
+
+#: A piece of a table: what is worked on between two checkpoints. Its bytes are copied in a millisecond or so.
+_PIECE_BYTES = 1 << 20
+#: Its rows, where all of them pass through compiled code, and where Python looks at each.
+_PIECE_ROWS, _PIECE_ROWS_PURE = 16_384, 512
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionDelivery:
+    """Rows written to one partition. The offsets are those of the first and the last, and ``None`` where the broker does not
+    tell (``acks=0``); records of others may lie between."""
+
+    rows: int
+    first_offset: int | None
+    last_offset: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowDelivery:
+    """A table that was delivered: how many rows, and where they are."""
+
+    rows: int
+    partitions: Mapping[TopicPartition, PartitionDelivery]
+
+
+async def open_rows(data: Any, limiter: trio.CapacityLimiter, **names: Any) -> Rows:
+    """The table as rows to send. What is no pyarrow object is converted in a thread: a query may run for its results.
+
+    Raises :exc:`ConfigurationError`, ``ImportError`` without pyarrow, and what the conversion raises. Cancellation waits for it.
+    """
+    arrow = sys.modules.get("pyarrow")
+    if arrow is not None and isinstance(data, arrow.Table | arrow.RecordBatch):
+        return _make_rows(data, names)
+    return await trio.to_thread.run_sync(_make_rows, data, names, limiter=limiter)
+
+
+def _make_rows(data: Any, names: dict[str, Any]) -> Rows:
+    try:
+        from .._wire.arrow import Rows
+    except ImportError as error:
+        raise ImportError("send_arrow() needs pyarrow: pip install 'trikafka[arrow]'") from error
+    return Rows(data, **names)
+
+
+class ArrowSending:
+    """One table on its way."""
+
+    def __init__(self, manager: ProduceManager[Any], config: ProducerConfig, topic: str, rows: Rows) -> None:
+        self._manager, self._accumulator = manager, manager.accumulator
+        self._config, self._topic, self._rows = config, topic, rows
+        self._tally = _Tally()
+        slowly = _implementation.name_in_use != "native" or config.partitioner != "default"
+        self._piece_rows = _PIECE_ROWS_PURE if slowly else _PIECE_ROWS
+
+    async def run(self) -> ArrowDelivery:
+        """Send the table; return when each row has its verdict. Raises as ``Producer.send_arrow``."""
+        tally = self._tally
+        await self._know(self._rows.partition)
+        await self._check()
+        try:
+            await self._put()
+        except (TrikafkaError, trio.ClosedResourceError) as error:
+            if not tally.accepted:
+                raise
+            tally.fail(error)
+        self._accumulator.hurry(tally.waiting)
+        for batch in list(tally.waiting):
+            await settled(batch)
+        tally.gather()
+        if tally.error is not None:
+            raise ArrowDeliveryError(self._topic, len(self._rows), tally.delivered, tally.unknown, tally.error) from tally.error
+        return ArrowDelivery(len(self._rows), tally.partitions)
+
+    async def _check(self) -> None:
+        """Look at every row before the first is sent. Raises :exc:`ConfigurationError`, :exc:`RecordTooLargeError`."""
+        most = -1
+        for first, piece in self._pieces():
+            await breath.take()
+            unfit = _implementation.current.find_unfit(self._rows.columns(piece, 0), self._accumulator.largest)
+            if unfit is not None:
+                row, size = unfit
+                if size >= 0:
+                    raise self._accumulator.too_large(self._topic, size, f"row {first + row}")
+                raise ConfigurationError(f"row {first + row}: a timestamp must be milliseconds since the epoch, at least 0")
+            partitions = self._rows.partitions(piece)
+            most = max(most, max(partitions, default=-1) if partitions is not None else -1)
+        if most >= 0:
+            await self._know(most)
+
+    async def _put(self) -> None:
+        """Put every row into a batch, or as many as can be until one fails."""
+        for _, piece in self._pieces():
+            await breath.take()
+            columns = self._rows.columns(piece, time.time_ns() // 1_000_000)
+            partitions = self._rows.partition if self._rows.partition is not None else self._rows.partitions(piece)
+            await self._know(self._rows.partition)
+            for group in self._accumulator.split_rows(self._topic, columns, partitions, self._rows.keyed):
+                position = group.start
+                while position < group.stop:
+                    await breath.take()
+                    taken = self._extend(columns, group, position) or await self._wait(columns, group, position)
+                    self._tally.add(taken, taken.next - position)
+                    position = taken.next
+                    self._tally.gather()
+                    if self._tally.error is not None:
+                        return
+
+    def _pieces(self) -> Iterator[tuple[int, Any]]:
+        return self._rows.pieces(self._piece_rows, _PIECE_BYTES)
+
+    def _extend(self, columns: Columns, group: RowGroup, position: int, admitted: bool = False) -> Taken | None:
+        if self._manager.closed:
+            raise trio.ClosedResourceError("this producer is closed")
+        return self._accumulator.extend(self._topic, columns, group, position, admitted)
+
+    async def _wait(self, columns: Columns, group: RowGroup, position: int) -> Taken:
+        """Wait for room and take rows. Raises :exc:`KafkaTimeoutError` if none could be taken for ``max_block_ms``."""
+
+        async def attempt(call: Call) -> Taken:
+            if not self._manager.knows(self._topic, group.partition):
+                await self._learn(call, group.partition)
+            call.last_error = TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
+            return await within(call, 0.0, lambda: self._manager.wait_for_room(take, self._topic, group.partition))
+
+        def take() -> Taken | None:
+            return self._extend(columns, group, position, admitted=True)
+
+        return await run_call("send_arrow", attempt, config=self._config, timeout=self._config.max_block_ms / 1000)
+
+    async def _know(self, partition: int | None) -> None:
+        """Make sure that the topic, and the partition, are known. Raises as ``Producer.enqueue``."""
+        if not self._manager.knows(self._topic, partition):
+            limit = self._config.max_block_ms / 1000
+            await run_call("send_arrow", lambda call: self._learn(call, partition), config=self._config, timeout=limit)
+
+    async def _learn(self, call: Call, partition: int | None) -> None:
+        await call.step(f"metadata of {self._topic!r}", lambda: self._manager.learn(self._topic, partition))
+
+
+class _Tally:
+    """What has become of the rows that were accepted. ``waiting`` are their batches that have no verdict yet."""
+
+    def __init__(self) -> None:
+        self.accepted = self.delivered = self.unknown = 0
+        self.error: Exception | None = None
+        self.partitions: dict[TopicPartition, PartitionDelivery] = {}
+        #: For each batch the spans of its records that are the table's: others may have put theirs between.
+        self.waiting: dict[OutBatch, list[tuple[int, int]]] = {}
+
+    def add(self, taken: Taken, count: int) -> None:
+        """``count`` more rows are in a batch."""
+        batch, first = taken.batch, taken.first
+        if batch.signal is None:
+            batch.signal = trio.Event()  # somebody waits: a failure need not be logged
+        spans = self.waiting.setdefault(batch, [])
+        if spans and spans[-1][1] == first:
+            first = spans.pop()[0]
+        spans.append((first, taken.first + count))
+        self.accepted += count
+
+    def fail(self, error: Exception) -> None:
+        """Something went wrong; the first error counts."""
+        self.error = self.error or error
+
+    def gather(self) -> None:
+        """Take the verdicts of the oldest batches, as far as they are there."""
+        while self.waiting:
+            batch = next(iter(self.waiting))
+            spans = self.waiting[batch]
+            leaves = [leaf for start, stop in spans for leaf in _leaves(batch, start, stop)]
+            if not all(leaf.settled for leaf, _, _ in leaves):
+                return
+            del self.waiting[batch]
+            for leaf in leaves:
+                self._take(*leaf)
+
+    def _take(self, batch: OutBatch, start: int, stop: int) -> None:
+        if batch.error is not None:
+            self.fail(batch.error)
+            self.unknown += stop - start if batch.unknown else 0
+            return
+        self.delivered += stop - start
+        first = last = None
+        if batch.base_offset is not None:
+            first, last = batch.base_offset + start, batch.base_offset + stop - 1
+        before = self.partitions.get(batch.place)
+        if before is not None:
+            first = first if before.first_offset is None else before.first_offset
+            last = before.last_offset if last is None else last
+            self.partitions[batch.place] = PartitionDelivery(before.rows + stop - start, first, last)
+        else:
+            self.partitions[batch.place] = PartitionDelivery(stop - start, first, last)
+
+
+def _leaves(batch: OutBatch, start: int, stop: int) -> Iterator[tuple[OutBatch, int, int]]:
+    """The batches that the records from ``start`` to ``stop`` are in after splits, and which of those they are."""
+    if not batch.halves:
+        yield batch, start, stop
+        return
+    offset = 0
+    for half in batch.halves:
+        first, last = max(start - offset, 0), min(stop - offset, half.count)
+        if first < last:
+            yield from _leaves(half, first, last)
+        offset += half.count
