@@ -59,6 +59,8 @@ def _make(cls: type[TrikafkaError]) -> TrikafkaError:
         return cls("commit", 1.5, 3, from_code(6, "t-0"))
     if issubclass(cls, errors.CorruptRecordError):
         return cls("bad checksum", "t", 0, 42)
+    if issubclass(cls, errors.ArrowDeliveryError):
+        return cls("t", 10, 5, 2, from_code(29, "t-0"))
     if issubclass(cls, errors.BrokerResponseError):
         error = cls(6, "NOT_LEADER_OR_FOLLOWER", "text", "t-0")
         error.retriable = True

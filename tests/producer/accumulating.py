@@ -22,7 +22,7 @@ def _parts(made: Any) -> Ticket:
 class Bench:
     """An accumulator for topic ``t``, with the time in ``now``."""
 
-    def __init__(self, *leaders: int | None, **limits: Any) -> None:
+    def __init__(self, *leaders: int | None, partitioner: Any = None, **limits: Any) -> None:
         self.now = 0.0
         self.woken: list[int | None] = []
         self.made_room = 0
@@ -44,6 +44,7 @@ class Bench:
             delay=lambda failures: 0.1 * 2 ** (failures - 1),
             on_work=self.woken.append,
             on_room=self._room,
+            partitioner=partitioner,
             choose=random.Random(7),
         )
         self.accumulator.identity = Identity(1000, 0)

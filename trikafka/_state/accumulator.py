@@ -218,6 +218,7 @@ class Accumulator(Intake[Ack]):
         halves = batch.split((self._make_encoder(), self._make_encoder()))
         self.appender.free -= sum(half.size for half in halves)
         queue.replace(batch, halves)
+        queue.entry.table_batch = min(queue.entry.table_batch, batch.size // 2)
         batch.state, batch.encoder = BatchState.DONE, None
         self.counters.batches_split += 1
 

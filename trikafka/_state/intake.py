@@ -164,7 +164,7 @@ class Intake(Generic[Ack]):
         """Take over a topic's partitions: ``leaders[p]`` leads partition ``p``."""
         entry = self._entries.get(name)
         if entry is None:
-            entry = self._entries[name] = TopicEntry(name)
+            entry = self._entries[name] = TopicEntry(name, self._table_batch)
         for gone in entry.queues[len(leaders) :]:
             self._lead(gone, None)
         if len(leaders) != len(entry.queues):
@@ -395,29 +395,29 @@ class Intake(Generic[Ack]):
         else:
             return None
         taken = self._extend_open(queue, columns, group, start)
-        if taken is None and group.partition is None and queue.open is not None and self._is_full(queue.open):
+        if taken is None and group.partition is None and queue.open is not None and self._is_full(queue, queue.open):
             self._close(queue.open)
             queue = self._sticky_queue(entry)
             taken = self._extend_open(queue, columns, group, start)
         return taken or self._extend_new(queue, columns, group, start)
 
-    def _is_full(self, batch: OutBatch) -> bool:
+    def _is_full(self, queue: PartitionQueue, batch: OutBatch) -> bool:
         """Whether it is not for lack of room that a row found no place in ``batch``."""
-        return bool(batch.size + self.appender.free >= self._table_batch)
+        return bool(batch.size + self.appender.free >= queue.entry.table_batch)
 
     def _extend_open(self, queue: PartitionQueue, columns: Columns, group: RowGroup, start: int) -> Taken | None:
         batch = queue.open
         if batch is None or batch.encoder is None:
             return None
         first, before = batch.encoder.count, batch.encoder.size
-        end = group.put(batch.encoder, columns, start, min(self._table_batch, before + self.appender.free))
+        end = group.put(batch.encoder, columns, start, min(queue.entry.table_batch, before + self.appender.free))
         self.appender.free -= batch.encoder.size - before
         return Taken(batch, first, end) if end > start else None
 
     def _extend_new(self, queue: PartitionQueue, columns: Columns, group: RowGroup, start: int) -> Taken | None:
         free = self.appender.free
         encoder = self._make_encoder()
-        end = group.put(encoder, columns, start, min(self._table_batch, free))
+        end = group.put(encoder, columns, start, min(queue.entry.table_batch, free))
         if end == start:  # a row that is larger than what batches of a table are filled to has one for itself
             end = group._replace(stop=start + 1).put(encoder, columns, start, min(self._largest + BATCH_OVERHEAD, free))
         if end == start:

@@ -101,10 +101,12 @@ class PartitionQueue:
 class TopicEntry:
     """A topic's partitions, and the one that records without a key stick to (KIP-480, KIP-794)."""
 
-    __slots__ = ("name", "queues", "spent", "sticky_queue", "targets")
+    __slots__ = ("name", "queues", "spent", "sticky_queue", "table_batch", "targets")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, table_batch: int) -> None:
         self.name = name
+        #: The size up to which rows of a table fill a batch: halved when the broker finds one too large.
+        self.table_batch = table_batch
         #: What the appender sees of all this: the encoder of each open batch.
         self.targets: Targets = _implementation.current.Targets(0)
         self.queues: list[PartitionQueue] = []

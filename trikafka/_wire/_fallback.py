@@ -230,11 +230,12 @@ class BatchEncoder:
     :meth:`close` compresses, once; :meth:`build` then puts a header in front, as often as the producer's ids change.
     """
 
-    __slots__ = ("_body", "_codec", "_first_timestamp", "_level", "_payload", "count", "max_timestamp", "owner")
+    __slots__ = ("_body", "_codec", "_first_timestamp", "_length", "_level", "_payload", "count", "max_timestamp", "owner")
 
     def __init__(self, compression: str = "none", level: int | None = None) -> None:
         self._codec, self._level = codecs.codec_named(compression), level
         self._body = bytearray()
+        self._length = 0
         self._payload: Buffer | None = None
         self._first_timestamp = -1
         self.count = 0
@@ -245,7 +246,7 @@ class BatchEncoder:
     @property
     def size(self) -> int:
         """Bytes of the batch, not compressed, as it stands."""
-        return f.HEADER_SIZE + len(self._body)
+        return f.HEADER_SIZE + (len(self._body) if self._payload is None else self._length)
 
     def size_after(self, key: Buffer | None, value: Buffer | None, headers: Headers = ()) -> int:
         """An upper bound of :attr:`size` after this record."""
@@ -319,6 +320,7 @@ class BatchEncoder:
     def close(self) -> Buffer:
         """Compresses the records and returns them; a second call returns the same. May run in a thread."""
         if self._payload is None:
+            self._length = len(self._body)
             self._payload = self._codec.compress(self._body, self._level)
             self._body = bytearray()
         return self._payload
