@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
-import pandas
 import pyarrow as pa
 import pytest
 import trio
@@ -117,7 +116,7 @@ async def test_anything_with_the_capsule_interface() -> None:
         await producer.send_arrow("t", query)
         assert not query.in_trio, "a query runs in a thread"
         await producer.send_arrow("t", table([b"b"]).to_batches()[0])
-        await producer.send_arrow("t", pandas.DataFrame({"key": ["k"], "value": ["c"]}))
+        await producer.send_arrow("t", Query(pa.table({"key": ["k"], "value": ["c"]})))
         await producer.send_arrow("t", pa.RecordBatchReader.from_batches(table([]).schema, table([b"d"]).to_batches()))
         assert [record.value for record in cluster.records("t", 0)] == [b"a", b"b", b"c", b"d"]
 

@@ -143,6 +143,7 @@ class Rows:
             count = chunk.num_rows
             if not count:
                 continue
+            chunk = _without_views(chunk)
             # In eights: a slice that begins at a byte of its bitmaps shares them.
             step = max(8, min(max_rows, max_bytes * count // max(1, _size(chunk))) & ~7)
             for start in range(0, count, step):
@@ -243,6 +244,16 @@ _ROLES: dict[str, tuple[Callable[[pa.DataType], bool], str]] = {
     "headers": (_is_headers, "lists of (name, value) structs, or maps, of binary or strings"),
     "partition": (pa.types.is_integer, "integers"),
 }
+
+
+def _without_views(chunk: pa.RecordBatch) -> pa.RecordBatch:
+    """The chunk with dictionaries that pyarrow can decode: it cannot where their values are views."""
+    for place, column in enumerate(chunk.columns):
+        if pa.types.is_dictionary(column.type) and column.type.value_type in (pa.string_view(), pa.binary_view()):
+            whole = pa.string() if column.type.value_type == pa.string_view() else pa.binary()
+            plain = pa.DictionaryArray.from_arrays(column.indices, column.dictionary.cast(whole))
+            chunk = chunk.set_column(place, chunk.schema.names[place], plain)
+    return chunk
 
 
 def _size(chunk: pa.RecordBatch) -> int:

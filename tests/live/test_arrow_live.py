@@ -1,0 +1,263 @@
+"""Tables against a real Kafka: read back by ourselves and by another client, with a broker that goes away; docs/columns.md."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import math
+import os
+import re
+import textwrap
+import time
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import pyarrow as pa
+import pytest
+import trio
+import trio.lowlevel
+from trikafka_broker.trio_api import Cluster
+
+import trikafka
+from trikafka import TopicPartition
+from trikafka._wire.partitioning import partition_for_key
+
+if TYPE_CHECKING:
+    from trikafka_broker.broker import KafkaBroker
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+DOCUMENT = Path(__file__).parents[2] / "docs" / "columns.md"
+
+
+async def make_topic(bootstrap: str, partitions: int, **config: str) -> str:
+    name = f"arrow-{uuid.uuid4().hex[:8]}"
+    async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics({name: trikafka.NewTopic(partitions, 1, config)})
+    return name
+
+
+async def read(bootstrap: str, topic: str, partitions: int) -> pa.Table:
+    """The whole topic as one table, by our own consumer."""
+    async with trikafka.open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer:
+        places = [TopicPartition(topic, number) for number in range(partitions)]
+        consumer.assign(places)
+        ends = await consumer.end_offsets(places)
+        tables = [table async for table in consumer.arrow_batches(until=ends)]
+    return pa.concat_tables(tables)
+
+
+def read_by_librdkafka(bootstrap: str, topic: str, count: int) -> list[Any]:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
+    try:
+        consumer.subscribe([topic])
+        messages: list[Any] = []
+        while len(messages) < count:
+            got = consumer.consume(min(10_000, count - len(messages)), timeout=30)
+            assert got, f"{len(messages)} of {count} records after 30 s"
+            assert all(message.error() is None for message in got)
+            messages += got
+        return messages
+    finally:
+        consumer.close()
+
+
+def a_table(count: int) -> pa.Table:
+    numbers = range(count)
+    headers = pa.list_(pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())]))
+    table = pa.table(
+        {
+            "key": pa.array([None if number % 5 == 0 else b"key-%d" % (number % 997) for number in numbers], pa.binary()),
+            "value": pa.array([None if n % 7 == 0 else b"%d " % n + b"x" * (n % 300) for n in numbers], pa.large_binary()),
+            "timestamp": pa.array([1_700_000_000_000 + number for number in numbers], pa.timestamp("ms", "UTC")),
+            "headers": pa.array([[{"key": "n", "value": b"%d" % n}] if n % 3 else [] for n in numbers], headers),
+        }
+    )
+    return pa.concat_tables([table[: count // 3], table[count // 3 :]])
+
+
+@pytest.mark.parametrize("compression", ["none", "lz4", "zstd"])
+async def test_a_table_is_read_by_us_and_by_librdkafka(kafka_broker: KafkaBroker, compression: str) -> None:
+    bootstrap, count = kafka_broker.bootstrap_servers, 30_000
+    topic, table = await make_topic(bootstrap, 3), a_table(count)
+    async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type=compression) as producer:
+        delivery = await producer.send_arrow(topic, table)
+    assert delivery.rows == sum(place.rows for place in delivery.partitions.values()) == count
+    rows = {row["timestamp"]: row for row in table.to_pylist()}
+
+    found = await read(bootstrap, topic, 3)
+    assert found.num_rows == count
+    for row in found.to_pylist():
+        given = rows[row["timestamp"]]
+        assert {name: row[name] for name in given} == given
+        assert row["key"] is None or row["partition"] == partition_for_key(row["key"], 3)
+    for number in range(3):
+        mine = found.filter(pa.compute.equal(found["partition"], number))
+        keyed = mine.filter(pa.compute.is_valid(mine["key"]))["timestamp"].to_pylist()
+        assert keyed == sorted(keyed), "the table's order"
+        place = delivery.partitions[TopicPartition(topic, number)]
+        assert (place.first_offset, place.last_offset, place.rows) == (0, mine.num_rows - 1, mine.num_rows)
+
+    messages = await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, topic, count)
+    theirs = sorted((m.timestamp()[1], m.key(), m.value(), m.headers() or []) for m in messages)
+    ours = [(stamp, row["key"], row["value"], row["headers"]) for stamp, row in sorted(rows.items())]
+    assert theirs == [
+        (int(stamp.timestamp() * 1000 + 0.5), key, value, [(h["key"], h["value"]) for h in headers])
+        for stamp, key, value, headers in ours
+    ]
+
+
+async def test_a_frame_of_pandas(kafka_broker: KafkaBroker) -> None:
+    pandas = pytest.importorskip("pandas")
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = await make_topic(bootstrap, 2)
+    frame = pandas.DataFrame({"id": ["a", None, "c"], "text": ["eins", "zwei", None], "number": [1.5, 2.5, 3.5]})
+    async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
+        assert (await producer.send_arrow(topic, frame, key="id", value="text", partition=1)).rows == 3
+    found = (await read(bootstrap, topic, 2)).select(["partition", "key", "value"]).to_pylist()
+    assert [tuple(row.values()) for row in found] == [(1, b"a", b"eins"), (1, None, b"zwei"), (1, b"c", None)]
+
+
+async def test_a_topic_that_takes_only_small_batches(kafka_broker: KafkaBroker) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = await make_topic(bootstrap, 1, **{"max.message.bytes": "50000"})
+    table = pa.table({"value": [b"%06d" % number + b"x" * 94 for number in range(20_000)]})
+    async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
+        delivery = await producer.send_arrow(topic, table)
+        assert producer.statistics().batches_split > 0
+    assert delivery.partitions[TopicPartition(topic, 0)].last_offset == 19_999
+    assert (await read(bootstrap, topic, 1))["value"].to_pylist() == table["value"].to_pylist()
+
+
+async def test_the_loop_stays_free_under_a_large_table(kafka_broker: KafkaBroker) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic = await make_topic(bootstrap, 4)
+    noise = os.urandom(1 << 20)
+    values = [noise[at : at + 1000] for at in range(0, 1_000_000, 10)]
+    table = pa.table({"value": pa.array(values * 2, pa.binary()).cast(pa.binary_view()), "key": [str(n) for n in range(200_000)]})
+    assert table.nbytes > 200_000_000
+
+    async def longest_gap() -> float:
+        longest = 0.0
+
+        async def watch() -> None:
+            nonlocal longest
+            last = time.perf_counter()
+            while True:
+                await trio.lowlevel.checkpoint()
+                longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(watch)
+            await producer.send_arrow(topic, table)
+            nursery.cancel_scope.cancel()
+        return longest
+
+    shortest = math.inf
+    async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type="zstd") as producer:
+        for _ in range(3):  # the machine may have been busy with others
+            shortest = min(shortest, await longest_gap())
+            if shortest < 0.05:
+                return
+    raise AssertionError(f"the loop was held for {shortest * 1000:.0f} ms")
+
+
+@pytest.mark.parametrize("trouble", ["restart", "kill"])
+async def test_a_broker_goes_away_in_the_middle(make_kafka_cluster: MakeKafkaCluster, trouble: str) -> None:
+    cluster = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
+    (broker,) = cluster.brokers
+    bootstrap = cluster.bootstrap_servers
+    topic = await make_topic(bootstrap, 3)
+    sent = 0
+    over = trio.Event()
+
+    async def write() -> None:
+        nonlocal sent
+        while not over.is_set():
+            values = [b"%d" % number for number in range(sent, sent + 3_000)]
+            table = pa.table({"value": values, "partition": [number % 3 for number in range(3_000)]})
+            assert (await producer.send_arrow(topic, table)).rows == 3_000
+            sent += 3_000
+
+    async with trikafka.open_producer(bootstrap_servers=bootstrap, request_timeout_ms=3_000, compression_type="lz4") as producer:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(write)
+            await trio.sleep(0.5)
+            if trouble == "restart":
+                await broker.restart()
+            else:
+                await broker.kill()
+                await trio.sleep(1)
+                await broker.start()
+            await trio.sleep(0.5)
+            over.set()
+    found = await read(bootstrap, topic, 3)
+    for number in range(3):
+        mine = found.filter(pa.compute.equal(found["partition"], number))
+        assert [int(value) for value in mine["value"].to_pylist()] == list(range(number, sent, 3))
+
+
+# --- docs/columns.md -------------------------------------------------------------------------------------------------
+
+
+def snippets(name: str) -> str:
+    """The marked blocks of the document, as one async function of a producer, a consumer and where to end."""
+    text = DOCUMENT.read_text(encoding="utf-8")
+    blocks = re.findall(rf"<!-- snippet: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    return "async def snippet(producer, consumer, ends):\n" + textwrap.indent("\n".join(blocks), "    ")
+
+
+async def run_snippet(name: str, topics: dict[str, str], producer: Any, consumer: Any, ends: Any) -> None:
+    modules = [name] if name in ("polars", "duckdb", "pandas") else ["pyarrow", "pyarrow.dataset"]
+    names: dict[str, Any] = {"trio": trio, "trikafka": trikafka}
+    for module in modules:
+        try:
+            importlib.import_module(module)
+        except ImportError:
+            pytest.skip(f"{module} is not installed")
+        names[module.split(".")[0]] = importlib.import_module(module.split(".")[0])
+    text = snippets(name)
+    for topic, real in topics.items():
+        text = text.replace(f'"{topic}"', f'"{real}"')
+    exec(compile(ast.parse(text), f"<{name} in {DOCUMENT.name}>", "exec"), names)
+    await names["snippet"](producer, consumer, ends)
+
+
+@pytest.mark.parametrize("name", ["pyarrow", "polars", "duckdb", "pandas", "dataset"])
+async def test_the_examples_of_the_document(
+    kafka_broker: KafkaBroker, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    bootstrap = kafka_broker.bootstrap_servers
+    topics = {topic: await make_topic(bootstrap, 3) for topic in ("flights", "copy")}
+    places = [TopicPartition(topics["flights"], number) for number in range(3)]
+    flights = pa.table({"key": ["a", None, "b", "c"], "value": ["UA 1545", "DL 461", "UA 1714", "B6 725"]})
+    settings = {"bootstrap_servers": bootstrap}
+    async with (
+        trikafka.open_producer(**settings) as producer,
+        trikafka.open_consumer(**settings, auto_offset_reset="earliest") as consumer,
+    ):
+        await producer.send_arrow(topics["flights"], flights)
+        consumer.assign(places)
+        ends = await consumer.end_offsets(places)
+        for part in ["dataset-out", "dataset-in"] if name == "dataset" else [name]:
+            await run_snippet(part, topics, producer, consumer, ends)
+    if name == "pyarrow":
+        found = (await read(bootstrap, topics["flights"], 3)).select(["key", "value"]).to_pylist()
+        assert len(found) == 6
+        return
+    found = (await read(bootstrap, topics["copy"], 3)).select(["key", "value", "partition"]).to_pylist()
+    pairs = sorted((row["key"] or b"", row["value"]) for row in found)
+    everything = sorted((row["key"].encode() if row["key"] else b"", row["value"].encode()) for row in flights.to_pylist())
+    if name == "polars":
+        assert pairs == [(b"a", b"UA 1545"), (b"b", b"UA 1714")]
+    elif name == "duckdb":
+        assert {key for key, _ in pairs} == {b"UA", b"DL", b"B6"}
+        assert sum(int(value) for _, value in pairs) == 4
+    elif name == "pandas":
+        assert pairs == [pair for pair in everything if pair[0]]
+        assert {row["partition"] for row in found} == {0}
+    else:
+        assert pairs == everything
