@@ -14,6 +14,7 @@ from trikafka.errors import (
     IllegalStateError,
     NoOffsetForPartitionError,
     OffsetOutOfRangeError,
+    UnknownTopicOrPartitionError,
 )
 from trikafka.testing import ScriptedCluster, control_batch, encode_batch
 
@@ -438,6 +439,20 @@ async def test_a_partition_that_does_not_exist_yet_is_read_when_it_does(autojump
         cluster.append("t", 0, [b"first"])
         with trio.fail_after(5):
             assert await values(consumer, 1) == [b"first"]
+
+
+async def test_a_partition_that_never_exists_is_an_error_of_the_receive(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, consumer_of(cluster) as consumer:
+        for missing in (TopicPartition("nosuch", 0), TopicPartition("t", 7)):
+            consumer.assign([missing])
+            began = trio.current_time()
+            with pytest.raises(UnknownTopicOrPartitionError, match=missing.topic):
+                await consumer.receive()
+            assert 3 <= trio.current_time() - began < 6
+            began = trio.current_time()
+            with pytest.raises(UnknownTopicOrPartitionError):
+                await consumer.position(missing)
+            assert trio.current_time() - began < 10
 
 
 async def test_the_buffer_is_bounded(autojump_clock: Clock) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
+from .._state.subscription import checked_partition
 from .._wire.columns import RecordBatch
 from ..types import TopicPartition
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 _ARROW = "trikafka._wire.arrow"
 #: A table of chunks smaller than this (rows, on average) is joined into one chunk: readers of columns pay by the chunk.
 _SMALL_CHUNK = 1024
+#: So many chunks become a table within a millisecond, and so in the event loop.
+_FEW_CHUNKS = 12
 
 
 class Batches:
@@ -26,10 +29,11 @@ class Batches:
 
     def __init__(self, parts: ConsumerParts, until: Mapping[TopicPartition, int] | None) -> None:
         self._parts = parts
-        self._until = None if until is None else {TopicPartition(*tp): offset for tp, offset in until.items()}
-        if self._until is not None:
-            for tp in self._until:
-                parts.subscription.state(tp)
+        self._until = None if until is None else {checked_partition(tp): offset for tp, offset in until.items()}
+        for tp, offset in (self._until or {}).items():
+            parts.subscription.state(tp)
+            if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+                raise ValueError(f"the offset to read {tp} until must be a whole number from 0, not {offset!r}")
 
     def __aiter__(self) -> Self:
         return self
@@ -41,6 +45,14 @@ class Batches:
             raise StopAsyncIteration
         return batch
 
+    async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
+        """As ``__anext__``, with what is buffered beside the next batch, up to the wanted size."""
+        stop = None if self._until is None else self._reached
+        batches = await self._parts.receiver.gather(self._until, stop, max_rows, max_bytes)
+        if not batches:
+            raise StopAsyncIteration
+        return batches
+
     def _reached(self) -> bool:
         assert self._until is not None
         positions = ((self._parts.subscription.state(tp).position, end) for tp, end in self._until.items())
@@ -50,14 +62,13 @@ class Batches:
 class ArrowBatches:
     """An async iterator of :class:`pyarrow.Table`; made by ``Consumer.arrow_batches``. Leave it at any time, nothing is lost."""
 
-    def __init__(
-        self, parts: ConsumerParts, until: Mapping[TopicPartition, int] | None, max_rows: int, max_bytes: int
-    ) -> None:
+    def __init__(self, parts: ConsumerParts, until: Mapping[TopicPartition, int] | None, max_rows: int, max_bytes: int) -> None:
         for name, value in (("max_rows", max_rows), ("max_bytes", max_bytes)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
         self._parts, self._batches = parts, Batches(parts, until)
         self._max_rows, self._max_bytes = max_rows, max_bytes
+        self._limiter = trio.CapacityLimiter(1)
 
     def __aiter__(self) -> Self:
         return self
@@ -66,21 +77,16 @@ class ArrowBatches:
         """The next table: waits for records, then takes along what is buffered, up to the wanted size."""
         if _ARROW not in sys.modules:  # the first one imports pyarrow, which takes a while
             await trio.to_thread.run_sync(RecordBatch.empty().to_arrow)
-        batch = await self._batches.__anext__()
-        batches = [batch]
-        rows, size = len(batch), batch.nbytes
-        while rows < self._max_rows and size < self._max_bytes:
-            further = await self._parts.receiver.more()
-            if further is None:
-                break
-            batches.append(further)
-            rows, size = rows + len(further), size + further.nbytes
-        return _join(batches, rows)
+        batches = await self._batches.gather(self._max_rows, self._max_bytes)
+        if len(batches) <= _FEW_CHUNKS:
+            return _join(batches)
+        with trio.CancelScope(shield=True):  # these have been handed out: they must not be lost
+            return await trio.to_thread.run_sync(_join, batches, limiter=self._limiter)
 
 
-def _join(batches: list[RecordBatch], rows: int) -> pyarrow.Table:
+def _join(batches: list[RecordBatch]) -> pyarrow.Table:
     import pyarrow
 
     chunks = [batch.to_arrow() for batch in batches]
     table = pyarrow.Table.from_batches(chunks)
-    return table if len(chunks) == 1 or rows >= _SMALL_CHUNK * len(chunks) else table.combine_chunks()
+    return table if len(chunks) == 1 or table.num_rows >= _SMALL_CHUNK * len(chunks) else table.combine_chunks()

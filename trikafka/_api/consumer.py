@@ -12,9 +12,11 @@ import trio
 
 from .._managers.rendezvous import Change
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
+from .._net.singleflight import again
 from .._state.member import MemberState
+from .._state.subscription import checked_partition
 from .._wire.columns import RecordBatch
-from ..errors import ConfigurationError, IllegalStateError, TrikafkaError, from_code
+from ..errors import ConfigurationError, IllegalStateError, RequestTimedOutError, TrikafkaError, from_code
 from ..interfaces import RebalanceListener
 from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, Record, TopicPartition
 from .batches import ArrowBatches, Batches
@@ -78,7 +80,7 @@ class Consumer:
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly ``partitions``, without a group's coordination. Positions of those that stay are kept."""
         self._open()
-        wanted = [TopicPartition(*tp) for tp in partitions]
+        wanted = [checked_partition(tp) for tp in partitions]
         if self._parts.auto_commit is not None and not self._subscription.grouped:
             self._parts.auto_commit.leave_behind(wanted)
         self._subscription.assign(wanted)
@@ -176,7 +178,8 @@ class Consumer:
         """Iterate over batches: for ever, or with ``until`` (partition -> offset) until each is read up to its offset.
 
         Batches are cut there, and of other partitions nothing is handed out. What lies between the last record and the offset
-        (control records, compacted gaps) is waited through.
+        (control records, compacted gaps) is waited through. Raises :exc:`IllegalStateError` for a partition that is not
+        assigned, also when a rebalance takes it away on the way.
         """
         return Batches(self._parts, until)
 
@@ -212,7 +215,7 @@ class Consumer:
         if offsets is None:
             todo = {tp: OffsetAndMetadata(s.position, s.leader_epoch) for tp, s in owned.items() if s.position is not None}
         else:
-            todo = {TopicPartition(*tp): _position(tp, value) for tp, value in offsets.items()}
+            todo = {checked_partition(tp): _position(tp, value) for tp, value in offsets.items()}
         began = {tp: owned[tp] for tp in todo if tp in owned}
 
         def check() -> None:
@@ -235,24 +238,31 @@ class Consumer:
         """What the group has committed for ``partitions``; ``None`` where nothing is."""
         check_timeout(timeout, 0.0)
         self._open()
-        return await self._parts.need_commits().committed([TopicPartition(*tp) for tp in partitions], timeout=timeout)
+        return await self._parts.need_commits().committed([checked_partition(tp) for tp in partitions], timeout=timeout)
 
     async def position(self, partition: TopicPartition, *, timeout: float | None = None) -> int:
-        """The offset of the next record that will be handed out; waits until it is known."""
+        """The offset of the next record that will be handed out; waits until it is known. A rebalance listener may ask, too."""
         check_timeout(timeout, 0.0)
         self._open()
         self._subscription.state(partition)
 
         async def known() -> int:
-            while (position := self._subscription.state(partition).position) is None:
+            while (state := self._subscription.state(partition)).position is None:
                 self._check()
+                if not state.position_asked:
+                    state.position_asked = True
+                    self._parts.positions.wanted.notify()
                 await self._parts.happened.wait()
                 self._open()
-            return position
+            return state.position
 
         async def attempt(call: Call) -> int:
             await trio.lowlevel.checkpoint()
-            return await call.step(f"position of {partition}", known)
+            try:
+                return await call.step(f"position of {partition}", known)
+            except RequestTimedOutError as error:
+                why = self._parts.positions.last_error
+                raise error if why is None else again(why) from error
 
         return await self._call("position", attempt, timeout)
 
@@ -353,7 +363,7 @@ class Consumer:
     async def _ends(
         self, name: str, partitions: Iterable[TopicPartition], spec: OffsetSpec, timeout: float | None
     ) -> dict[TopicPartition, int]:
-        found = await self._look_up(name, {TopicPartition(*tp): spec for tp in partitions}, timeout)
+        found = await self._look_up(name, {checked_partition(tp): spec for tp in partitions}, timeout)
         return {tp: 0 if where is None else where.offset for tp, where in found.items()}
 
     async def _look_up(

@@ -22,7 +22,7 @@ from .._net.deadlines import Call, check_timeout, run_call
 from .._net.signal import Signal
 from .._state.assignors import Assignor
 from .._state.member import Member
-from .._state.subscription import Subscription
+from .._state.subscription import Subscription, checked_partition
 from ..config import ConsumerConfig
 from ..errors import CommitFailedError, ConfigurationError, TrikafkaError
 from ..hooks import call_all, call_first
@@ -186,7 +186,7 @@ class ConsumerParts(Context[ConsumerConfig]):
 
     def look_up(self, wanted: Mapping[TopicPartition, int]) -> Callable[[Call], Awaitable[Found]]:
         """The attempt of a look-up of offsets."""
-        todo = {TopicPartition(*tp): int(what) for tp, what in wanted.items()}
+        todo = {checked_partition(tp): int(what) for tp, what in wanted.items()}
         found: Found = {}
 
         async def attempt(call: Call) -> Found:

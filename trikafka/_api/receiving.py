@@ -142,11 +142,33 @@ class Receiver:
         ready = await self._next(deadline, until, stop)
         return None if ready is None else self._hand_out(*ready)
 
-    async def more(self) -> RecordBatch | None:
-        """A further batch, if one is buffered, to go with the one that was just handed out: that does not count as done by it.
+    async def gather(
+        self, until: Until | None, stop: Callable[[], bool] | None, max_rows: int, max_bytes: int
+    ) -> list[RecordBatch]:
+        """The next batch, as :meth:`batch` waits for it, and what is buffered beside it; empty when ``stop`` says so.
 
-        Cannot be cancelled, so that what has been handed out is not lost.
+        Only the wait can be cancelled: what has been handed out must not be lost.
         """
+        batch = await self.batch(None, until, stop)
+        if batch is None:
+            return []
+        batches = [batch]
+        rows, size, breathed = len(batch), batch.nbytes, trio.current_time()
+        self._busy = True
+        try:
+            with trio.CancelScope(shield=True):
+                while rows < max_rows and size < max_bytes and (further := await self._more()) is not None:
+                    batches.append(further)
+                    rows, size = rows + len(further), size + further.nbytes
+                    if trio.current_time() - breathed >= _BREATH:
+                        await trio.lowlevel.checkpoint()
+                        breathed = trio.current_time()
+        finally:
+            self._busy = False
+        return batches
+
+    async def _more(self) -> RecordBatch | None:
+        """A further batch, if one is buffered, to go with those just handed out: these do not count as done by it."""
         while self._rendezvous.pending is None and (chunk := self._fetcher.buffer.take()) is not None:
             batch = await self._decode(chunk)
             if isinstance(batch, CorruptRecordError):
@@ -181,13 +203,14 @@ class Receiver:
     async def _next(self, deadline: float, until: Until | None, stop: Callable[[], bool] | None = None) -> Ready | None:
         """Serve what is to be served, and take the next batch that holds a record; ``None`` at the deadline or stop."""
         self._claim()
-        self._busy, self.deadline = True, deadline
+        self._busy = self._subscription.receiving = True
+        self.deadline = deadline
         try:
             self._begin(trio.current_time())
             self._release()
             while True:
                 await self._rendezvous.serve()
-                self._check()
+                self._check_all()
                 self._limit(until)
                 if stop is not None and stop():
                     return None
@@ -197,7 +220,8 @@ class Receiver:
                 elif not await self._wait(deadline):
                     return None
         finally:
-            self._busy, self.deadline = False, float("inf")
+            self._busy = self._subscription.receiving = False
+            self.deadline = float("inf")
             if self._heartbeats is not None:
                 self._heartbeats.polled()
 
@@ -220,13 +244,16 @@ class Receiver:
 
     def _begin(self, now: float) -> None:
         """The user came back: what was handed out before is done."""
-        self._check()
-        if self._subscription.mode is Mode.NONE:
-            raise IllegalStateError("there is nothing to receive: subscribe() or assign() first")
+        self._check_all()
         if self._heartbeats is not None:
             self._heartbeats.last_poll = now
         for state in self._subscription.partitions.values():
             state.done = state.position
+
+    def _check_all(self) -> None:
+        self._check()
+        if self._subscription.mode is Mode.NONE:
+            raise IllegalStateError("there is nothing to receive: subscribe() or assign() first")
 
     def _limit(self, until: Until | None) -> None:
         """Hand out, and fetch, only what stands before the offsets of ``until`` (``None``: no limits)."""

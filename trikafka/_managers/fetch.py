@@ -21,7 +21,13 @@ from .._state.fetch_buffer import Chunk, FetchBuffer
 from .._state.subscription import PartitionState, Subscription
 from .._wire.fetch import FetchedPartition, end_of_batches, read_fetch_answer
 from ..config import ConsumerConfig
-from ..errors import BrokerResponseError, CorruptRecordError, OffsetOutOfRangeError, TrikafkaError, from_code
+from ..errors import (
+    BrokerResponseError,
+    CorruptRecordError,
+    OffsetOutOfRangeError,
+    TrikafkaError,
+    from_code,
+)
 from ..types import Node, OffsetSpec, TopicPartition
 from .metadata import Metadata
 
@@ -63,9 +69,13 @@ class Fetcher:
             for state in self._fetchable():
                 try:
                     node = self._metadata.snapshot.leader(state.tp)
-                except TrikafkaError:
+                except TrikafkaError as error:
                     leaderless = True
+                    self._subscription.note_missing(state, error, trio.current_time())
+                    if state.error is not None:
+                        self.arrived.notify()
                     continue
+                state.missing_since = None
                 if node.node_id not in self._nodes:
                     self._nodes.add(node.node_id)
                     self._start_soon(self._fetch_from, node.node_id)

@@ -51,12 +51,15 @@ class PositionsManager:
                 await self.wanted.wait()
                 continue
             errors = await self._resolve(unknown)
+            self.last_error = errors[-1] if errors else None
             for error in errors:
                 self._take_error(error)
             left = [state for state, epoch in unknown if state.epoch == epoch and state.position is None and state.error is None]
             fatal = next((error for error in errors if not error.retriable), None)
             for state in left if fatal is not None else ():
                 state.error = fatal
+            for state in left:
+                self._miss(state)
             failures = failures + 1 if left else 0
             self.known.notify()
             if failures:
@@ -66,10 +69,16 @@ class PositionsManager:
     def _unknown(self) -> list[tuple[PartitionState, int]]:
         """The partitions that need a position, each with its epoch now."""
         states = self._subscription.partitions.values()
-        return [(s, s.epoch) for s in states if s.position is None and s.ready and not s.revoking and s.error is None]
+        wanted = (s for s in states if s.position is None and (s.ready or s.position_asked))
+        return [(s, s.epoch) for s in wanted if not s.revoking and s.error is None]
+
+    def _miss(self, state: PartitionState) -> None:
+        try:
+            self._metadata.snapshot.leader(state.tp)
+        except TrikafkaError as error:
+            self._subscription.note_missing(state, error, trio.current_time())
 
     def _take_error(self, error: TrikafkaError) -> None:
-        self.last_error = error
         if error.refresh_metadata:
             self._metadata.mark_stale()
         if self._commits is not None:

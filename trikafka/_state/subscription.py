@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from enum import Enum
+from typing import Any
 
-from ..errors import IllegalStateError
+from ..errors import ConfigurationError, IllegalStateError, TrikafkaError, UnknownTopicOrPartitionError
 from ..types import OffsetSpec, TopicPartition
 
 
@@ -23,12 +24,25 @@ class Mode(Enum):
     MANUAL = "manual"
 
 
+def checked_partition(given: Any) -> TopicPartition:
+    """A partition that a user named, checked. Raises :exc:`ConfigurationError` that shows what is wrong."""
+    try:
+        topic, number = given
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"a partition is a TopicPartition(topic, number), not {given!r}") from None
+    if not isinstance(topic, str) or not topic:
+        raise ConfigurationError(f"a partition's topic must be a name, not {topic!r}")
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ConfigurationError(f"a partition's number must be a whole number from 0, not {number!r}")
+    return TopicPartition(topic, number)
+
+
 class PartitionState:
     """One assigned partition. ``epoch`` grows whenever the position jumps, so that what was fetched before it is dropped."""
 
     __slots__ = (
-        "buffered", "done", "epoch", "error", "fetch_offset", "high_watermark", "leader_epoch", "limit", "log_start", "paused",
-        "position", "ready", "reset", "retry_at", "revoking", "tp",
+        "buffered", "done", "epoch", "error", "fetch_offset", "high_watermark", "leader_epoch", "limit", "log_start",
+        "missing_since", "paused", "position", "position_asked", "ready", "reset", "retry_at", "revoking", "tp",
     )  # fmt: skip
 
     def __init__(self, tp: TopicPartition, ready: bool) -> None:
@@ -47,6 +61,8 @@ class PartitionState:
         self.high_watermark: int | None = None
         self.log_start: int | None = None
         self.retry_at = 0.0  # no fetch before this time, after an error
+        self.position_asked = False  # somebody waits for the position, though the listeners have not run
+        self.missing_since: float | None = None  # since when the cluster has not known the partition
         self.error: Exception | None = None  # to be raised by the next receive
 
     @property
@@ -69,6 +85,15 @@ class PartitionState:
         self.fetch_offset = offset
         self.retry_at = 0.0
 
+    def miss(self, now: float, error: TrikafkaError | None) -> None:
+        """Somebody waits for the partition, and the cluster does not know it: after the patience that is theirs to know."""
+        if error is None:
+            self.missing_since = None
+        elif self.missing_since is None:
+            self.missing_since = now
+        elif now - self.missing_since >= error.patience:
+            self.missing_since, self.error = None, error
+
     def jump(self, offset: int) -> None:
         """Set the position, whatever was asked, fetched or validated before."""
         self.epoch += 1
@@ -77,6 +102,7 @@ class PartitionState:
         self.leader_epoch = None
         self.error = None
         self.retry_at = 0.0
+        self.position_asked = False
 
     def ask_reset(self, spec: OffsetSpec) -> None:
         """Forget the position; the positions manager looks up the new one."""
@@ -97,6 +123,7 @@ class Subscription:
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
         self.partitions: dict[TopicPartition, PartitionState] = {}
+        self.receiving = False  # a receive is under way
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Follow ``topics`` as a member of the group."""
@@ -126,6 +153,11 @@ class Subscription:
     def grouped(self) -> bool:
         """Whether partitions come from the group."""
         return self.mode in (Mode.TOPICS, Mode.PATTERN)
+
+    def note_missing(self, state: PartitionState, error: TrikafkaError, now: float) -> None:
+        """The leader of ``state`` cannot be told because of ``error``. A group waits for its topics to appear."""
+        waited_for = not self.grouped and (self.receiving or state.position_asked)
+        state.miss(now, error if waited_for and isinstance(error, UnknownTopicOrPartitionError) else None)
 
     def match(self, names: Iterable[str]) -> bool:
         """Set the topics to those of ``names`` that the pattern matches; return whether that changed them."""
