@@ -180,3 +180,9 @@ def test_ivy_named_wrongly(machine: Machine, monkeypatch: pytest.MonkeyPatch) ->
 def test_versions_that_are_none(version: str) -> None:
     with pytest.raises(BrokerError, match="is not a version of Kafka"):
         fetch_jars(version)
+
+
+def test_a_java_home_without_java_is_said_at_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(JavaError, match="JAVA_HOME is"):
+        find_java()

@@ -32,8 +32,9 @@ def _locate() -> Path | None:
     home = os.environ.get("JAVA_HOME")
     if home:
         candidate = Path(home, "bin", "java")
-        if os.access(candidate, os.X_OK):
-            return candidate
+        if not os.access(candidate, os.X_OK):  # others that follow JAVA_HOME (Spark does) would fail later
+            raise JavaError(f"JAVA_HOME is {home}, and there is no {candidate} to run: correct it or unset it")
+        return candidate
     found = shutil.which("java")
     return Path(found) if found else None
 
