@@ -24,6 +24,8 @@ from trikafka._api.export_plan import (
 from trikafka.interfaces import ExportPlan, ExportState, WrittenFile
 
 TP = TopicPartition("t", 0)
+#: More than Kafka allows, but nothing that could lead out of a directory.
+TOPICS = st.text(st.characters(exclude_characters="/\\\0", exclude_categories=["Cs"]), min_size=1)
 
 
 def plan_of(start: int, end: int, most: int = 10) -> ExportPlan:
@@ -52,9 +54,7 @@ def test_names_sort_as_offsets_do_and_are_seen_by_readers_that_glob() -> None:
     assert max(len(name.encode()) for name in long) <= 255
 
 
-@given(
-    st.lists(st.tuples(st.text(min_size=1), st.integers(0, 9), st.integers(0, 2**62), st.integers(1, 50)), min_size=1, max_size=5)
-)
+@given(st.lists(st.tuples(TOPICS, st.integers(0, 9), st.integers(0, 2**62), st.integers(1, 50)), min_size=1, max_size=5))
 def test_what_is_stored_is_read_back_as_it_was(parts: list[tuple[str, int, int, int]]) -> None:
     beginnings = {TopicPartition(topic, number): start for topic, number, start, _ in parts}
     ends = {TopicPartition(topic, number): beginnings[TopicPartition(topic, number)] + width for topic, number, _, width in parts}
@@ -67,10 +67,47 @@ def test_what_is_stored_is_read_back_as_it_was(parts: list[tuple[str, int, int, 
     assert json.loads(manifest_to_json(manifest))["rows"] == len(plan.files) == manifest.rows
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', "nonsense", '{"version": 1, "number": "x"}'])
-def test_a_damaged_plan_is_an_error_that_names_the_file(text: str) -> None:
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"version": 1}',
+        "nonsense",
+        '{"version": 1, "number": "x"}',
+        '{"version": 1, "number": Infinity}',
+        b"\xff\xfe\x00",
+        b"\x80",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+    ],
+    ids=lambda text: repr(text[:32]),
+)
+def test_a_damaged_plan_is_an_error_that_names_the_file(text: str | bytes) -> None:
     with pytest.raises(ExportError, match=r"plan-7\.json"):
         plan_from_json(text, "plan-7.json")
+
+
+@given(st.binary(max_size=200))
+def test_any_bytes_are_a_plan_or_an_error_that_names_the_file(text: bytes) -> None:
+    with pytest.raises(ExportError, match=r"plan-7\.json"):
+        plan_from_json(text, "plan-7.json")
+
+
+@pytest.mark.parametrize("name", ["../x.parquet", "/x.parquet", "a/x.parquet", "..", ".", "", "a\\x.parquet", "x\0.parquet"])
+def test_a_name_that_leads_out_of_the_destination_is_refused(name: str) -> None:
+    body = json.loads(plan_to_json(plan_of(0, 5)))
+    body["files"][0]["planned_file"] = name
+    with pytest.raises(ExportError, match=r"plan-7\.json cannot be used: .* is not the name of a file in the destination"):
+        plan_from_json(json.dumps(body), "plan-7.json")
+
+
+def test_a_topic_whose_name_leads_out_of_the_destination_is_not_planned() -> None:
+    tp = TopicPartition("../t", 0)
+    view = SourceView("c", {tp.topic: None}, {tp: 0}, {tp: 5})
+    with pytest.raises(ExportError, match="is not the name of a file"):
+        new_plan(ExportState(), view, {tp: 0}, max_records_per_file=9, isolation_level="read_committed")
 
 
 def test_a_plan_of_a_later_version_is_not_guessed_at() -> None:

@@ -121,6 +121,26 @@ def test_a_missing_plan_is_damage(tmp_path: Path) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("text", [b"\xff\xfe\x00", b"[" * 100_000, b"", b"{}"], ids=["not UTF-8", "deep", "empty", "bare"])
+def test_a_damaged_plan_is_one_sentence_with_its_file(tmp_path: Path, text: bytes) -> None:
+    store = opened(tmp_path)
+    (tmp_path / "_trikafka" / "plan-000001.json").write_bytes(text)
+    with pytest.raises(ExportError, match=r"_trikafka/plan-000001\.json is not an export plan or manifest"):
+        store.load()
+    store.close()
+
+
+def test_a_plan_under_anothers_number_is_damage(tmp_path: Path) -> None:
+    store, plan = opened(tmp_path), plan_of(0, 5)
+    store.store_plan(plan)
+    store.publish(complete(plan, written(tmp_path, plan)))
+    own = tmp_path / "_trikafka"
+    (own / "plan-000002.json").write_bytes((own / "plan-000001.json").read_bytes())
+    with pytest.raises(ExportError, match=r"plan-000002\.json is damaged: it says that it is number 1"):
+        store.load()
+    store.close()
+
+
 @pytest.mark.parametrize("where", ["file", "file/deeper", "/proc/nowhere"])
 def test_a_place_that_cannot_be_written_is_one_sentence_with_its_cause(tmp_path: Path, where: str) -> None:
     (tmp_path / "file").write_text("x")

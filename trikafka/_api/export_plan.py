@@ -45,6 +45,13 @@ def file_name(topic: str, partition: int, start: int, end: int) -> str:
     return f"{shown}-{partition:05d}-{start:020d}-{end:020d}.parquet"
 
 
+def _checked(name: str) -> str:
+    """Return the name of a data file. Raises :exc:`ExportError` if it could lead out of the destination."""
+    if name in ("", ".", "..") or any(sign in name for sign in "/\\\0"):
+        raise ExportError(f"{name!r} is not the name of a file in the destination")
+    return name
+
+
 def split(start: int, end: int, most: int) -> list[tuple[int, int]]:
     """Cut ``[start, end)`` into as few parts of at most ``most`` offsets as possible, of about one size."""
     width = end - start
@@ -106,7 +113,7 @@ def new_plan(
 ) -> ExportPlan | None:
     """Return the plan for all that lies between ``starts`` and the view's ends; ``None`` if that is nothing."""
     files = tuple(
-        PlannedFile(tp.topic, tp.partition, low, high, file_name(tp.topic, tp.partition, low, high))
+        PlannedFile(tp.topic, tp.partition, low, high, _checked(file_name(tp.topic, tp.partition, low, high)))
         for tp in sorted(starts)
         for low, high in split(starts[tp], view.ends[tp], max_records_per_file)
     )
@@ -148,13 +155,13 @@ def manifest_to_json(manifest: ExportManifest) -> str:
     return _text({"kind": "manifest", **body})
 
 
-def plan_from_json(text: str, where: str) -> ExportPlan:
+def plan_from_json(text: str | bytes, where: str) -> ExportPlan:
     """Read a plan or the plan's part of a manifest. Raises :exc:`ExportError` naming ``where`` for anything else."""
     try:
-        body = json.loads(text)
+        body = json.loads(text if isinstance(text, str) else text.decode())
         version = body["version"]
         if version != FORMAT_VERSION:
-            raise ExportError(f"{where} has format version {version}; this trikafka reads version {FORMAT_VERSION}")
+            raise ExportError(f"it has format version {version}; this trikafka reads version {FORMAT_VERSION}")
         return ExportPlan(
             number=int(body["number"]),
             plan_id=str(body["plan_id"]),
@@ -163,7 +170,7 @@ def plan_from_json(text: str, where: str) -> ExportPlan:
             topic_ids=dict(body["topic_ids"]),
             isolation_level=str(body["isolation_level"]),
             files=tuple(
-                PlannedFile(f["topic"], int(f["partition"]), int(f["from"]), int(f["to"]), str(f["planned_file"]))
+                PlannedFile(str(f["topic"]), int(f["partition"]), int(f["from"]), int(f["to"]), _checked(str(f["planned_file"])))
                 for f in body["files"]
             ),
             positions={
@@ -172,7 +179,9 @@ def plan_from_json(text: str, where: str) -> ExportPlan:
                 for partition, offset in offsets.items()
             },
         )
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except ExportError as error:
+        raise ExportError(f"{where} cannot be used: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         raise ExportError(f"{where} is not an export plan or manifest: {type(error).__name__}: {error}") from error
 
 

@@ -146,7 +146,10 @@ class DirectoryStore:
 
     def _read(self, kind: str, number: int) -> ExportPlan:
         path = self._own / f"{kind}-{number:06d}.json"
-        return plan_from_json(path.read_text(), str(path))
+        plan = plan_from_json(path.read_bytes(), str(path))
+        if plan.number != number:
+            raise ExportError(f"{path} is damaged: it says that it is number {plan.number}")
+        return plan
 
     def store_plan(self, plan: ExportPlan) -> None:
         """Store a plan; its number must be free."""

@@ -21,13 +21,13 @@ def spark_context() -> Iterator[Any]:
     started: list[Any] = []
 
     def start() -> None:
-        started.append(session.start("local[2]", "tests", {}, lambda: False)[0])
+        started.append(session.acquire("local[2]", "tests", {}))
 
     thread = threading.Thread(target=start)
     thread.start()
     thread.join()
     yield started[0]
-    started[0].stop()
+    session.release(started[0])
 
 
 @pytest.fixture

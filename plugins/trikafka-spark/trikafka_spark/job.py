@@ -7,6 +7,8 @@ back where they were set.
 
 from __future__ import annotations
 
+import contextlib
+import secrets
 import threading
 import uuid
 from collections.abc import Callable, Sequence
@@ -16,7 +18,7 @@ import trio
 
 from trikafka import ExportError
 
-from .session import first_line
+from .session import answers, first_line, text_of
 from .task import WriteTask, error_of, run_task
 
 if TYPE_CHECKING:
@@ -32,6 +34,7 @@ class SparkJob:
     def __init__(self, context: SparkContext, tasks: Sequence[WriteTask], limiter: trio.CapacityLimiter) -> None:
         self._context, self._tasks, self._limiter = context, tasks, limiter
         self._tag = f"trikafka-export-{uuid.uuid4()}"
+        self._secret = secrets.token_hex(16)
         self._cancelled = False
         self._ended = threading.Event()
         self._rows: Any = None
@@ -39,7 +42,7 @@ class SparkJob:
     async def run(self, report: Callable[[int, int], None]) -> list[tuple[int, int]]:
         """Run the job; ``report(tasks done, rows done)`` a few times a second. A cancelled scope cancels the job.
 
-        Raises :exc:`ExportError` with the worker's own error as its cause.
+        Raises :exc:`ExportError` with the worker's own error as its cause, and what ``report`` raises.
         """
         results: list[list[tuple[int, int]]] = []
         failures: list[Exception] = []
@@ -72,7 +75,7 @@ class SparkJob:
         return results[0]
 
     def _collect(self) -> list[tuple[int, int]]:
-        context = self._context
+        context, secret = self._context, self._secret
         try:
             context.addJobTag(self._tag)
             context.setJobGroup(self._tag, "trikafka export")
@@ -80,7 +83,7 @@ class SparkJob:
             self._rows = rows
 
             def counted(task: WriteTask) -> tuple[int, int]:
-                result = run_task(task)
+                result = run_task(task, secret)
                 rows.add(result[0])
                 return result
 
@@ -89,15 +92,23 @@ class SparkJob:
                 return []
             return work.collect()
         except Exception as error:
-            failure, cause = _explained(error)
+            failure, cause = self._explained(error)
             raise failure from cause
         finally:
-            context.removeJobTag(self._tag)
-            for name in ("spark.jobGroup.id", "spark.job.description"):
-                context.setLocalProperty(name, None)  # type: ignore[arg-type]
             self._ended.set()
+            with contextlib.suppress(Exception):  # the JVM may be gone, and the tag with it
+                context.removeJobTag(self._tag)
+                for name in ("spark.jobGroup.id", "spark.job.description"):
+                    context.setLocalProperty(name, None)  # type: ignore[arg-type]
 
     def _progress(self) -> tuple[int, int]:
+        try:
+            return self._counted()
+        except Exception as error:
+            failure, cause = self._explained(error)
+            raise failure from cause
+
+    def _counted(self) -> tuple[int, int]:
         tracker = self._context.statusTracker()
         done = 0
         for job in tracker.getJobIdsForGroup(self._tag):
@@ -111,19 +122,21 @@ class SparkJob:
         """Cancel until the job's thread has come back: the job may be about to be submitted just now."""
         self._cancelled = True
         for _ in range(int(_CANCEL_LIMIT / 0.05)):
-            self._context.cancelJobsWithTag(self._tag)
+            with contextlib.suppress(Exception):  # without its JVM the job ends by itself
+                self._context.cancelJobsWithTag(self._tag)
             if self._ended.wait(0.05):
                 return
 
-
-def _explained(error: Exception) -> tuple[ExportError, Exception]:
-    """What to say of an error of Spark, and its cause: the worker's own error where there is one."""
-    text = str(getattr(error, "java_exception", None) or error)
-    known = error_of(text)
-    if known is not None:
-        where, cause = known
-        return ExportError(f"exporting {where} failed: {cause}"), cause
-    if "ModuleNotFoundError" in text:
-        name = text.partition("ModuleNotFoundError: ")[2].partition("\n")[0].strip()
-        return ExportError(f"Spark's Python workers lack a package ({name}); install trikafka-spark where they run"), error
-    return ExportError(f"the Spark job failed: {first_line(error)}"), error
+    def _explained(self, error: Exception) -> tuple[ExportError, Exception]:
+        """What to say of an error of Spark, and its cause: the worker's own error where there is one."""
+        text = text_of(error)
+        known = error_of(text, self._secret)
+        if known is not None:
+            where, cause = known
+            return ExportError(f"exporting {where} failed: {cause}"), cause
+        if "ModuleNotFoundError" in text:
+            name = text.partition("ModuleNotFoundError: ")[2].partition("\n")[0].strip()
+            return ExportError(f"Spark's Python workers lack a package ({name}); install trikafka-spark where they run"), error
+        if not answers(self._context):
+            return ExportError("Spark ended in the middle of the export: its JVM was killed, or the context was stopped"), error
+        return ExportError(f"the Spark job failed: {first_line(error)}"), error

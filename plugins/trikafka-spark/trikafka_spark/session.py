@@ -1,11 +1,18 @@
-"""Spark contexts: what they need of the machine, starting one, stopping it. All functions block: call them in a thread.
+"""Spark contexts: what they need of the machine, starting one, sharing it, stopping it. All functions block: call them in a
+thread.
+
+A context that was started here is shared by the exports that run meanwhile, and stopped when the last gives it back. One that
+somebody else started is used as it is and never stopped. A JVM may die at any time: then PySpark is made to forget it, which it
+does not do by itself, so that the next export starts another.
 
 Never in the main thread: there SparkContext takes the handler of SIGINT away from Trio.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import logging
 import os
 import re
 import shutil
@@ -14,9 +21,9 @@ import sys
 import tempfile
 import threading
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import trikafka
 from trikafka import ExportError
@@ -25,7 +32,11 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
 _LEAST_JAVA = 17
-_starting = threading.Lock()
+_log = logging.getLogger("trikafka.spark")
+#: Held while a context is started or stopped, and for the two below: the context started here, and how many use it.
+_lock = threading.Lock()
+_ours: SparkContext | None = None
+_users = 0
 
 
 def check_requirements() -> None:
@@ -52,41 +63,105 @@ def _check_java() -> None:
 
 
 def _running() -> SparkContext | None:
-    """The process's Spark context, if there is one. PySpark has no public way to ask without making one."""
+    """The process's Spark context, if there is one that works. PySpark has no public way to ask without making one."""
     if "pyspark" not in sys.modules:
         return None
     from pyspark import SparkContext
 
-    return SparkContext._active_spark_context
+    context = SparkContext._active_spark_context
+    return context if context is not None and answers(context) else None
 
 
-def start(master: str | None, app_name: str, conf: Mapping[str, str], unwanted: Callable[[], bool]) -> tuple[SparkContext, bool]:
-    """Return a Spark context and whether it was started here; one that the process has already is used as it is.
+def answers(context: SparkContext) -> bool:
+    """Whether a context is neither stopped nor without its JVM."""
+    try:
+        return not context._jsc.sc().isStopped()
+    except Exception:  # Py4J raises its own errors, and those of sockets
+        return False
 
-    When ``unwanted()`` has become true by then (the caller was cancelled) what was started is stopped again. Raises
-    :exc:`ExportError`.
+
+def acquire(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkContext:
+    """Return the process's Spark context; start one if it has none that works. To be given back by :func:`release`.
+
+    Raises :exc:`ExportError`.
     """
-    with _starting:
+    global _ours, _users
+    with _lock:
         context = _running()
-        if context is not None:
-            return context, False
-        _compile_quietly()
-        from pyspark import SparkConf
+        if context is None:
+            _forget_dead()
+            context = _ours = _start(master, app_name, conf)
+            _users = 0
+        if context is _ours:
+            _users += 1
+        return context
 
-        # PySpark imports pandas, where it is installed, for its own checks.
-        warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
-        spark_conf = SparkConf(loadDefaults=False)
-        for name, value in {**_defaults(master, app_name), **conf}.items():
-            spark_conf.set(name, value)
-        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-        with tempfile.TemporaryFile() as said:
-            try:
-                context = _launch(spark_conf, said)
-            except Exception as error:
-                raise ExportError(f"Spark could not be started: {_last_words(said) or first_line(error)}") from error
-        if unwanted():
+
+def release(context: SparkContext) -> None:
+    """Give back what :func:`acquire` returned; stop it if it was started here and nobody else uses it. Never raises."""
+    global _ours, _users
+    with _lock:
+        if context is not _ours:
+            return
+        _users -= 1
+        if _users:
+            return
+        _ours = None
+        _stop(context)
+        _forget_dead()
+
+
+def _stop(context: SparkContext) -> None:
+    for attempt in range(2):  # one that fails takes the JVM's part away, and leaves the rest to the next
+        try:
             context.stop()
-        return context, True
+            return
+        except Exception:  # the JVM may be gone
+            _log.debug("stopping Spark failed (%d)", attempt, exc_info=True)
+
+
+def _forget_dead() -> None:
+    """Make PySpark forget a context that was stopped otherwise than by it, and a JVM that is gone."""
+    if "pyspark" not in sys.modules:
+        return
+    from pyspark import SparkContext
+
+    context = SparkContext._active_spark_context
+    if context is not None and hasattr(context, "_jsc") and not answers(context):  # without _jsc another thread just makes it
+        _stop(context)
+    gateway: Any = SparkContext._gateway
+    jvm = SparkContext._jvm
+    if gateway is None or jvm is None:
+        return
+    try:
+        getattr(jvm, "java.lang.System").currentTimeMillis()
+    except Exception:
+        with SparkContext._lock:
+            if SparkContext._gateway is gateway:
+                SparkContext._gateway = SparkContext._jvm = None
+        with contextlib.suppress(Exception):
+            gateway.shutdown_callback_server()
+        if (process := getattr(gateway, "proc", None)) is not None:
+            with contextlib.suppress(OSError):
+                process.stdin.close()
+            process.poll()
+
+
+def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkContext:
+    _compile_quietly()
+    from pyspark import SparkConf
+
+    # PySpark imports pandas, where it is installed, for its own checks.
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
+    spark_conf = SparkConf(loadDefaults=False)
+    for name, value in {**_defaults(master, app_name), **conf}.items():
+        spark_conf.set(name, value)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with tempfile.TemporaryFile() as said:
+        try:
+            return _launch(spark_conf, said)
+        except Exception as error:
+            raise ExportError(f"Spark could not be started: {_last_words(said) or first_line(error)}") from error
 
 
 def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
@@ -133,12 +208,19 @@ def _defaults(master: str | None, app_name: str) -> dict[str, str]:
     return defaults
 
 
+def text_of(error: BaseException) -> str:
+    """The whole text of an error of PySpark, Java's stack included, which the JVM is asked for."""
+    try:
+        return str(getattr(error, "java_exception", None) or error)
+    except Exception:  # the JVM may be gone
+        return type(error).__name__
+
+
 def first_line(error: BaseException) -> str:
     """What an error of PySpark says, without Java's stack."""
-    text = str(error)
-    if (java := getattr(error, "java_exception", None)) is not None:
-        try:
-            text = str(java.getMessage())
-        except Exception:  # the JVM may be gone
-            text = type(error).__name__
+    try:
+        java = getattr(error, "java_exception", None)
+        text = str(error if java is None else java.getMessage())
+    except Exception:  # the JVM may be gone
+        text = type(error).__name__
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)

@@ -7,7 +7,6 @@ Everything of Spark runs in threads of this sink's own limiter. The layout of th
 from __future__ import annotations
 
 import difflib
-import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _OPTIONS = ("destination", "master", "app_name", "compression")
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
-_log = logging.getLogger("trikafka.spark")
 
 
 class SparkSink:
@@ -52,9 +50,10 @@ class SparkSink:
         self._compression, self._conf = compression, dict(conf or {})
         self._store = DirectoryStore(root)
         self._limiter = trio.CapacityLimiter(4)
+        # Handed over by the thread that starts Spark, unless the sink has given up waiting for it by then.
+        self._handing_over = threading.Lock()
         self._context: SparkContext | None = None
-        self._started_here = False
-        self._unwanted = threading.Event()
+        self._unwanted = False
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -81,16 +80,14 @@ class SparkSink:
     async def __aexit__(
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop Spark if it was started here; remove what is partial; unlock."""
+        """Stop Spark if it was started here and nobody else uses it; remove what is partial; unlock."""
         await self._leave()
 
     async def _leave(self) -> None:
         with trio.CancelScope(shield=True):
-            if self._context is not None and self._started_here:
-                try:
-                    await self._thread(self._context.stop)
-                except Exception:  # its JVM may be gone
-                    _log.debug("stopping Spark failed", exc_info=True)
+            if (context := self._context) is not None:
+                self._context = None
+                await self._thread(lambda: session.release(context))
             await self._thread(self._store.close)
 
     async def load(self) -> ExportState:
@@ -128,18 +125,24 @@ class SparkSink:
         if self._context is not None:
             return self._context
 
-        def start() -> tuple[SparkContext, bool]:
-            context = session.start(self._master, self._app_name, self._conf, self._unwanted.is_set)
-            from . import job  # noqa: F401  (slow imports belong in this thread)
-
-            return context
-
         try:
-            context, self._started_here = await trio.to_thread.run_sync(start, abandon_on_cancel=True, limiter=self._limiter)
-        except trio.Cancelled:
-            self._unwanted.set()
+            return await trio.to_thread.run_sync(self._start, abandon_on_cancel=True, limiter=self._limiter)
+        except BaseException:
+            with self._handing_over:
+                self._unwanted = True
             raise
-        self._context = context
+
+    def _start(self) -> SparkContext:
+        """Either hand the context over, to be given back when the sink is left, or give it back at once."""
+        context = session.acquire(self._master, self._app_name, self._conf)
+        with self._handing_over:
+            wanted = not self._unwanted
+            if wanted:
+                self._context = context
+        if not wanted:
+            session.release(context)
+        from . import job  # noqa: F401  (slow imports belong in this thread)
+
         return context
 
     async def _thread(self, function: Callable[[], T]) -> T:

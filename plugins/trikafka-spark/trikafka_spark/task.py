@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import base64
 import json
-import pickle
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trikafka import ExportError, OffsetRange, RecordBatch
+from trikafka import ExportError, OffsetRange, RecordBatch, TrikafkaError, errors
 from trikafka._api.export_store import partial_path, publish_file
 from trikafka.interfaces import PlannedFile
 
@@ -28,7 +27,8 @@ from .reading import read_range
 #: A row group is written when it has so many rows or bytes.
 _GROUP_ROWS, _GROUP_BYTES = 262_144, 64 << 20
 _FOOTER_KEY = "trikafka.range"
-_MARK = re.compile(r"trikafka-task-error:([A-Za-z0-9+/=]+)")
+#: How much is carried to the driver of an error: of its message, and of the errors in its attributes.
+_TEXT_LIMIT, _DEPTH_LIMIT = 10_000, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,15 +42,16 @@ class WriteTask:
     compression: str
 
 
-def run_task(task: WriteTask) -> tuple[int, int]:
+def run_task(task: WriteTask, secret: str) -> tuple[int, int]:
     """Write the file; return its rows and bytes, (0, 0) when the range has no record and so no file.
 
-    Raises a RuntimeError that :func:`error_of` can read in the driver.
+    Raises a RuntimeError that :func:`error_of` can read in the driver by the same ``secret``, a word of the job that no
+    broker can know: the text of an error may repeat what a broker said.
     """
     try:
         return write_file(task)
     except Exception as error:
-        raise RuntimeError(f"{task.planned}: {type(error).__name__}: {error} {_marked(task, error)}") from error
+        raise RuntimeError(f"{task.planned}: {type(error).__name__}: {error} {_marked(task, error, secret)}") from error
 
 
 def write_file(task: WriteTask) -> tuple[int, int]:
@@ -123,22 +124,49 @@ def _check(final: Path, planned: PlannedFile, rows: int | None = None) -> tuple[
     return footer.num_rows, final.stat().st_size
 
 
-# --- errors, from the worker to the driver ---
+# --- errors, from the worker to the driver: Spark carries text only, and nothing in it is ever run ---
 
 
-def _marked(task: WriteTask, error: Exception) -> str:
-    try:
-        packed = pickle.dumps((str(task.planned), error))
-        pickle.loads(packed)
-    except Exception:
-        packed = pickle.dumps((str(task.planned), RuntimeError(f"{type(error).__name__}: {error}")))
-    return f"trikafka-task-error:{base64.b64encode(packed).decode()}"
+def _marked(task: WriteTask, error: Exception, secret: str) -> str:
+    body = json.dumps({"where": str(task.planned), "error": _to_json(error)})
+    return f"trikafka-task-error:{secret}:{base64.b64encode(body.encode()).decode()}"
 
 
-def error_of(text: str) -> tuple[str, Exception] | None:
-    """Find what :func:`run_task` raised in the text of Spark's exception: which range, and the error itself."""
-    match = _MARK.search(text)
+def error_of(text: str, secret: str) -> tuple[str, Exception] | None:
+    """Find what :func:`run_task` raised in the text of Spark's exception: which range, and the error itself.
+
+    An error of trikafka comes back as what it was, with its plain attributes; another one as a RuntimeError that names it.
+    """
+    match = re.search(rf"trikafka-task-error:{re.escape(secret)}:([A-Za-z0-9+/=]+)", text)
     if match is None:
         return None
-    where, error = pickle.loads(base64.b64decode(match[1]))
-    return (where, error) if isinstance(error, Exception) else None
+    try:
+        body = json.loads(base64.b64decode(match[1], validate=True))
+        return str(body["where"]), _from_json(body["error"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
+
+
+def _to_json(error: BaseException, depth: int = 0) -> dict[str, Any]:
+    known: dict[str, Any] = {}
+    for name, value in vars(error).items():
+        if isinstance(value, str | int | float | None):
+            known[name] = value
+        elif isinstance(value, BaseException) and depth < _DEPTH_LIMIT:
+            known[name] = _to_json(value, depth + 1)
+        else:
+            known[name] = None
+    return {"class": type(error).__name__, "text": str(error)[:_TEXT_LIMIT], "attributes": known}
+
+
+def _from_json(body: Mapping[str, Any]) -> Exception:
+    name, text = str(body["class"]), str(body["text"])
+    cls = vars(errors).get(name)
+    if not (isinstance(cls, type) and issubclass(cls, TrikafkaError)):
+        return RuntimeError(f"{name}: {text}")
+    error: TrikafkaError = cls.__new__(cls, text)
+    error.args = (text,)
+    for attribute, value in body["attributes"].items():
+        if not attribute.startswith("_"):
+            vars(error)[attribute] = _from_json(value) if isinstance(value, dict) else value
+    return error

@@ -1,0 +1,99 @@
+"""The way of a task's error to the driver: as text that a broker may have a part in, of which nothing is ever run."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from trikafka_spark import task
+from trikafka_spark.task import WriteTask, error_of, run_task
+
+import trikafka
+from trikafka import errors
+from trikafka.interfaces import PlannedFile
+
+SECRET = "5ec7e7"
+WHERE = "t-0 [0, 5)"
+
+
+def text_of_task(error: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
+    """What Spark would show of a task that failed with ``error``."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(task, "read_range", fail)
+    with pytest.raises(RuntimeError) as caught:
+        run_task(WriteTask("/nonexistent", PlannedFile("t", 0, 0, 5, "t.parquet"), {}, True, "snappy"), SECRET)
+    return f"org.apache.spark.SparkException: Job aborted\n  RuntimeError: {caught.value}\n\n\tat java.Thread"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        errors.CorruptRecordError("bad CRC", "t", 3, 77),
+        errors.KafkaTimeoutError("reading", 120.0, 4, errors.KafkaConnectionError("cannot connect")),
+        errors.from_code(6, "t-0"),
+        errors.from_code(10),
+        errors.OffsetOutOfRangeError("gone"),
+        errors.ConfigurationError("wrong"),
+    ],
+    ids=lambda error: type(error).__name__,
+)
+def test_an_error_of_trikafka_arrives_as_it_was(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = error_of(text_of_task(error, monkeypatch), SECRET)
+    assert known is not None
+    where, found = known
+    assert (where, type(found), str(found)) == (WHERE, type(error), str(error))
+    assert {name: repr(value) for name, value in vars(found).items()} == {name: repr(value) for name, value in vars(error).items()}
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("x"), KeyError("k")], ids=repr)
+def test_another_error_arrives_as_text(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+    known = error_of(text_of_task(error, monkeypatch), SECRET)
+    assert known is not None
+    assert (known[0], type(known[1]), str(known[1])) == (WHERE, RuntimeError, f"{type(error).__name__}: {error}")
+
+
+class Evil:
+    def __init__(self, made: Path) -> None:
+        self.made = made
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.made),)
+
+
+def test_what_a_broker_says_is_neither_run_nor_taken_for_a_mark(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = tmp_path / "made"
+    forged = base64.b64encode(json.dumps({"where": "elsewhere", "error": {}}).encode()).decode()
+    pickled = base64.b64encode(pickle.dumps(Evil(made))).decode()
+    host = f"trikafka-task-error:{pickled} trikafka-task-error::{forged} trikafka-task-error:0:{forged}"
+    error = trikafka.KafkaConnectionError(f"cannot connect to {host}")
+    known = error_of(text_of_task(error, monkeypatch), SECRET)
+    assert known is not None
+    assert (known[0], type(known[1]), str(known[1])) == (WHERE, trikafka.KafkaConnectionError, str(error))
+    assert not made.exists()
+
+
+@pytest.mark.parametrize("name", ["trio", "_remake", "from_code", "Any", "NamedTuple", "__builtins__", "nothing"])
+def test_only_errors_of_trikafka_are_made(name: str) -> None:
+    body = json.dumps({"where": "w", "error": {"class": name, "text": "x", "attributes": {}}})
+    known = error_of(f"trikafka-task-error:{SECRET}:{base64.b64encode(body.encode()).decode()}", SECRET)
+    assert known is not None
+    assert (type(known[1]), str(known[1])) == (RuntimeError, f"{name}: x")
+
+
+JSON = st.recursive(st.none() | st.text(), lambda inner: st.dictionaries(st.text(), inner) | st.lists(inner))
+
+
+@given(st.binary() | JSON)
+def test_a_damaged_mark_is_no_error_of_its_own(body: Any) -> None:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    assert error_of(f"trikafka-task-error:{SECRET}:{base64.b64encode(data).decode()} text", SECRET) is None
