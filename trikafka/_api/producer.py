@@ -25,7 +25,7 @@ from ..types import PartitionInfo, RecordMetadata, TopicPartition
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
-from .waiting import BREATH, breath, within
+from .waiting import breath, within
 
 if TYPE_CHECKING:
     from .._wire._fallback_producing import Ticket as _Ticket
@@ -91,8 +91,7 @@ class Ack(_Ticket):
                 await news(batch)
                 batch, index = batch.part(index)
         elif time.perf_counter() >= breath.due:
-            await trio.lowlevel.checkpoint()
-            breath.due = time.perf_counter() + BREATH
+            await breath.take()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         return batch.metadata(index, self._timestamp)
@@ -164,8 +163,7 @@ class Producer:
         :exc:`trio.ClosedResourceError` once closed. If it raises, :exc:`trio.Cancelled` included, nothing was accepted.
         """
         if time.perf_counter() >= breath.due:
-            await trio.lowlevel.checkpoint()
-            breath.due = time.perf_counter() + BREATH
+            await breath.take()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
