@@ -37,12 +37,14 @@ def partition_columns(key_offsets, key_data, key_validity, int32_t n_partitions,
         raise ValueError("no partitions")
     cdef _BinaryView keys = _BinaryView(key_offsets, key_data, key_validity)
     cdef _View given = None if explicit is None else _View(explicit)
-    cdef const int32_t *wanted = NULL if given is None else <const int32_t *>given.data
+    cdef const int32_t *wanted = NULL
     cdef Py_ssize_t count = keys.offsets.size // 4 - 1
     cdef Py_ssize_t index, size
     cdef const char *key
     if given is not None and given.size // 4 < count:
         raise ValueError("the columns are not consistent")
+    if given is not None:
+        wanted = <const int32_t *>given.data
     made = PyBytes_FromStringAndSize(NULL, 4 * count)
     cdef int32_t *result = <int32_t *>PyBytes_AS_STRING(made)
     for index in range(count):
