@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 import math
-import time
-from typing import Any
 
 import pytest
 from accumulating import Bench, outcome, records
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from trikafka._state.outbatch import BatchState
 from trikafka._state.sequences import Identity
@@ -465,47 +460,3 @@ def test_abort_fails_everything_and_gives_all_room_back() -> None:
         with pytest.raises(RuntimeError):
             outcome(ticket)
     assert bench.accumulator.counters.accepted == bench.accumulator.counters.failed == 4
-
-
-# --- the quick way ---------------------------------------------------------------------------------------------------
-
-fields = st.tuples(
-    st.none() | st.binary(max_size=150), st.none() | st.binary(max_size=3), st.none() | st.integers(0, 3), st.booleans()
-)
-
-
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-@given(st.lists(fields, max_size=40), st.sampled_from([700, 10_000]))
-def test_the_quick_way_and_the_careful_one_lead_to_the_same(rows: list[Any], memory: int) -> None:
-    found = []
-    for quick in (True, False):
-        bench = Bench(0, 0, 0, buffer_memory=memory, batch_size=10_000)
-        way = bench.accumulator.appender.append if quick else bench.accumulator.append
-        taken = []
-        for value, key, partition, headers in rows:
-            made = way("t", value, key, [("h", b"1")] if headers else (), None, partition)
-            taken.append(None if made is None else (made.parts()[0].partition, made.parts()[1]))
-            assert bench.accumulator.used == sum(batch.size for batch in bench.accumulator.unsettled())
-        bench.accumulator.close_open()
-        contents = {
-            batch.partition: [(r.key, r.value, r.headers) for r in records(batch)] for batch in bench.accumulator.unsettled()
-        }
-        found.append((taken, contents))
-    (ours, contents), (theirs, other_contents) = found
-    if memory == 10_000:
-        assert (ours, contents) == (theirs, other_contents)
-    else:  # a clock that ticks may cost a record a byte, and so the last one its place
-        assert [each for each in ours if each is not None][:3] == [each for each in theirs if each is not None][:3]
-
-
-def test_stamps_are_the_time_of_the_clock() -> None:
-    bench = Bench(0)
-    before = time.time_ns() // 1_000_000
-    stamps = [bench.put(partition=0)[2] for _ in range(3)]
-    assert before <= stamps[0] <= stamps[1] <= stamps[2] <= time.time_ns() // 1_000_000
-
-
-def test_the_collector_does_not_watch_acks(record_path: str) -> None:
-    acks = [Bench(0).accumulator.appender.append("t", b"v", None, (), None, 0) for _ in range(3)]
-    gc.collect()
-    assert record_path == "pure" or not any(gc.is_tracked(ack) for ack in acks)
