@@ -148,7 +148,7 @@ _JAVA = {
 
 @asynccontextmanager
 async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
-    """Kafka's console consumer; on the way out it is asked to end, as by Ctrl-C, and leaves the group."""
+    """Kafka's console consumer; on the way out it is asked to end, and leaves the group."""
     properties = {
         "partition.assignment.strategy": _JAVA[stage.strategy],
         "heartbeat.interval.ms": "300",
@@ -175,7 +175,7 @@ async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
         try:
             yield
         finally:
-            process.send_signal(signal.SIGINT)
+            process.send_signal(signal.SIGTERM)  # SIGINT would be ignored where the tests run in the background
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
