@@ -166,19 +166,22 @@ class HeartbeatManager(Protocol):
 
 @runtime_checkable
 class MembershipManager(Protocol):
-    """Keeps the consumer in its group. ``fatal`` is the error that ended that; ``assigned`` is notified of every change."""
+    """Keeps the consumer in its group. ``fatal`` is the error that stopped that; ``assigned`` is notified of every change."""
 
     assigned: Any
     fatal: TrikafkaError | None
 
     def subscription_changed(self) -> None:
-        """The user subscribed to something else."""
+        """The user subscribed to something else: ``fatal`` is forgotten, and it is tried again."""
 
     async def run(self) -> None:
-        """The background work."""
+        """The background work, until cancelled. Started anew after each :meth:`reset`."""
 
     async def leave(self) -> None:
-        """Tell the group goodbye."""
+        """Tell the group goodbye. :meth:`run` has ended before."""
+
+    def reset(self) -> None:
+        """Be out of the group, also where :meth:`leave` was cancelled or not reached; the next :meth:`run` makes up for it."""
 
 
 @runtime_checkable
@@ -212,13 +215,23 @@ class RebalanceListener(Protocol):
 
     Inherit from it to get methods that do nothing. Heartbeats go on meanwhile; ``max_poll_interval_ms`` bounds the time. A
     method that is cancelled is called again by the next receive. What it raises comes out of ``receive``.
+
+    On ``unsubscribe``, ``aclose`` and at the end of ``async with`` the methods run in the task that leaves, within its limit, and
+    only once a method that still runs in another task has ended: two never run at the same time. No heartbeats are sent then.
+    ``unsubscribe`` and ``aclose`` cannot be called inside a method, and no new receive can be begun there.
+
+    When the ``async with`` block is cancelled, no method is called: a second is left, for the last commit and the goodbye. What
+    must be done then too, belongs into a ``finally`` of the user's.
     """
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
         """These partitions are new. Nothing of them has been fetched yet: ``seek`` here wins."""
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These partitions go to another member after this returns; they can still be committed here."""
+        """These partitions go to another member after this returns; they can still be committed here, also on leaving.
+
+        What auto commit has to commit of them was committed just before.
+        """
 
     async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
         """These partitions are gone already, and may be with another member: committing them fails."""

@@ -10,8 +10,7 @@ from typing import Self
 
 import trio
 
-from .._managers.rendezvous import Change
-from .._net.deadlines import GRACE, Call, check_timeout, run_call
+from .._net.deadlines import Call, check_timeout, run_call
 from .._net.singleflight import again
 from .._state.member import MemberState
 from .._state.subscription import checked_partition
@@ -21,6 +20,7 @@ from ..interfaces import RebalanceListener
 from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, Record, TopicPartition
 from .batches import ArrowBatches, Batches
 from .consumer_parts import ConsumerParts
+from .leaving import Leaving
 from .service import Exit
 
 _MAX_OFFSET = 2**63 - 1
@@ -50,7 +50,9 @@ class Consumer:
         self._parts = parts
         self._config, self._subscription = parts.config, parts.subscription
         self._receiver = parts.receiver
-        self._closed = False
+        self._closed = False  # for the user; not to be taken back
+        self._shut = False  # the group was told, the sockets are closed
+        self._leaving = Leaving(parts)
         parts.check = self._check
 
     def __repr__(self) -> str:
@@ -62,9 +64,10 @@ class Consumer:
         """Follow ``topics``, or all topics whose whole name matches a compiled pattern, as a member of the group.
 
         Replaces an earlier subscription and listener. Raises :exc:`ConfigurationError` without a ``group_id``,
-        :exc:`IllegalStateError` after :meth:`assign`.
+        :exc:`IllegalStateError` after :meth:`assign`, :exc:`trio.BusyResourceError` while another task unsubscribes. After an error
+        that stopped the group's work (no authorization, say) it is tried again.
         """
-        self._open()
+        self._settled()
         if self._parts.membership is None:
             raise ConfigurationError("subscribing needs a group_id; to read without a group use assign()")
         if isinstance(topics, re.Pattern):
@@ -79,7 +82,7 @@ class Consumer:
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly ``partitions``, without a group's coordination. Positions of those that stay are kept."""
-        self._open()
+        self._settled()
         wanted = [checked_partition(tp) for tp in partitions]
         if self._parts.auto_commit is not None and not self._subscription.grouped:
             self._parts.auto_commit.leave_behind(wanted)
@@ -294,66 +297,75 @@ class Consumer:
         return await self._parts.ask("list_topics", self._parts.all_topics, timeout, self._open)
 
     async def unsubscribe(self, *, timeout: float | None = None) -> None:
-        """Give up all partitions: revoke hooks, auto commit, leave the group. The consumer stays open."""
+        """Give up all partitions: last auto commit, revoke hooks (in this task), leave the group. The consumer stays open.
+
+        While another task unsubscribes this waits for it, within the earlier limit. Meanwhile :meth:`subscribe`, :meth:`assign`
+        and new receives raise :exc:`trio.BusyResourceError`; a receive that waits already raises :exc:`IllegalStateError` in the
+        end, unless there is a new subscription by then. Raises :exc:`IllegalStateError` inside a rebalance listener. Cancelled:
+        nothing is subscribed all the same; the goodbye is said in the background, the hooks are not called again.
+        """
         limit = check_timeout(timeout, self._config.default_api_timeout)
         self._open()
+        self._outside_listeners("unsubscribe")
+        deadline = trio.current_time() + limit
+        if self._leaving.under_way:
+            await self._leaving.join(deadline)
+            return
+        self._receiver.leaving = True
         try:
-            await self._leave(Exit.CLEAN, trio.current_time() + limit)
+            await self._leaving.run(Exit.CLEAN, deadline)
         finally:
+            self._receiver.leaving = False
             if not self._closed:
-                self._subscription.clear()
-                self._parts.assignment_changed()
-                self._parts.restart_membership()
+                self._parts.start_over()
 
     async def aclose(self, timeout: float | None = None) -> None:
-        """Leave: revoke hooks, last commit, leave the group, close sockets, within ``timeout`` (default ``close_timeout_ms``).
+        """Leave within ``timeout`` (default ``close_timeout_ms``), then close the sockets.
 
-        Closing twice is fine. Cancelled: the sockets are closed all the same.
+        In this order: last auto commit, revoke hooks (in this task, once a listener that runs in another has ended), leave the
+        group. Closing twice is fine; while another task closes or unsubscribes this waits for it, within the earlier limit.
+        Raises :exc:`IllegalStateError` inside a rebalance listener. Cancelled: nothing can be received any more, and the end of
+        the ``async with`` block does the rest.
         """
         limit = check_timeout(timeout, self._config.close_timeout_ms / 1000)
+        if not self._closed:
+            self._outside_listeners("aclose")
+        elif self._parts.rendezvous.inside():
+            await trio.lowlevel.checkpoint()
+            return
         await self._close(Exit.CLEAN, trio.current_time() + limit)
 
     # Inside.
 
     async def _finish(self, how: Exit) -> None:
-        await self._close(how, trio.current_effective_deadline())
+        try:
+            await self._close(how, trio.current_effective_deadline())
+        finally:
+            self._shut_down()
 
     async def _close(self, how: Exit, deadline: float) -> None:
-        if self._closed:
+        """Leave for good, unless that has been done; if it was cut, this goes through all of it again."""
+        self._closed = True
+        self._parts.happened.notify()
+        while self._leaving.under_way:
+            await self._leaving.join(deadline)
+        if self._shut:
             await trio.lowlevel.checkpoint()
             return
-        self._closed = True
         try:
-            await self._leave(how, deadline)
+            await self._leaving.run(how, deadline)
         finally:
+            if self._leaving.complete:
+                self._shut_down()
+
+    def _shut_down(self) -> None:
+        if not self._shut:
+            self._shut = True
             self._parts.shut_down()
 
-    async def _leave(self, how: Exit, deadline: float) -> None:
-        """Stop fetching, run the revoke hooks, commit what is done, say goodbye."""
-        parts, failed = self._parts, None
-        parts.stop_membership()
-        owned = list(self._subscription.partitions)
-        for state in self._subscription.partitions.values():
-            state.revoking = True
-            if how is Exit.CLEAN:
-                state.done = state.position
-        parts.receiver.deadline = deadline
-        if how is Exit.CANCELLED:
-            with trio.move_on_at(min(deadline, trio.current_time() + (deadline - trio.current_time()) / 2)):
-                await parts.auto_commit_now(owned)
-        elif self._subscription.grouped and owned:
-            lost = parts.member.state in (MemberState.FENCED, MemberState.EXPELLED)
-            with trio.move_on_at(max(deadline, trio.current_time() + GRACE)):
-                try:
-                    await parts.rendezvous.tell(Change.LOST if lost else Change.REVOKED, owned)
-                except Exception as error:
-                    failed = error
-        else:
-            await parts.auto_commit_now(owned)
-        with trio.move_on_at(max(deadline, trio.current_time() + GRACE)):
-            await parts.leave_group()
-        if failed is not None:
-            raise failed
+    def _outside_listeners(self, call: str) -> None:
+        if self._parts.rendezvous.inside():
+            raise IllegalStateError(f"{call}() would wait for the rebalance listener that it was called in; call it after that")
 
     def _reset(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> None:
         for state in [self._subscription.state(tp) for tp in (list(partitions) or list(self._subscription.partitions))]:
@@ -375,12 +387,21 @@ class Consumer:
         return await run_call(name, attempt, config=self._config, timeout=timeout)  # type: ignore[arg-type]
 
     def _open(self) -> None:
+        """Raise once closed. The hooks that run on closing may still commit and ask."""
+        if self._closed and (self._shut or not self._parts.rendezvous.inside()):
+            raise trio.ClosedResourceError("this consumer is closed")
+
+    def _settled(self) -> None:
+        """Raise where what it subscribes to cannot be changed."""
         if self._closed:
             raise trio.ClosedResourceError("this consumer is closed")
+        if self._leaving.under_way:
+            raise trio.BusyResourceError("unsubscribe() is under way: wait for it before subscribing or assigning")
 
     def _check(self) -> None:
         """Raise what the user has to know before anything is handed out."""
-        self._open()
+        if self._closed:
+            raise trio.ClosedResourceError("this consumer is closed")
         if self._parts.membership is not None and (fatal := self._parts.membership.fatal) is not None:
             raise fatal.with_traceback(None)
         for state in self._subscription.partitions.values():

@@ -53,6 +53,8 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.heartbeats: Heartbeats | None = None
         self.membership: Membership | None = None
         self._membership_scope = trio.CancelScope()
+        self._membership_ended: trio.Event | None = None  # of the membership task, while there is one
+        self.leave_deadline: float | None = None  # of the leave under way
         if config.group_id is not None:
             self.commits = self.fill("commit")
         self.positions: PositionsManager = self.fill("positions")
@@ -102,16 +104,21 @@ class ConsumerParts(Context[ConsumerConfig]):
     # The group.
 
     def restart_membership(self) -> None:
-        """Start the membership task (again, after unsubscribing)."""
-        if self.membership is not None:
-            self._membership_scope = trio.CancelScope()
-            self.start_soon(self._run_membership, self._membership_scope)
+        """Start the membership task (again, after unsubscribing), unless it runs."""
+        if self.membership is not None and self._membership_ended is None:
+            scope, ended = trio.CancelScope(), trio.Event()
+            self.start_soon(self._run_membership, scope, ended)
+            self._membership_scope, self._membership_ended = scope, ended
 
-    async def _run_membership(self, scope: trio.CancelScope) -> None:
+    async def _run_membership(self, scope: trio.CancelScope, ended: trio.Event) -> None:
         assert self.membership is not None
-        with scope:
-            async with self._following_assignment():
-                await self.membership.run()
+        try:
+            with scope:
+                async with self._following_assignment():
+                    await self.membership.run()
+        finally:
+            self._membership_ended = None
+            ended.set()
 
     @asynccontextmanager
     async def _following_assignment(self) -> AsyncIterator[None]:
@@ -128,9 +135,23 @@ class ConsumerParts(Context[ConsumerConfig]):
             yield
             nursery.cancel_scope.cancel()
 
-    def stop_membership(self) -> None:
-        """Stop joining, syncing and heartbeating; the group is not told."""
+    async def stop_membership(self) -> None:
+        """Stop joining, syncing and heartbeating; the group is not told. Once this returns, nothing of it runs any more."""
         self._membership_scope.cancel()
+        if self._membership_ended is not None:
+            with trio.CancelScope(shield=True):  # it ends at once, but a step that is due already is still made
+                await self._membership_ended.wait()
+
+    def start_over(self) -> None:
+        """After unsubscribing, however that ended: no subscription, out of the group, ready for the next."""
+        if self.membership is not None:
+            self.membership.reset()
+        self.rendezvous.forget()
+        self.subscription.clear()
+        if self.auto_commit is not None:
+            self.auto_commit.hold(False)
+        self.assignment_changed()
+        self.restart_membership()
 
     async def leave_group(self) -> None:
         """Tell the group goodbye, if there is one."""
@@ -161,7 +182,8 @@ class ConsumerParts(Context[ConsumerConfig]):
         """
         if self.auto_commit is None:
             return True
-        left = max(0.0, self.receiver.deadline - trio.current_time())
+        deadline = self.receiver.deadline if self.leave_deadline is None else self.leave_deadline
+        left = max(0.0, deadline - trio.current_time())
         return await self.auto_commit.commit(partitions, timeout=min(left, self.config.default_api_timeout))
 
     def need_commits(self) -> Commits:

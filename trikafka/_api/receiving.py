@@ -46,6 +46,7 @@ class Receiver:
         self._rendezvous, self._heartbeats, self._check = rendezvous, heartbeats, check
         self._limiter = trio.CapacityLimiter(1)  # of the thread that decodes what would hold up the loop
         self._busy = False
+        self.leaving = False  # unsubscribe is under way
         self._until: Until | None = None  # the limits that are set on the partitions
         self._state: PartitionState | None = None  # of the batch that is being handed out record by record
         self._epoch = 0
@@ -241,6 +242,8 @@ class Receiver:
     def _claim(self) -> None:
         if self._busy:
             raise trio.BusyResourceError("another task is receiving from this consumer already")
+        if self.leaving:
+            raise trio.BusyResourceError("unsubscribe() is under way")
 
     def _begin(self, now: float) -> None:
         """The user came back: what was handed out before is done."""

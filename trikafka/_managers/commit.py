@@ -140,6 +140,7 @@ class AutoCommit:
         self._last: dict[TopicPartition, int] = {}
         self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}  # of partitions that ``assign`` took away
         self._tick = trio.CancelScope()
+        self._held = False
 
     def due(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
         """What is done and not committed yet."""
@@ -179,6 +180,12 @@ class AutoCommit:
         """Give up the commit of the interval that is under way: its next attempt could overwrite a newer one."""
         self._tick.cancel()
 
+    def hold(self, held: bool = True) -> None:
+        """Commit nothing at the interval: the consumer leaves, and commits last itself. ``False``: go on."""
+        self._held = held
+        if held:
+            self.make_way()
+
     def keep(self, partitions: Container[TopicPartition]) -> None:
         """Other partitions than these are not ours any more."""
         self._last = {tp: offset for tp, offset in self._last.items() if tp in partitions}
@@ -191,6 +198,8 @@ class AutoCommit:
         """Commit at the interval while the group knows the member (or partitions were assigned by hand)."""
         while True:
             await trio.sleep(self._interval)
+            if self._held:
+                continue
             with trio.CancelScope() as self._tick:
                 await self._commit(None, self._interval)
 

@@ -24,7 +24,6 @@ from .._state.subscription import Mode, Subscription
 from .._wire.messages import ApiMessage
 from ..config import ConsumerConfig
 from ..errors import (
-    BrokerResponseError,
     MemberFencedError,
     ProtocolError,
     RebalanceInProgressError,
@@ -90,7 +89,8 @@ class Membership:
     # What others tell the membership.
 
     def subscription_changed(self) -> None:
-        """The user subscribed to something (else)."""
+        """The user subscribed to something (else): what stopped the last subscription is for this one to meet again."""
+        self.fatal = None
         self.rejoin("the subscription changed")
 
     def rejoin(self, why: str) -> None:
@@ -114,8 +114,13 @@ class Membership:
     # The background work.
 
     async def run(self) -> None:
-        """Join, follow the group and join again, until cancelled or until an error that no new attempt can mend."""
+        """Join, follow the group and join again, until cancelled.
+
+        An error that no new attempt can mend is :attr:`fatal` until the user subscribes again.
+        """
         failures, self.fatal = 0, None
+        if not self._subscription.grouped and self._member.identity.member_id:
+            await self._say_goodbye()  # the leave before was cut
         while True:
             if not self._subscription.grouped:
                 await self._nudge.wait()
@@ -124,8 +129,9 @@ class Membership:
                 failures = 0 if await self._cycle() else failures + 1
             except TrikafkaError as error:
                 if not self._may_go_on(error):
-                    self._give_in(error)
-                    return
+                    await self._stand_still(error)
+                    failures = 0
+                    continue
                 failures += 1
                 _log.debug("group %s: attempt %d to join failed: %s", self._group, failures, error)
             if failures:
@@ -136,13 +142,18 @@ class Membership:
             self._coordinators.forget(self._group)
         return error.retriable or isinstance(error, RebalanceInProgressError)
 
-    def _give_in(self, error: TrikafkaError) -> None:
+    async def _stand_still(self, error: TrikafkaError) -> None:
+        """Tell the user of ``error``, and wait for a new subscription."""
         self.fatal = error
         if self._subscription.partitions:  # nothing more is handed out, and at the end they are lost
             self._member.to(MemberState.FENCED)
             for state in self._subscription.partitions.values():
                 state.revoking = True
         self._rendezvous.posted.notify()
+        while self.fatal is not None:
+            await self._nudge.wait()
+        if self._member.state is MemberState.FENCED:
+            await self._lose(MemberState.FENCED)
 
     async def _cycle(self) -> bool:
         """One generation: join it, live in it, and leave it for the next. Returns whether it was joined."""
@@ -192,14 +203,18 @@ class Membership:
             self._subscription.partitions[tp].revoking = True
         if state is MemberState.EXPELLED:
             await self._say_goodbye()
-        # A member whose generation has passed stays a member: with a new id it would leave its old self behind in the group.
         if state is MemberState.FENCED:
-            keep_id = isinstance(self._fenced_by, BrokerResponseError) and self._fenced_by.code == _ILLEGAL_GENERATION
-            self._member.forget(keep_id=keep_id)
+            self._member.forget(keep_id=self._still_known())
         if lost or state is MemberState.EXPELLED:  # come back at the next receive, not before
             await self._rendezvous.post(Change.LOST, lost)
             self._drop(lost)
         self._member.to(MemberState.UNJOINED)
+
+    def _still_known(self) -> bool:
+        """Whether the group may know the member that is out: with a new id it would leave its old self behind in the group."""
+        if isinstance(self._fenced_by, MemberFencedError):
+            return self._fenced_by.code == _ILLEGAL_GENERATION  # only its generation has passed
+        return self._member.identity.instance_id is None
 
     async def _live(self, joined: Joined) -> None:
         self._member.to(MemberState.SYNCING)
@@ -209,6 +224,8 @@ class Membership:
         self._member.to(MemberState.STABLE)
         while self._reason is None and self._subscription.grouped:
             await self._nudge.wait()
+        if self._reason in _OUT:  # lost, and not to be given up
+            return
         await self._give_up([tp for tp, state in self._subscription.partitions.items() if self._eager or state.revoking])
 
     async def _join(self) -> Joined:
@@ -328,6 +345,13 @@ class Membership:
             await self._say_goodbye()
         finally:
             self._member.to(MemberState.UNJOINED)
+
+    def reset(self) -> None:
+        """Be out of the group, at whatever point a leave was cut. :meth:`run` has ended before, and when it starts says goodbye."""
+        self.fatal = self._fenced_by = self._reason = None
+        self._member.to(MemberState.LEAVING)
+        self._member.to(MemberState.UNJOINED)
+        self._member.forget(keep_id=self._member.identity.instance_id is None)
 
     async def _say_goodbye(self) -> None:
         """Tell the group that this member goes; static members stay until their session ends."""

@@ -1,7 +1,8 @@
 """Where the membership task and the consuming task meet: rebalance listeners run in the task that consumes.
 
 The membership task posts what is to be revoked, was lost, or is assigned, and waits. The next receive runs the listeners and
-answers. Nothing is lost when that receive is cancelled: listeners that were not through are run by the next one.
+answers. Nothing is lost when that receive is cancelled: listeners that were not through are run by the next one. On leaving, the
+leaving task runs them; never are two changes told at the same time.
 """
 
 from __future__ import annotations
@@ -47,6 +48,9 @@ class Rendezvous:
     def __init__(self, before_revoke: BeforeRevoke, posted: Signal) -> None:
         self._before_revoke = before_revoke
         self._heard: set[TopicPartition] = set()  # assigned, and the listeners know it
+        self._telling = trio.Lock()  # a receive and a leave may be in two tasks
+        self._teller: trio.lowlevel.Task | None = None  # the task in which a listener runs now
+        self._around: list[trio.Nursery] = []  # its nurseries that the listener did not open
         self.listeners: list[RebalanceListener] = []
         self.pending: Rebalance | None = None
         self.posted = posted
@@ -66,7 +70,10 @@ class Rendezvous:
         while (rebalance := self.pending) is not None:
             if not await self._prepare(rebalance):
                 return
-            failed = await self._tell(rebalance)
+            async with self._telling:
+                if self.pending is not rebalance:  # withdrawn meanwhile
+                    continue
+                failed = await self._tell(rebalance)
             if self.pending is rebalance:
                 self.pending = None
             rebalance.done.set()
@@ -74,12 +81,27 @@ class Rendezvous:
                 raise failed
 
     async def tell(self, change: Change, partitions: Sequence[TopicPartition]) -> None:
-        """Run the listeners now, in this task: for leaving the group."""
+        """Run the listeners now, in this task: for leaving the group. Waits for one that still runs inside a receive."""
         rebalance = Rebalance(change, tuple(partitions))
         await self._prepare(rebalance)
-        failed = await self._tell(rebalance)
+        async with self._telling:
+            failed = await self._tell(rebalance)
         if failed is not None:
             raise failed
+
+    def forget(self) -> None:
+        """Nothing is assigned any more; of what the listeners were not told they will not be."""
+        self._heard.clear()
+
+    def inside(self) -> bool:
+        """Whether this task runs a listener, or was started inside one to end with it."""
+        task: trio.lowlevel.Task | None = trio.lowlevel.current_task()
+        while task is not None and task is not self._teller:
+            nursery = task.parent_nursery
+            if nursery is None or nursery in self._around:
+                return False
+            task = nursery.parent_task
+        return task is not None
 
     async def _prepare(self, rebalance: Rebalance) -> bool:
         if not rebalance.prepared:
@@ -95,12 +117,17 @@ class Rendezvous:
         else:
             listeners = self.listeners[::-1]
             partitions = tuple(tp for tp in partitions if tp in self._heard)
-        for listener in listeners[rebalance.told :] if partitions else ():
-            try:
-                await getattr(listener, f"on_partitions_{rebalance.change.value}")(partitions)
-            except Exception as error:
-                failed = failed or error
-            rebalance.told += 1
+        self._teller = trio.lowlevel.current_task()
+        self._around = list(self._teller.child_nurseries)
+        try:
+            for listener in listeners[rebalance.told :] if partitions else ():
+                try:
+                    await getattr(listener, f"on_partitions_{rebalance.change.value}")(partitions)
+                except Exception as error:
+                    failed = failed or error
+                rebalance.told += 1
+        finally:
+            self._teller, self._around = None, []
         if rebalance.change is not Change.ASSIGNED:
             self._heard.difference_update(partitions)
         return failed
