@@ -45,6 +45,7 @@ def main():
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
+        leave_environment()
         use_new_python()
         java = find_java()
         lock = os.open(ROOT, os.O_RDONLY)  # held until this process ends
@@ -54,6 +55,13 @@ def main():
         sys.exit(f"Error: {problem}")
     except KeyboardInterrupt:
         sys.exit(130)
+
+
+def leave_environment():
+    """Go on under the Python behind an active virtual environment: that one may be what is to be made anew."""
+    base = getattr(sys, "_base_executable", None) or sys.executable
+    if sys.prefix != sys.base_prefix and not os.path.samefile(os.path.dirname(base), os.path.dirname(sys.executable)):
+        os.execv(base, [base, os.path.abspath(__file__), *sys.argv[1:]])
 
 
 def use_new_python():

@@ -9,6 +9,9 @@ from typing import TYPE_CHECKING, Any
 from ._version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from ._api.ack import (
+        Ack as Ack,
+    )
     from ._api.admin import (
         Admin as Admin,
     )
@@ -50,9 +53,6 @@ if TYPE_CHECKING:
     )
     from ._api.opening import (
         open_consumer as open_consumer,
-    )
-    from ._api.producer import (
-        Ack as Ack,
     )
     from ._api.producer import (
         Producer as Producer,
@@ -261,8 +261,8 @@ _HOMES = {
         "open_admin",
         "open_consumer",
     ),
+    "._api.ack": ("Ack",),
     "._api.producer": (
-        "Ack",
         "Producer",
         "ProducerStatistics",
         "open_producer",

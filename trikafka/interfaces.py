@@ -186,10 +186,36 @@ class MembershipManager(Protocol):
 
 @runtime_checkable
 class ProduceManager(Protocol):
-    """Sends what waits in the accumulator and settles its acknowledgements."""
+    """Owns the producer's ``accumulator``, sends what waits in it and settles its acknowledgements."""
+
+    accumulator: Any
+    requests_in_flight: int
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody is let in any more."""
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait for room."""
 
     async def run(self) -> None:
         """The background work."""
+
+    async def learn(self, topic: str, partition: int | None) -> None:
+        """Get to know a topic. Raises a retriable error if there is no such topic or partition."""
+
+    def knows(self, topic: str, partition: int | None) -> bool:
+        """Whether a record's partition is known, so that only room can be missing."""
+
+    async def wait_for_room(self, take: Callable[[], Any], topic: str, partition: int | None) -> Any:
+        """Wait until it is one's turn and ``take`` finds room; return what it returns. Cancelled: nothing has been taken."""
+
+    async def drain(self) -> None:
+        """Send what has been accepted so far; return when each record has its outcome."""
+
+    def close(self) -> None:
+        """Let nobody in any more."""
 
 
 @runtime_checkable

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+import tempfile
 from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -151,8 +152,9 @@ async def _read_back(output: Path, parquet: Path, flights: Flights, log: Log, sc
     expected = output / "expected.parquet"
     with screen.step("read back and compared by Spark", len(flights)) as step:
         await trio.to_thread.run_sync(_write_expected, expected, flights, log)
-        job = [sys.executable, str(Path(__file__).with_name("spark_job.py")), str(parquet), str(expected)]
-        said = await running.run_program(job, lambda line: step.at(0, line) if line.startswith("Spark") else None)
+        with tempfile.TemporaryDirectory(prefix="flights-spark-", ignore_cleanup_errors=True) as temporary:
+            job = [sys.executable, str(Path(__file__).with_name("spark_job.py")), str(parquet), str(expected), temporary]
+            said = await running.run_program(job, lambda line: step.at(0, line) if line.startswith("Spark") else None)
         found = json.loads(said.strip().splitlines()[-1])
         step.at(len(flights))
     screen.check("rows in Parquet", len(flights), found["rows"] - found["missing"])

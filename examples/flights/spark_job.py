@@ -1,4 +1,4 @@
-"""The Spark job of the demo, a program of its own: ``spark_job.py PARQUET EXPECTED``; prints what it found as JSON.
+"""The Spark job of the demo, a program of its own: ``spark_job.py PARQUET EXPECTED TEMPORARY``; prints what it found as JSON.
 
 Reads the exported Parquet files as anybody would, and puts them beside the file of what was written, record by record.
 """
@@ -24,7 +24,8 @@ def main() -> None:
         .config("spark.driver.host", "127.0.0.1")
         .config("spark.driver.bindAddress", "127.0.0.1")
         # A short job is over before the second compiler would pay for itself.
-        .config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+        .config("spark.driver.extraJavaOptions", f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Djava.io.tmpdir={sys.argv[3]}")
+        .config("spark.local.dir", sys.argv[3])
         .config("spark.sql.shuffle.partitions", "4")
         .config("spark.sql.session.timeZone", "UTC")
         .getOrCreate()

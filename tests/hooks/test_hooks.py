@@ -11,6 +11,7 @@ from trio.testing import MockClock
 import trikafka
 from trikafka import PluginError, TopicPartition, hookimpl
 from trikafka._managers.heartbeat import Heartbeats
+from trikafka._managers.produce import ProduceManager
 from trikafka.hooks import call_first, load_plugins
 from trikafka.interfaces import ClientContext, Observer, RebalanceListener
 from trikafka.testing import ScriptedCluster
@@ -65,6 +66,26 @@ async def test_a_request_manager_is_replaced_and_used(autojump_clock: MockClock)
         async with trikafka.open_consumer("t", **given) as consumer:
             await consumer.receive_batch(timeout=10)
         assert len(beats) == len(cluster.requests("Heartbeat")) == 3
+
+
+async def test_the_produce_manager_is_replaced_and_used(autojump_clock: MockClock) -> None:
+    learned: list[str] = []
+
+    class Noting(ProduceManager[trikafka.Ack]):
+        async def learn(self, topic: str, partition: int | None) -> None:
+            learned.append(topic)
+            await super().learn(topic, partition)
+
+    def manager(kind: str, context: Any) -> object | None:
+        if kind != "produce":
+            return None
+        parts = (context.config, context.brokers, context.manager("metadata"), context.start_soon)
+        return Noting(*parts, trikafka.Ack, context.partitioner)
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        async with trikafka.open_producer(**settings(cluster, plugin(trikafka_request_manager=manager))) as producer:
+            assert (await producer.send("t", b"v")).offset == 0
+    assert learned == ["t"]
 
 
 async def test_an_observer_sees_the_client_open_fail_and_close(autojump_clock: MockClock) -> None:

@@ -9,7 +9,8 @@ import trio
 from producing import fill, opened, ready, values
 from trio.testing import MockClock as Clock
 
-from trikafka._api.producer import Ack, Producer
+from trikafka._api.ack import Ack
+from trikafka._api.producer import Producer
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 
 Given = tuple[ScriptedCluster, Producer]

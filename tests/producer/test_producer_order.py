@@ -10,7 +10,8 @@ import trio
 from producing import numbers, opened, ready, values
 from trio.testing import MockClock as Clock
 
-from trikafka._api.producer import Ack, Producer
+from trikafka._api.ack import Ack
+from trikafka._api.producer import Producer
 from trikafka.errors import (
     AuthorizationError,
     ClientFailedError,

@@ -12,8 +12,10 @@ from .._managers.membership import Membership
 from .._managers.metadata import Metadata
 from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
+from .._managers.produce import ProduceManager
 from .._state.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
 from ..hooks import hookimpl
+from .ack import Ack
 
 
 class Builtin:
@@ -83,4 +85,10 @@ class Builtin:
             client.manager("heartbeat"),
             client.rendezvous,
             client.assignors,
+        )
+
+    @staticmethod
+    def _produce(client: Any) -> ProduceManager[Ack]:
+        return ProduceManager(
+            client.config, client.brokers, client.manager("metadata"), client.start_soon, Ack, client.partitioner
         )

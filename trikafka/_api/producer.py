@@ -1,38 +1,30 @@
-"""The producer as the user holds it, and the acks it hands out. What it does lives in the produce manager."""
+"""The producer as the user holds it. What it does lives in the produce manager."""
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import trio
 
-from .._managers.produce import Fields, ProduceManager, news
+from .._managers.metadata import Metadata
+from .._managers.produce import Fields, ProduceManager
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
 from .._state.arguments import HeaderPairs
-from .._state.outbatch import OutBatch
-from .._wire import _implementation
 from .._wire.compression import codec_named
 from ..config import ProducerConfig
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
 from ..hooks import call_first
-from ..types import PartitionInfo, RecordMetadata, TopicPartition
+from ..types import PartitionInfo, RecordMetadata
+from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
 from .waiting import breath, within
-
-if TYPE_CHECKING:
-    from .._wire._fallback_producing import Ticket as _Ticket
-else:
-    _Ticket = _implementation.current.Ticket
-
-_log = logging.getLogger("trikafka.produce")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,47 +48,6 @@ class ProducerStatistics:
     batches_split: int
 
 
-class Ack(_Ticket):
-    """The promise of a verdict on one record. An ack that nobody waits for costs nothing; a failure is then logged."""
-
-    __slots__ = ()
-
-    def __repr__(self) -> str:
-        return f"<trikafka.Ack {self.partition} {'done' if self.done else 'waiting'}>"
-
-    @property
-    def partition(self) -> TopicPartition:
-        """The partition that the record goes to."""
-        place: TopicPartition = self._batch.place
-        return place
-
-    @property
-    def done(self) -> bool:
-        """Whether the verdict is known; then :meth:`wait` does not block."""
-        settled: bool = self._batch.part(self._index)[0].settled
-        return settled
-
-    async def wait(self) -> RecordMetadata:
-        """Wait until the record is delivered; return where it is. Any number of tasks may wait, any number of times.
-
-        Raises :exc:`DeliveryTimeoutError` past ``delivery_timeout_ms`` (the record may or may not be in the log), or why the
-        broker did not take it. Cancellation: the record stays on its way.
-        """
-        batch: OutBatch = self._batch
-        index = self._index
-        if not batch.settled:
-            batch, index = batch.part(index)
-        if not batch.settled:
-            while not batch.settled:
-                await news(batch)
-                batch, index = batch.part(index)
-        elif time.perf_counter() >= breath.due:
-            await breath.take()
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        return batch.metadata(index, self._timestamp)
-
-
 class Producer:
     """Writes records. Made by :func:`trikafka.open_producer`; any number of tasks may use it.
 
@@ -108,11 +59,9 @@ class Producer:
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         self._config, self._service = config, service
-        self._context = Context(config, service)
-        self._metadata = self._context.fill("metadata")
-        self._manager: ProduceManager[Ack] = ProduceManager(
-            config, self._context.brokers, self._metadata, service.start_soon, Ack, _partitioner(self._context)
-        )
+        self._context = _Parts(config, service)
+        self._metadata = self._context.metadata
+        self._manager = self._context.produce
         self._append: Callable[..., Ack | None] = self._manager.accumulator.appender.append
         self._converting = trio.CapacityLimiter(2)
         self._closed = False
@@ -342,25 +291,33 @@ class Producer:
         raise trio.ClosedResourceError("this producer is closed")
 
 
+class _Parts(Context[ProducerConfig]):
+    """The parts of one producer."""
+
+    def __init__(self, config: ProducerConfig, service: Service) -> None:
+        super().__init__(config, service)
+        self.partitioner = self._find_partitioner(config.partitioner)
+        self.metadata: Metadata = self.fill("metadata")
+        self.produce: ProduceManager[Ack] = self.fill("produce")
+
+    def _find_partitioner(self, name: str) -> Partitioner | None:
+        """The partitioner that a plugin offers by this name; ``None`` for the default."""
+        if name == "default":
+            return None
+        made: Any = call_first(self.plugins, "trikafka_partitioner", name=name)
+        if made is None:
+            raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")
+        if not callable(made):
+            raise PluginError(f"trikafka_partitioner got {made!r} from a plugin, which cannot be called")
+        chosen: Partitioner = made
+        return chosen
+
+
 def _check_target(topic: object, partition: object) -> None:
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"topic must be a name, not {topic!r}")
     if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
         raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")
-
-
-def _partitioner(context: Context[ProducerConfig]) -> Partitioner | None:
-    """The partitioner that a plugin offers by the name in the settings; ``None`` for the default."""
-    name = context.config.partitioner
-    if name == "default":
-        return None
-    made: Any = call_first(context.plugins, "trikafka_partitioner", name=name)
-    if made is None:
-        raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")
-    if not callable(made):
-        raise PluginError(f"trikafka_partitioner got {made!r} from a plugin, which cannot be called")
-    chosen: Partitioner = made
-    return chosen
 
 
 @asynccontextmanager

@@ -11,7 +11,8 @@ from typing import Any
 
 import click
 
-from .._api.producer import Ack, Producer, open_producer
+from .._api.ack import Ack
+from .._api.producer import Producer, open_producer
 from ..errors import TrikafkaError
 from .progress import Meter, meter, note
 from .records import BadLineError, Line

@@ -74,6 +74,15 @@ def test_parent_killed_while_its_fork_lives(temporary: Path) -> None:
         assert eventually(lambda: nothing_left(temporary))
 
 
+def test_guardian_terminated(temporary: Path) -> None:
+    """By a `pkill` that hits more than it was meant for."""
+    with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
+        assert first_line(parent)
+        (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}")
+        os.kill(guardian, signal.SIGTERM)
+        assert eventually(lambda: nothing_left(temporary))
+
+
 def test_parent_that_forgets_to_close(temporary: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.format(rest="")]
     subprocess.run(program, check=True, timeout=60, stdout=subprocess.DEVNULL)

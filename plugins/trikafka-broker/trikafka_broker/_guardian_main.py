@@ -3,7 +3,8 @@
 Run by path as a script, with the standard library alone, by `guardian.Guardian`. It reads commands from its standard
 input, a JSON list a line (`["group", pid]`, `["forget", pid]`, `["directory", path]`, `["keep", path]`, `["end"]`), and
 acts when the input ends. That happens whenever the parent dies, by SIGKILL too. A fork of the parent may hold the
-other end of the pipe open, so the guardian also looks whether it still has the same parent.
+other end of the pipe open, so the guardian also looks whether it still has the same parent. A SIGTERM to the guardian
+itself (`pkill` by a path, the end of a session) is such an end as well.
 """
 
 from __future__ import annotations
@@ -16,11 +17,35 @@ import signal
 import sys
 import time
 
+_ENDINGS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
+
+
+class _Terminated(BaseException):
+    """Somebody sent a signal that ends the guardian."""
+
 
 def main() -> None:
-    parent = int(sys.argv[1])
     groups: set[int] = set()
     directories: set[str] = set()
+    try:
+        for number in _ENDINGS:
+            signal.signal(number, _terminate)
+        _listen(int(sys.argv[1]), groups, directories)
+    except _Terminated:
+        pass
+    for number in _ENDINGS:
+        signal.signal(number, signal.SIG_IGN)
+    _kill(groups)
+    for directory in directories:
+        _remove(directory)
+
+
+def _terminate(number: int, frame: object) -> None:
+    raise _Terminated
+
+
+def _listen(parent: int, groups: set[int], directories: set[str]) -> None:
+    """Note what the parent says, until it is gone or has said that this is the end."""
     pending = b""
     while True:
         if not select.select([0], [], [], 0.5)[0]:
@@ -33,9 +58,6 @@ def main() -> None:
         *lines, pending = (pending + chunk).split(b"\n")
         if not all([_obey(json.loads(line), groups, directories) for line in lines]):
             break
-    _kill(groups)
-    for directory in directories:
-        _remove(directory)
 
 
 def _obey(command: list[str | int], groups: set[int], directories: set[str]) -> bool:

@@ -159,7 +159,8 @@ class KafkaCluster:
 
     def _command(self, level: str, main_class: str, *arguments: str, jvm_options: Sequence[str]) -> list[str]:
         logging = logging_options(self.directory, level)
-        return [str(self._java), *jvm_options, *logging, "-cp", f"{self._libs}/*", main_class, *arguments]
+        own = f"-Djava.io.tmpdir={self.directory / 'tmp'}"  # a JVM that is killed leaves native libraries there
+        return [str(self._java), own, *jvm_options, *logging, "-cp", f"{self._libs}/*", main_class, *arguments]
 
     def _open(self) -> None:
         self._java = find_java()
@@ -167,6 +168,7 @@ class KafkaCluster:
         self.guardian.start()
         atexit.register(self.close)
         self._directory = self._make_directory()
+        _make_empty(self._directory / "tmp")
         write_logging(self._directory)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._make_brokers()
@@ -312,6 +314,11 @@ def _copy_formatted(template: Path, data: Path, node_id: int) -> None:
         key, _, _ = line.partition("=")
         lines.append(f"{key}={replaced[key]}\n" if key in replaced else f"{line}\n")
     (data / "meta.properties").write_text("".join(lines))
+
+
+def _make_empty(directory: Path) -> None:
+    shutil.rmtree(directory, ignore_errors=True)
+    directory.mkdir(exist_ok=True)
 
 
 def _remove_all_but_logs(directory: Path) -> None:

@@ -25,10 +25,12 @@ LOSING_JAVA = Path(__file__).with_name("losing_java_child.py")
 
 
 @contextmanager
-def child(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+def child(temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
     """The program of ``exporting_child.py`` in a process group of its own, which is killed at the end."""
-    command = [sys.executable, str(CHILD), *arguments]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+    command, pipe = [sys.executable, str(CHILD), *arguments], subprocess.PIPE
+    temporary.mkdir(exist_ok=True)
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment) as process:
         try:
             yield process
         finally:
@@ -61,7 +63,7 @@ async def test_an_export_killed_there_is_finished_by_the_next(
     servers, root = kafka_broker.bootstrap_servers, tmp_path / "out"
     topic = await new_topic(RECORDS)
     stage = "none" if moment == "spark starts" else moment
-    with child(servers, topic, str(root), stage) as process:
+    with child(tmp_path / "tmp", servers, topic, str(root), stage) as process:
         if moment == "spark starts":
             await trio.to_thread.run_sync(wait_for_line, process, f"starting 0 {RECORDS // 500}")
             await trio.to_thread.run_sync(wait_for_java, process)
@@ -115,12 +117,13 @@ async def test_the_loop_runs_on_while_spark_starts_and_works(kafka_broker: Any, 
     below 100 ms.
     """
     topic = await new_topic(4_000)
-    gaps: list[int] = []
+    temporary, gaps = tmp_path / "tmp", list[int]()
     while not gaps or (min(gaps) > 100 and len(gaps) < 3):
-        with child(kafka_broker.bootstrap_servers, topic, str(tmp_path / str(len(gaps))), "none") as process:
+        with child(temporary, kafka_broker.bootstrap_servers, topic, str(tmp_path / str(len(gaps))), "none") as process:
             out, err = await trio.to_thread.run_sync(process.communicate)
         assert process.returncode == 0, err
         assert err == "", "Spark does not write to the terminal"
+        assert list(temporary.iterdir()) == []
         gaps.append(int(out.split()[-1]))
     assert min(gaps) <= 100, gaps
 

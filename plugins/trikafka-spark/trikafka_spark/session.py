@@ -28,15 +28,19 @@ from typing import IO, TYPE_CHECKING, Any
 import trikafka
 from trikafka import ExportError
 
+from . import scratch
+
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
 _LEAST_JAVA = 17
 _log = logging.getLogger("trikafka.spark")
-#: Held while a context is started or stopped, and for the two below: the context started here, and how many use it.
+#: Held while a context is started or stopped, and for what follows: the context started here, how many use it, and the
+#: directory for temporary files of the JVM that was started here.
 _lock = threading.Lock()
 _ours: SparkContext | None = None
 _users = 0
+_scratch: Path | None = None
 
 
 def check_requirements() -> None:
@@ -154,14 +158,25 @@ def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkC
     # PySpark imports pandas, where it is installed, for its own checks.
     warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
     spark_conf = SparkConf(loadDefaults=False)
-    for name, value in {**_defaults(master, app_name), **conf}.items():
-        spark_conf.set(name, value)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryFile() as said:
         try:
+            _make_scratch()
+            for name, value in {**_defaults(master, app_name), **conf}.items():
+                spark_conf.set(name, value)
             return _launch(spark_conf, said)
         except Exception as error:
             raise ExportError(f"Spark could not be started: {_last_words(said) or first_line(error)}") from error
+
+
+def _make_scratch() -> None:
+    """For the JVM that is about to be started, if the process has none."""
+    global _scratch
+    from pyspark import SparkContext
+
+    if SparkContext._gateway is None:
+        _scratch = scratch.make()
+        scratch.remove_at_exit(_scratch, lambda: getattr(SparkContext._gateway, "proc", None))
 
 
 def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
@@ -198,11 +213,13 @@ def _defaults(master: str | None, app_name: str) -> dict[str, str]:
     }
     if defaults["spark.master"].startswith("local"):
         log = Path(__file__).with_name("quiet-log4j2.properties")
+        own = {} if _scratch is None else {"spark.local.dir": str(_scratch)}
+        temporary = "" if _scratch is None else f" -Djava.io.tmpdir={_scratch}"
         places = dict.fromkeys(str(Path(package.__path__[0]).parent) for package in (trikafka, sys.modules[__package__]))
-        defaults |= {
+        defaults |= own | {
             "spark.driver.host": "127.0.0.1",
             "spark.driver.bindAddress": "127.0.0.1",
-            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()}",
+            "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={log.as_uri()}{temporary}",
             "spark.executorEnv.PYTHONPATH": os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
     return defaults

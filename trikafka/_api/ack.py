@@ -1,0 +1,60 @@
+"""The acks that a producer hands out: one a record, made by the native code beside the record itself."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import trio
+
+from .._managers.produce import news
+from .._state.outbatch import OutBatch
+from .._wire import _implementation
+from ..types import RecordMetadata, TopicPartition
+from .waiting import breath
+
+if TYPE_CHECKING:
+    from .._wire._fallback_producing import Ticket as _Ticket
+else:
+    _Ticket = _implementation.current.Ticket
+
+
+class Ack(_Ticket):
+    """The promise of a verdict on one record. An ack that nobody waits for costs nothing; a failure is then logged."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return f"<trikafka.Ack {self.partition} {'done' if self.done else 'waiting'}>"
+
+    @property
+    def partition(self) -> TopicPartition:
+        """The partition that the record goes to."""
+        place: TopicPartition = self._batch.place
+        return place
+
+    @property
+    def done(self) -> bool:
+        """Whether the verdict is known; then :meth:`wait` does not block."""
+        settled: bool = self._batch.part(self._index)[0].settled
+        return settled
+
+    async def wait(self) -> RecordMetadata:
+        """Wait until the record is delivered; return where it is. Any number of tasks may wait, any number of times.
+
+        Raises :exc:`DeliveryTimeoutError` past ``delivery_timeout_ms`` (the record may or may not be in the log), or why the
+        broker did not take it. Cancellation: the record stays on its way.
+        """
+        batch: OutBatch = self._batch
+        index = self._index
+        if not batch.settled:
+            batch, index = batch.part(index)
+        if not batch.settled:
+            while not batch.settled:
+                await news(batch)
+                batch, index = batch.part(index)
+        elif time.perf_counter() >= breath.due:
+            await breath.take()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        return batch.metadata(index, self._timestamp)
