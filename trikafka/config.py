@@ -108,7 +108,7 @@ class ConsumerConfig(ClientConfig):
     fetch_max_bytes: int = _setting(52_428_800, "the most bytes one fetch asks for", least=1, most=_INT32)
     fetch_max_wait_ms: float = _setting(500, "how long a fetch waits for fetch_min_bytes", least=0, most=_INT32)
     max_partition_fetch_bytes: int = _setting(1_048_576, "the most bytes one fetch asks of one partition", least=1, most=_INT32)
-    fetch_buffer_bytes: int = _setting(67_108_864, "fetched and not yet received: no fetch begins above this", least=1)
+    fetch_buffer_bytes: int = _setting(67_108_864, "bytes being fetched, buffered and just handed out: fetches wait above", least=1)
     max_poll_records: int | None = _setting(
         None, "the most records that receive_batch returns; None: as they were fetched", least=1
     )

@@ -468,7 +468,7 @@ async def test_the_buffer_is_bounded(autojump_clock: Clock) -> None:
                 await trio.sleep(0.1)
                 seen = max(seen, consumer.statistics().buffered_bytes)
                 count += len(await consumer.receive_batch())
-            assert 40_000 < seen <= 140_000
+            assert 40_000 < seen <= 110_000  # one batch comes whole, where it begins before the end
 
 
 async def test_misuse_is_told(autojump_clock: Clock) -> None:

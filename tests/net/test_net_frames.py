@@ -146,3 +146,46 @@ async def test_over_a_real_socket() -> None:
             assert [bytes(await reader.read() or b"") for _ in BODIES] == BODIES
             assert await reader.read() is None
         nursery.cancel_scope.cancel()
+
+
+async def test_large_frames_use_memory_again_that_nobody_looks_at() -> None:
+    sizes = [300_000, 310_000, 290_000, 280_000, 300_000, 900_000, 300_000]
+    bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
+    reader = FrameReader(Pieces(*map(frame, bodies)), MAX, "peer:1")
+
+    async def read() -> memoryview:
+        found = await reader.read()
+        assert found is not None
+        return found
+
+    first = await read()
+    home = first.obj
+    piece = first[100:200]
+    del first
+    second = await read()
+    assert second.obj is not home, "a view of a part keeps the whole"
+    assert (bytes(piece), second) == (bodies[0][100:200], bodies[1])
+    del piece
+    third = await read()
+    assert third.obj is home
+    assert (second, third) == (bodies[1], bodies[2])
+    fourth = await read()
+    assert [bytes(each) for each in (second, third, fourth)] == bodies[1:4]
+    del third, fourth
+    fifth = await read()
+    assert fifth.obj is home
+    assert (second, fifth) == (bodies[1], bodies[4])
+    del fifth
+    assert [bytes(await read()) for _ in range(2)] == bodies[5:7], "one that does not fit is let go"
+
+
+async def test_after_a_small_frame_no_memory_is_kept() -> None:
+    reader = FrameReader(Pieces(frame(bytes(300_000)), frame(b"small"), frame(bytes(300_000))), MAX, "peer:1")
+    first = await reader.read()
+    assert first is not None
+    home = first.obj
+    del first
+    await reader.read()
+    last = await reader.read()
+    assert last is not None
+    assert last.obj is not home

@@ -199,22 +199,51 @@ def test_what_is_put_back_comes_first() -> None:
         buffer.put(chunk(state))
     first = buffer.take()
     assert first is not None
+    rest = chunk(a)
+    buffer.put_first(rest)
     buffer.put_back(a, batch[1:])
     again = buffer.take()
     assert again is not None
     assert again.batch is not None
     assert list(again.batch.offsets) == [1, 2]
+    assert buffer.take_from(a) is rest
     assert [each.state.tp for each in (buffer.take(), buffer.take()) if each] == [B, A]
     assert (a.buffered, b.buffered) == (0, 0)
 
 
 def test_the_share_of_a_partition() -> None:
-    buffer, (a,) = FetchBuffer(100), ready(A)
-    assert buffer.share(4) == 25
-    assert buffer.share(0) == 100
-    assert buffer.share(1000) == 1  # an empty partition is always fetched
-    buffer.put(chunk(a, 100))
-    assert buffer.share(4) == 1
+    buffer = FetchBuffer(100)
+    assert (buffer.share(4), buffer.share(0), buffer.share(1000)) == (25, 100, 1)
+
+
+@pytest.mark.parametrize(
+    ("brokers", "buffered", "held", "wanted", "room"),
+    [
+        (1, 0, 0, 1000, 50),
+        (1, 0, 0, 7, 7),
+        (1, 250, 0, 1000, 50),
+        (1, 251, 0, 1000, 0),
+        (1, 300, 0, 7, 7),  # small fetches need little room
+        (1, 150, 50, 1000, 50),  # the user's records count twice
+        (1, 151, 50, 1000, 0),
+        (1, 0, 1000, 1000, 50),  # but never keep everything from being fetched
+        (1, 1, 1000, 1000, 0),
+        (4, 0, 0, 1000, 12),  # a part of it
+        (4, 44, 40, 1000, 12),
+        (4, 45, 40, 1000, 0),
+        (1000, 0, 0, 50, 1),
+        (1000, 1, 0, 50, 0),
+    ],
+)
+def test_the_room_for_a_fetch(brokers: int, buffered: int, held: int, wanted: int, room: int) -> None:
+    buffer = FetchBuffer(400)
+    buffer.hand_out(held // 2)
+    buffer.hand_out(held - held // 2)
+    assert buffer.room(brokers, buffered, wanted) == room
+    buffer.begin()
+    assert buffer.room(brokers, buffered, wanted) == room, "it still is with the user"
+    buffer.begin()
+    assert buffer.room(1, 250, 400) == 50
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["put", "take", "jump", "pause", "resume", "back"]))))

@@ -1,5 +1,6 @@
 """What a fetch response's bytes become: values, nulls, headers, gaps, transactions, in both implementations."""
 
+import random
 from types import ModuleType
 
 import pytest
@@ -16,6 +17,7 @@ from wirebatches import (
     contents,
     control,
     decode,
+    decode_in_steps,
     framings,
     message_set,
     plain,
@@ -24,6 +26,7 @@ from wirebatches import (
 )
 
 from trikafka._wire.columns import RecordBatch
+from trikafka._wire.records import first_batch
 from trikafka.types import Record, TimestampType
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -116,7 +119,7 @@ class TestTransactions:
         [
             batch_v2([Rec(value=b"1 aborted")], base=0, attributes=TRANSACTIONAL, producer_id=1),
             batch_v2([Rec(value=b"2")], base=1, attributes=TRANSACTIONAL, producer_id=2),
-            batch_v2([Rec(value=b"plain")], base=2),
+            batch_v2([Rec(value=b"plain")], base=2, framing="gzip"),
             batch_v2([Rec(value=b"1 aborted")], base=3, attributes=TRANSACTIONAL, producer_id=1, framing="zstd"),
             control(4, 1, abort=True),
             control(5, 2, abort=False),
@@ -150,6 +153,13 @@ class TestTransactions:
             )
         )
         assert offsets(decode(data, aborted=[(1, 4), (1, 0)])) == [2]
+
+    def test_in_steps(self) -> None:
+        """The third step begins inside a transaction that the first has met, and the last inside one that none has met."""
+        data = self.DATA + batch_v2([Rec(value=b"1 again")], base=8, attributes=TRANSACTIONAL, producer_id=1, framing="zstd")
+        data += batch_v2([Rec(value=b"1 again")], base=9, attributes=TRANSACTIONAL, producer_id=1) + control(10, 1, abort=True)
+        steps = decode_in_steps(data, 1, aborted=[(1, 0), (1, 8)])
+        assert [(offsets(step), step.next_offset) for step in steps] == [([1], 2), ([2], 3), ([6], 8), ([], 11)]
 
     def test_only_transactional_batches_are_left_out(self) -> None:
         data = batch_v2([Rec(value=b"x")], producer_id=1) + control(1, 1, abort=True)
@@ -234,3 +244,56 @@ def test_kafka_python_agrees() -> None:
     assert [(r.offset, r.key, r.value, list(r.headers)) for r in ours] == [
         (r.offset, r.key, r.value, list(r.headers)) for r in theirs
     ]
+
+
+@each_example
+@given(st.lists(st.tuples(records, framings), min_size=1, max_size=6), st.integers(1, 2000), st.integers(0, 200))
+def test_in_steps_the_same_records_come(groups: list[tuple[list[Rec], str]], enough: int, tail: int) -> None:
+    data, base = b"", 0
+    for group, framing in groups:
+        data += batch_v2(group, base=base, framing=framing)
+        base += len(group)
+    data += batch_v2([Rec(value=bytes(150))], base=base)[:tail]
+    steps = decode_in_steps(data, enough)
+    assert [record for step in steps for record in plain(step)] == plain(decode(data))
+    assert steps[-1].next_offset == base
+    assert len(steps) == 1 or any(framing != "none" for _, framing in groups)
+
+
+def test_no_step_decompresses_much_more_than_enough() -> None:
+    data = b"".join(batch_v2([Rec(value=bytes(1000))], base=number, framing="zstd") for number in range(10))
+    steps = decode_in_steps(data, 2500, max_bytes=4000)
+    assert [offsets(step) for step in steps] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
+
+
+def test_a_large_compressed_batch_is_a_step_of_its_own() -> None:
+    noise = random.Random(1).randbytes(500)
+    small, large = [Rec(value=b"x")], [Rec(value=noise)]
+    data = b"".join(
+        batch_v2(recs, base=base, framing=framing)
+        for base, (recs, framing) in enumerate([(small, "lz4-linked"), (large, "none"), (large, "zstd"), (small, "gzip")])
+    )
+    assert [offsets(step) for step in decode_in_steps(data, 2000)] == [[0, 1], [2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (batch_v2(MIXED), (len(batch_v2(MIXED)), 2, False)),
+        (batch_v2(MIXED, framing="zstd") + b"more", (len(batch_v2(MIXED, framing="zstd")), 2, True)),
+        (batch_v2(MIXED, framing="zstd")[:70], (70, 2, True)),
+        (message_set(1, [Rec(value=bytes(50))]) * 2, (84, 1, False)),
+        (wrapped(1, [Rec(value=bytes(50))] * 3, "gzip"), (len(wrapped(1, [Rec(value=bytes(50))] * 3, "gzip")), 1, True)),
+        (b"short", (5, 2, False)),
+    ],
+)
+def test_the_first_batch_is_known_by_its_header(data: bytes, expected: tuple[int, int, bool]) -> None:
+    assert first_batch(memoryview(data)) == expected
+
+
+def test_what_follows_something_corrupt_is_not_left_for_a_further_step() -> None:
+    good = [batch_v2([Rec(value=bytes(1000))], base=number, framing="zstd") for number in range(3)]
+    bad = bytearray(good[1])
+    bad[-1] ^= 1
+    (batch,) = decode_in_steps(good[0] + bytes(bad) + good[2], 5000)
+    assert (offsets(batch), batch.next_offset) == ([0], 1)

@@ -13,7 +13,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
 from trikafka._wire.columns import Columns, RecordBatch
-from trikafka._wire.records import decode_records
+from trikafka._wire.records import decode_records, decode_some
 
 NOW = 1_700_000_000_000
 HEADER_SIZE = 61
@@ -129,10 +129,24 @@ def wrapped(magic: int, records: Sequence[Rec], framing: str, *, offset: int = 0
     return bytes(outer)
 
 
+_DEFAULTS = {"topic": "t", "partition": 3, "fetch_offset": 0, "aborted": None, "check_crcs": True, "max_bytes": 1 << 24}
+
+
 def decode(data: Any, **settings: Any) -> RecordBatch:
     """``decode_records`` with defaults."""
-    given = {"topic": "t", "partition": 3, "fetch_offset": 0, "aborted": None, "check_crcs": True, "max_bytes": 1 << 24}
-    return decode_records(data, **(given | settings))
+    return decode_records(data, **(_DEFAULTS | settings))
+
+
+def decode_in_steps(data: bytes, enough: int, **settings: Any) -> list[RecordBatch]:
+    """``decode_some`` until nothing is left."""
+    given = _DEFAULTS | settings
+    batches: list[RecordBatch] = []
+    rest: Any = data
+    while rest:
+        batch, rest, aborted, _ = decode_some(rest, enough=enough, **given)
+        given |= {"fetch_offset": batch.next_offset, "aborted": aborted}
+        batches.append(batch)
+    return batches
 
 
 def contents(columns: Columns) -> tuple[Any, ...]:

@@ -191,7 +191,7 @@ class Consumer:
         until: Mapping[TopicPartition, int] | None = None,
         *,
         max_rows: int = 131_072,
-        max_bytes: int = 67_108_864,
+        max_bytes: int = 16_777_216,
     ) -> ArrowBatches:
         """Iterate over :class:`pyarrow.Table` s, with the columns of ``RecordBatch.to_arrow``; ``until`` as in :meth:`batches`.
 

@@ -16,15 +16,17 @@ from .._managers.rendezvous import Rendezvous
 from .._state.fetch_buffer import Chunk
 from .._state.subscription import Mode, PartitionState, Subscription
 from .._wire.columns import RecordBatch
-from .._wire.records import IMPLEMENTATION, decode_records
+from .._wire.records import IMPLEMENTATION, decode_some, first_batch
 from ..config import ConsumerConfig
 from ..errors import CorruptRecordError, IllegalStateError
 from ..types import Record, TopicPartition
 
 #: Iteration over buffered records lets other tasks run at least this often (seconds).
 _BREATH = 0.001
-#: Bytes that are decoded within about 5 ms, and so in the event loop: plain, and compressed.
-_QUICK = (4_000_000, 400_000) if IMPLEMENTATION == "native" else (50_000, 20_000)
+#: Bytes that are decoded within about 5 ms, and so in the event loop.
+_QUICK = 4_000_000 if IMPLEMENTATION == "native" else 50_000
+#: Bytes of which twice as many are decompressed and decoded within about 5 ms; only one batch by itself may come to more.
+_ENOUGH = 2**20 if IMPLEMENTATION == "native" else 50_000
 
 Until = Mapping[TopicPartition, int]
 Ready = tuple[PartitionState, RecordBatch]
@@ -47,6 +49,7 @@ class Receiver:
         self._limiter = trio.CapacityLimiter(1)  # of the thread that decodes what would hold up the loop
         self._busy = False
         self.leaving = False  # unsubscribe is under way
+        self._expansion = 4.0  # how many bytes of records a compressed byte makes, at the most of late
         self._until: Until | None = None  # the limits that are set on the partitions
         self._state: PartitionState | None = None  # of the batch that is being handed out record by record
         self._epoch = 0
@@ -117,6 +120,7 @@ class Receiver:
     def _hold(self, state: PartitionState, batch: RecordBatch) -> None:
         self._state, self._epoch, self._batch, self._index, self._count = state, state.epoch, batch, 0, len(batch)
         self._records = iter(batch)
+        self._fetcher.buffer.hand_out(batch.nbytes)
         _note_epoch(state, batch)
 
     def _let_go(self) -> None:
@@ -196,6 +200,7 @@ class Receiver:
             self._fetcher.buffer.put_back(state, batch[most:])
             batch = batch[:most]
         state.position = batch.next_offset
+        self._fetcher.buffer.hand_out(batch.nbytes)
         _note_epoch(state, batch)
         return batch
 
@@ -250,6 +255,7 @@ class Receiver:
         self._check_all()
         if self._heartbeats is not None:
             self._heartbeats.last_poll = now
+        self._fetcher.buffer.begin()
         for state in self._subscription.partitions.values():
             state.done = state.position
 
@@ -275,18 +281,25 @@ class Receiver:
         return None
 
     async def _decode(self, chunk: Chunk) -> RecordBatch | CorruptRecordError:
-        if chunk.batch is not None or _is_quick(chunk.records):
+        if chunk.batch is not None or self._is_quick(chunk.records):
             return self._decode_now(chunk)
         with trio.CancelScope(shield=True):  # the chunk has left the buffer: it must not be lost
             batch = await trio.to_thread.run_sync(self._decode_now, chunk, limiter=self._limiter)
         return batch  # noqa: RET504
+
+    def _is_quick(self, records: memoryview) -> bool:
+        """Whether what :meth:`_decode_now` does next will take less than 5 ms."""
+        size, magic, compressed = first_batch(records)
+        if magic < 2:
+            return len(records) <= _QUICK // 80 and not compressed  # by kafka-python's code
+        return size * self._expansion <= 2 * _ENOUGH if compressed else len(records) <= _QUICK
 
     def _decode_now(self, chunk: Chunk) -> RecordBatch | CorruptRecordError:
         if chunk.batch is not None:
             return chunk.batch
         state = chunk.state
         try:
-            return decode_records(
+            decoded = decode_some(
                 chunk.records,
                 topic=state.tp.topic,
                 partition=state.tp.partition,
@@ -294,7 +307,12 @@ class Receiver:
                 aborted=chunk.aborted,
                 check_crcs=self._config.check_crcs,
                 max_bytes=self._config.receive_message_max_bytes,
+                enough=_ENOUGH,
             )
+            self._expansion = max(decoded.expansion, self._expansion * 0.9, 1.0)
+            if decoded.rest:
+                chunk.rest = Chunk(state, chunk.epoch, decoded.rest, decoded.aborted, chunk.end)
+            return decoded.batch
         except CorruptRecordError as error:
             return error
 
@@ -307,7 +325,9 @@ class Receiver:
         if isinstance(batch, CorruptRecordError):
             state.refetch(state.position or 0)  # and so never skipped; the user may seek past it
             raise batch
-        if state.fetch_offset < 0:
+        if chunk.rest is not None:
+            buffer.put_first(chunk.rest)
+        elif state.fetch_offset < 0:
             state.fetch_offset = batch.next_offset
         elif chunk.end is not None and batch.next_offset < chunk.end:
             state.refetch(batch.next_offset)  # something corrupt follows: it is met at the head of the next fetch
@@ -330,8 +350,3 @@ class Receiver:
 def _note_epoch(state: PartitionState, batch: RecordBatch) -> None:
     if batch.leader_epoch is not None and batch.leader_epoch >= 0:
         state.leader_epoch = batch.leader_epoch
-
-
-def _is_quick(records: memoryview) -> bool:
-    compressed = len(records) > 22 and records[22] & 0x07 != 0
-    return len(records) <= _QUICK[compressed]

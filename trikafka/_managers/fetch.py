@@ -101,13 +101,13 @@ class Fetcher:
         failures = 0
         while True:
             node = self._metadata.snapshot.nodes.get(node_id)
-            chosen, full = self._choose(node_id)
+            chosen, full, room = self._choose(node_id)
             if node is None or not chosen:
                 await self._rest(node_id)
                 continue
             self._in_flight.update(chosen)
             try:
-                failed = not await self._fetch(node, chosen, full)
+                failed = not await self._fetch(node, chosen, full, room)
             finally:
                 self._in_flight.difference_update(chosen)
             failures = failures + 1 if failed else 0
@@ -125,32 +125,37 @@ class Fetcher:
         states = self._subscription.partitions.values()
         return [state for state in states if state.fetchable]
 
-    def _choose(self, node_id: int) -> tuple[list[PartitionState], bool]:
-        """What to fetch from a broker now; and whether something was left out because the buffer has no room for it."""
+    def _choose(self, node_id: int) -> tuple[list[PartitionState], bool, int]:
+        """What to fetch from a broker now; whether something was left out because it is full; and how many bytes of it."""
         self.buffer.drop_stale()
         now, full, chosen = trio.current_time(), False, []
+        leaders, buffered = set(), 0
         share = self.buffer.share(len(self._subscription.partitions))
         for state in self._fetchable():
-            if state in self._in_flight or state.retry_at > now:
-                continue
             try:
-                leader = self._metadata.snapshot.leader(state.tp)
+                leader = self._metadata.snapshot.leader(state.tp).node_id
             except TrikafkaError:
                 continue
-            if leader.node_id != node_id:
+            leaders.add(leader)
+            if leader != node_id:
+                continue
+            buffered += state.buffered
+            if state in self._in_flight or state.retry_at > now:
                 continue
             if state.buffered < share:
                 chosen.append(state)
             else:
                 full = True
-        if chosen:  # each partition comes first in its turn, for the broker fills answers from the front
+        wanted = min(self._config.fetch_max_bytes, len(chosen) * self._config.max_partition_fetch_bytes)
+        room = self.buffer.room(len(leaders), buffered, wanted)
+        if chosen and room:  # each partition comes first in its turn, for the broker fills answers from the front
             self._turn = (self._turn + 1) % len(chosen)
-            chosen = chosen[self._turn :] + chosen[: self._turn]
-        return chosen, full
+            return chosen[self._turn :] + chosen[: self._turn], full, room
+        return [], full, 0
 
-    async def _fetch(self, node: Node, chosen: list[PartitionState], full: bool) -> bool:
+    async def _fetch(self, node: Node, chosen: list[PartitionState], full: bool, room: int) -> bool:
         epochs = {state.tp: (state, state.epoch, state.fetch_offset) for state in chosen}
-        request = self._request(chosen, _SHORT_WAIT if full else self._config.fetch_max_wait_ms)
+        request = self._request(chosen, room, _SHORT_WAIT if full else self._config.fetch_max_wait_ms)
         try:
             with trio.fail_after(self._config.request_timeout + self._config.fetch_max_wait_ms / 1000):
                 connection = await self._brokers.connection(node, "fetch")
@@ -221,7 +226,7 @@ class Fetcher:
             state.error = error
         self.arrived.notify()
 
-    def _request(self, chosen: list[PartitionState], wait_ms: float) -> FetchRequest:
+    def _request(self, chosen: list[PartitionState], max_bytes: int, wait_ms: float) -> FetchRequest:
         by_topic: dict[str, list[object]] = defaultdict(list)
         for state in chosen:
             by_topic[state.tp.topic].append(
@@ -238,7 +243,7 @@ class Fetcher:
             replica_id=-1,
             max_wait_ms=int(wait_ms),
             min_bytes=self._config.fetch_min_bytes,
-            max_bytes=self._config.fetch_max_bytes,
+            max_bytes=max_bytes,
             isolation_level=self._isolation,
             session_id=0,
             session_epoch=-1,

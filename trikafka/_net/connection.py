@@ -38,7 +38,7 @@ class _Slot:
         self.correlation_id = 0
         self.expires = 0.0
         self.done = trio.Event()
-        self.frame: bytearray | None = None
+        self.frame: memoryview | None = None
         self.error: Exception | None = None
         self.abandoned = False
 
@@ -200,7 +200,7 @@ class Connection:
             oldest = min(waiting, key=lambda slot: slot.expires)
             self._break(TimeoutError(f"it left {oldest.outgoing.api} unanswered for too long"))
 
-    def _take(self, frame: bytearray) -> None:
+    def _take(self, frame: memoryview) -> None:
         slot = self._in_flight.pop(messages.read_correlation_id(frame), None)
         if slot is None:
             raise ProtocolError(f"{self.node} answered a request that was not asked")

@@ -23,6 +23,7 @@ class Chunk:
     aborted: list[tuple[int, int]] | None
     end: int | None = None  # the offset after the last complete batch; None: known once decoded
     batch: RecordBatch | None = None
+    rest: Chunk | None = None  # what was not decoded with the batch that was handed out, if anything
 
     @property
     def stale(self) -> bool:
@@ -36,34 +37,60 @@ class Chunk:
 
 
 class FetchBuffer:
-    """Chunks in a queue a partition; partitions take turns. Chunks of paused partitions wait aside, outside the limit."""
+    """Chunks in a queue a partition; partitions take turns. Chunks of paused partitions wait aside, outside the limit.
+
+    The limit is for what is buffered, for what is being fetched, and for what the last two receives have handed out, which
+    the user still holds. Each broker has an equal part of it, so that none waits for another one's answer.
+    """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._queues: OrderedDict[PartitionState, deque[Chunk]] = OrderedDict()  # in the order of their turns
+        self._held = self._held_before = 0
 
     @property
     def buffered(self) -> int:
-        """Bytes that count against the limit."""
+        """Bytes here that may be handed out."""
         return sum(state.buffered for state in self._queues if state.usable)
 
-    def share(self, assigned: int) -> int:
-        """The bytes below which another fetch of a partition may begin, of ``assigned`` that share the buffer.
+    def begin(self) -> None:
+        """The user came back, and has let go of what was handed out before the last time."""
+        self._held_before, self._held = self._held, 0
 
-        A partition that has nothing in the buffer is always fetched: so the bound is the limit and one fetch a partition.
+    def hand_out(self, size: int) -> None:
+        """``size`` more bytes are with the user."""
+        self._held += size
+
+    def share(self, assigned: int) -> int:
+        """The bytes below which another fetch of a partition may begin, of ``assigned`` that share the buffer."""
+        return max(1, self._limit // max(1, assigned))
+
+    def room(self, brokers: int, buffered: int, wanted: int) -> int:
+        """How many bytes the next fetch from a broker may bring, of ``brokers`` and with ``buffered`` bytes of its own here.
+
+        At most ``wanted``, and an eighth of the broker's part. 0 unless there is room for three of them: the memory of an answer
+        is free only when the last of it is decoded, and the decoder needs some. What the user holds counts as if the next
+        receive brought as much, for that comes before the last is let go. Where nothing is here, a fetch may always begin: so
+        what the user holds is no reason to wait for ever.
         """
-        return max(1, self._limit // max(1, assigned)) if self.buffered < self._limit else 1
+        part = self._limit // max(1, brokers)
+        step = max(1, min(wanted, part // 8))
+        held = 2 * max(self._held, self._held_before) // max(1, brokers)
+        return 0 if buffered and part - buffered - held < 3 * step else step
 
     def put(self, chunk: Chunk) -> None:
         """Add a chunk behind those of its partition."""
         chunk.state.buffered += chunk.size
         self._queues.setdefault(chunk.state, deque()).append(chunk)
 
+    def put_first(self, chunk: Chunk) -> None:
+        """Add a chunk before those of its partition: what is left of the one just taken."""
+        chunk.state.buffered += chunk.size
+        self._queues.setdefault(chunk.state, deque()).appendleft(chunk)
+
     def put_back(self, state: PartitionState, rest: RecordBatch) -> None:
         """Put what is left of the chunk that was just taken before all others; it is the next one, if it may be handed out."""
-        chunk = Chunk(state, state.epoch, memoryview(b""), None, batch=rest)
-        state.buffered += chunk.size
-        self._queues.setdefault(state, deque()).appendleft(chunk)
+        self.put_first(Chunk(state, state.epoch, memoryview(b""), None, batch=rest))
         self._queues.move_to_end(state, last=False)
 
     def take(self) -> Chunk | None:

@@ -79,14 +79,14 @@ def encode_request(request: ApiMessage, version: int, correlation_id: int, clien
     return Outgoing(frame, request.name, version, response_class, request.expect_response())
 
 
-def read_correlation_id(frame: bytes | bytearray | memoryview) -> int:
+def read_correlation_id(frame: memoryview) -> int:
     """Return the correlation id of an answer. Raises :exc:`ProtocolError` if the frame is too short for one."""
     if len(frame) < 4:
         raise ProtocolError(f"an answer of {len(frame)} bytes is too short to be Kafka's")
     return int(_INT32.unpack_from(frame, 0)[0])
 
 
-def response_body(outgoing: Outgoing, frame: bytearray) -> memoryview:
+def response_body(outgoing: Outgoing, frame: memoryview) -> memoryview:
     """Return what follows the header of the answer ``frame`` (without its length), without copying it."""
     position = 4
     response_class = outgoing.response_class
@@ -94,10 +94,10 @@ def response_body(outgoing: Outgoing, frame: bytearray) -> memoryview:
         if len(frame) < 5:
             raise ProtocolError(f"the answer to {outgoing.api} ends in its header")
         position = 5 if frame[4] == 0 else _skip_tags(frame, 4)
-    return memoryview(frame)[position:]
+    return frame[position:]
 
 
-def decode_response(outgoing: Outgoing, frame: bytearray) -> ApiMessage:
+def decode_response(outgoing: Outgoing, frame: memoryview) -> ApiMessage:
     """Decode the answer ``frame``. Raises :exc:`ProtocolError` when the bytes are not such an answer."""
     try:
         body = response_body(outgoing, frame)
@@ -121,7 +121,7 @@ def version_ranges(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
     return {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
 
 
-def _skip_tags(frame: bytearray, position: int) -> int:
+def _skip_tags(frame: memoryview, position: int) -> int:
     count, position = _uvarint(frame, position)
     for _ in range(count):
         _, position = _uvarint(frame, position)
@@ -132,7 +132,7 @@ def _skip_tags(frame: bytearray, position: int) -> int:
     return position
 
 
-def _uvarint(frame: bytearray, position: int) -> tuple[int, int]:
+def _uvarint(frame: memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if position >= len(frame) or shift > 28:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from crc32c import crc32c
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 else:
     BatchEncoder = _implementation.current.BatchEncoder
 
-__all__ = ["IMPLEMENTATION", "BatchEncoder", "decode_records"]
+__all__ = ["IMPLEMENTATION", "BatchEncoder", "Decoded", "decode_records", "decode_some"]
 
 #: ``"native"`` if the compiled record path is in use, else ``"pure"``.
 IMPLEMENTATION: str = _implementation.name_in_use
@@ -31,6 +31,28 @@ IMPLEMENTATION: str = _implementation.name_in_use
 _MAX_OFFSET = f.MAX_INT64 - 2**31
 _ABORT = 0
 _CONTROL_KEY = struct.Struct(">hh")
+
+
+class Decoded(NamedTuple):
+    """What was decoded; what was not looked at: its bytes (none: all was), and the aborted transactions for these.
+
+    ``expansion`` is how many bytes came out of one compressed byte, at the most so far.
+    """
+
+    batch: RecordBatch
+    rest: memoryview
+    aborted: list[tuple[int, int]] | None
+    expansion: float
+
+
+def first_batch(data: memoryview) -> tuple[int, int, bool]:
+    """Of the first batch: its length in bytes, as far as it is there, the version of its format, and whether it is compressed."""
+    if len(data) < f.HEADER_SIZE:
+        return len(data), 2, False
+    size = f.LENGTH_END + int.from_bytes(data[8 : f.LENGTH_END], "big")
+    magic = data[16]
+    attributes = data[22] if magic >= 2 else data[17]
+    return min(size, len(data)), magic, attributes & f.CODEC_MASK != 0
 
 
 def decode_records(
@@ -43,7 +65,7 @@ def decode_records(
     check_crcs: bool,
     max_bytes: int,
 ) -> RecordBatch:
-    """The records that ``data`` (the ``records`` field of a fetch response) holds from ``fetch_offset`` on.
+    """All of the records that ``data`` (the ``records`` field of a fetch response) holds from ``fetch_offset`` on.
 
     Leaves out control batches and, unless ``aborted`` is ``None``, the records of those aborted transactions, pairs of
     (producer id, first offset). The last batch may be cut off. No more than ``max_bytes`` are decompressed at a time.
@@ -51,7 +73,35 @@ def decode_records(
     What stands before a corrupt batch is returned; ``next_offset`` is then where the corrupt one begins. Raises
     :class:`CorruptRecordError` if nothing stands before it, so also on data without one complete batch.
     """
-    scan = _Scan(memoryview(data).cast("B"), fetch_offset, aborted, check_crcs, max_bytes)
+    return decode_some(
+        data,
+        topic=topic,
+        partition=partition,
+        fetch_offset=fetch_offset,
+        aborted=aborted,
+        check_crcs=check_crcs,
+        max_bytes=max_bytes,
+        enough=f.MAX_INT64,
+    ).batch
+
+
+def decode_some(
+    data: Buffer,
+    *,
+    topic: str,
+    partition: int,
+    fetch_offset: int,
+    aborted: Sequence[tuple[int, int]] | None,
+    check_crcs: bool,
+    max_bytes: int,
+    enough: int,
+) -> Decoded:
+    """As :func:`decode_records`, but no further batch is begun once ``enough`` bytes have been decompressed, and no compressed
+    one of more than an eighth of that.
+
+    What was not looked at can be given to this function again, from ``batch.next_offset`` on.
+    """
+    scan = _Scan(memoryview(data).cast("B"), fetch_offset, aborted, check_crcs, max_bytes, enough)
     scan.run()
     fields, failed, reason = _implementation.current.fill(scan.sections)
     position, problem = scan.position, scan.problem
@@ -62,21 +112,29 @@ def decode_records(
     columns = Columns(*fields)
     if columns.header_name_data is not None:
         _repair_names(columns)
-    return RecordBatch(topic, partition, columns, position, scan.leader_epoch)
+    batch = RecordBatch(topic, partition, columns, position, scan.leader_epoch)
+    return Decoded(batch, scan.view[len(scan.view) if problem else scan.reached :], scan.still_aborted(), scan.expansion)
 
 
 class _Scan:
-    """One walk over the batches. ``problem`` is why it ended early; ``positions`` are those before each section."""
+    """One walk over the batches. ``problem`` is why it ended early; ``positions`` are those before each section.
+
+    ``reached`` is how many bytes have been walked over; all of them, unless there was enough before.
+    """
 
     __slots__ = (
         "aborted",
         "aborting",
         "budget",
         "check_crcs",
+        "enough",
+        "expansion",
+        "large",
         "leader_epoch",
         "position",
         "positions",
         "problem",
+        "reached",
         "sections",
         "view",
     )
@@ -88,8 +146,11 @@ class _Scan:
         aborted: Sequence[tuple[int, int]] | None,
         check_crcs: bool,
         max_bytes: int,
+        enough: int,
     ) -> None:
-        self.view, self.position, self.check_crcs, self.budget = view, fetch_offset, check_crcs, max_bytes
+        self.view, self.position, self.check_crcs = view, fetch_offset, check_crcs
+        self.budget, self.enough, self.large = max_bytes, enough, enough // 8
+        self.reached, self.expansion = 0, 0.0
         # Transactions not begun yet, the earliest last; None: read_uncommitted.
         self.aborted = None if aborted is None else sorted(((first, pid) for pid, first in aborted), reverse=True)
         self.aborting: set[int] = set()
@@ -108,12 +169,28 @@ class _Scan:
                 end = pos + f.LENGTH_END + length
                 if end > total:
                     break
+                if pos and self._is_enough(pos, end):
+                    self.reached = pos
+                    return
                 self._batch(pos, end)
                 pos = end
             if pos == 0 and total:
                 raise ValueError(f"{total} bytes without one complete batch")
         except ValueError as error:
             self.problem = str(error)
+        self.reached = total
+
+    def _is_enough(self, start: int, end: int) -> bool:
+        """Whether to leave the batch from ``start`` to ``end``, which is not the first, for another time."""
+        if self.enough <= 0:
+            return True
+        return end - start > self.large and self.view[start + 22] & f.CODEC_MASK != 0
+
+    def still_aborted(self) -> list[tuple[int, int]] | None:
+        """The aborted transactions that go on, or begin, after what has been walked over."""
+        if self.aborted is None:
+            return None
+        return [(pid, 0) for pid in self.aborting] + [(pid, first) for first, pid in self.aborted]
 
     def _batch(self, start: int, end: int) -> None:
         magic = self.view[start + 16]
@@ -166,6 +243,8 @@ class _Scan:
             raise ValueError(f"unknown compression codec {codec_id}")
         data = codec.decompress(self.view[start + f.HEADER_SIZE : end], self.budget)
         self.budget -= len(data)
+        self.enough -= len(data)
+        self.expansion = max(self.expansion, len(data) / (end - start))
         return data, 0
 
     def _hidden(self, base: int, last: int, attributes: int, pid: int, start: int, end: int, count: int) -> bool:
