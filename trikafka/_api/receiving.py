@@ -24,7 +24,7 @@ from ..types import Record, TopicPartition
 #: Iteration over buffered records lets other tasks run at least this often (seconds).
 _BREATH = 0.001
 #: Bytes that are decoded within about 5 ms, and so in the event loop.
-_QUICK = 4_000_000 if IMPLEMENTATION == "native" else 50_000
+_QUICK = 5 * 2**20 if IMPLEMENTATION == "native" else 50_000
 #: Bytes of which twice as many are decompressed and decoded within about 5 ms; only one batch by itself may come to more.
 _ENOUGH = 2**20 if IMPLEMENTATION == "native" else 50_000
 

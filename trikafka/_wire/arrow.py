@@ -73,10 +73,15 @@ def _texts(*texts: str) -> pa.Array:
 def _timestamps(columns: Columns) -> pa.Array:
     data = pa.py_buffer(columns.timestamps)
     bitmap = None
-    if _MAYBE_NONE in columns.timestamps.tobytes():
+    if _MAYBE_NONE in _bytes_of(columns.timestamps):
         present = pc.not_equal(pa.Array.from_buffers(pa.int64(), columns.count, [None, data]), -1)
         bitmap = None if present.true_count == columns.count else present.buffers()[1]
     return pa.Array.from_buffers(TIMESTAMP, columns.count, [bitmap, data])
+
+
+def _bytes_of(view: memoryview) -> bytes:
+    """The bytes of a view; without a copy where they are all of a bytes object's."""
+    return view.obj if isinstance(view.obj, bytes) and len(view.obj) == view.nbytes else view.tobytes()
 
 
 def _no_values() -> pa.Array:
