@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import trio
-from kafka.protocol.consumer.fetch import FetchRequest
 
 from .._net.brokers import Brokers
 from .._net.deadlines import backoff
@@ -19,7 +18,7 @@ from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.fetch_buffer import Chunk, FetchBuffer
 from .._state.subscription import PartitionState, Subscription
-from .._wire.fetch import FetchedPartition, end_of_batches, read_fetch_answer
+from .._wire.fetch import FetchedPartition, FetchMessage, Wanted, end_of_batches, read_fetch_answer
 from ..config import ConsumerConfig
 from ..errors import (
     BrokerResponseError,
@@ -157,16 +156,16 @@ class Fetcher:
         epochs = {state.tp: (state, state.epoch, state.fetch_offset) for state in chosen}
         request = self._request(chosen, room, _SHORT_WAIT if full else self._config.fetch_max_wait_ms)
         try:
-            with trio.fail_after(self._config.request_timeout + self._config.fetch_max_wait_ms / 1000):
-                connection = await self._brokers.connection(node, "fetch")
-                body, version = await connection.request_body(request)
+            connection = await self._brokers.connection(node, "fetch")
+            patience = self._config.request_timeout + self._config.fetch_max_wait_ms / 1000
+            body, version = await connection.request_body(request, patience)
             answer = read_fetch_answer(body, version)
             if answer.error_code:
                 raise from_code(answer.error_code, f"Fetch from {node}")
-        except (TrikafkaError, trio.TooSlowError) as error:
+        except TrikafkaError as error:
             _log.debug("fetch from %s failed: %s", node, error)
             self._metadata.mark_stale()
-            if isinstance(error, TrikafkaError) and not error.retriable:
+            if not error.retriable:
                 self._fail(chosen, error)
             return False
         fine = True
@@ -226,28 +225,17 @@ class Fetcher:
             state.error = error
         self.arrived.notify()
 
-    def _request(self, chosen: list[PartitionState], max_bytes: int, wait_ms: float) -> FetchRequest:
-        by_topic: dict[str, list[object]] = defaultdict(list)
+    def _request(self, chosen: list[PartitionState], max_bytes: int, wait_ms: float) -> FetchMessage:
+        by_topic: dict[str, list[Wanted]] = defaultdict(list)
         for state in chosen:
-            by_topic[state.tp.topic].append(
-                FetchRequest.FetchTopic.FetchPartition(
-                    partition=state.tp.partition,
-                    current_leader_epoch=self._metadata.snapshot.leader_epoch(state.tp),
-                    fetch_offset=state.fetch_offset,
-                    last_fetched_epoch=-1,
-                    log_start_offset=-1,
-                    partition_max_bytes=self._config.max_partition_fetch_bytes,
-                )
-            )
-        return FetchRequest(
-            replica_id=-1,
+            epoch = self._metadata.snapshot.leader_epoch(state.tp)
+            by_topic[state.tp.topic].append((state.tp.partition, epoch, state.fetch_offset))
+        return FetchMessage(
+            by_topic,
             max_wait_ms=int(wait_ms),
             min_bytes=self._config.fetch_min_bytes,
             max_bytes=max_bytes,
+            partition_bytes=self._config.max_partition_fetch_bytes,
             isolation_level=self._isolation,
-            session_id=0,
-            session_epoch=-1,
-            topics=[FetchRequest.FetchTopic(topic=name, partitions=parts) for name, parts in by_topic.items()],
-            forgotten_topics_data=[],
-            rack_id=self._config.client_rack,
+            rack=self._config.client_rack,
         )

@@ -50,13 +50,16 @@ class Connection:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
         self._stream, self._config = stream, config
+        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
         self._reader = FrameReader(stream, config.receive_message_max_bytes, str(node))
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
         self._queue: deque[_Slot] = deque()  # encoded, not written; at most _MOST_IN_FLIGHT
         self._in_flight: dict[int, _Slot] = {}  # given to the stream, in order of writing, until they are answered
         self._unanswered: list[_Slot] = []  # being given to the stream, and without an answer to come (acks=0)
         self._wake = trio.Event()
-        self._patience = trio.CancelScope()  # ends the reader when the oldest request, or an idle connection, is too old
+        self._patience = trio.CancelScope()  # ends the reader when a request, or an idle connection, is too old
+        self._watch_scope = trio.CancelScope()  # of the watch's sleep; its deadline is never after the first expiry
+        self._idle_since = trio.current_time()
         self._scope = trio.CancelScope()
         self._next_id = 0
         self._failure: Exception | None = None
@@ -77,6 +80,7 @@ class Connection:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write)
+                    nursery.start_soon(self._watch)
                     await self._read()
                     nursery.cancel_scope.cancel()
         finally:
@@ -108,10 +112,10 @@ class Connection:
         """
         return await self._ask(message, messages.choose_version(message, self.ranges, str(self.node)), allowance)
 
-    async def request_body(self, message: ApiMessage) -> tuple[memoryview, int]:
+    async def request_body(self, message: Any, allowance: float | None = None) -> tuple[memoryview, int]:
         """As :meth:`request`, but return the answer's undecoded body and its version."""
         version = messages.choose_version(message, self.ranges, str(self.node))
-        slot = await self._exchange(message, version, None)
+        slot = await self._exchange(message, version, allowance)
         assert slot.frame is not None
         return messages.response_body(slot.outgoing, slot.frame), version
 
@@ -137,7 +141,8 @@ class Connection:
         slot.correlation_id = self._next_id
         slot.expires = trio.current_time() + (self._config.request_timeout if allowance is None else allowance)
         self._queue.append(slot)
-        self._be_patient()
+        if slot.expires < self._watch_scope.deadline:
+            self._watch_scope.deadline = slot.expires
         self._wake.set()
         try:
             await slot.done.wait()
@@ -152,11 +157,11 @@ class Connection:
         if slot in self._queue:
             self._queue.remove(slot)
             self._settle(slot)
-            self._be_patient()
         # One that is in flight stays there, for its answer is to come; nobody holds its frame then.
         slot.abandoned = True
 
     def _settle(self, slot: _Slot) -> None:
+        self._idle_since = trio.current_time()
         self._room.release_on_behalf_of(slot)
         slot.done.set()
 
@@ -176,22 +181,27 @@ class Connection:
                         self._in_flight[slot.correlation_id] = slot
                     else:
                         self._unanswered.append(slot)
-                self._be_patient()
-                await self._stream.send_all(frames[0] if len(frames) == 1 else b"".join(frames))
+                await self._send(frames[0] if len(frames) == 1 else b"".join(frames))
                 sent, self._unanswered = self._unanswered, []
                 for slot in sent:
                     self._settle(slot)
-                self._be_patient()
         except _STREAM_ERRORS as error:
             self._break(error)
+
+    async def _send(self, data: bytes) -> None:
+        """As ``send_all``, which costs twice as much where the socket takes everything at once."""
+        if self._socket is None:
+            await self._stream.send_all(data)
+            return
+        view = memoryview(data)
+        while view:
+            view = view[await self._socket.send(view) :]
 
     async def _read(self) -> None:
         try:
             with self._patience:
-                self._be_patient()
                 while (frame := await self._reader.read()) is not None:
                     self._take(frame)
-                    self._be_patient()
             if not self._patience.cancelled_caught:
                 self._break(ConnectionError("the broker closed it"))
         except (*_STREAM_ERRORS, ProtocolError) as error:
@@ -208,14 +218,20 @@ class Connection:
             slot.frame = frame
         self._settle(slot)
 
-    def _be_patient(self) -> None:
-        """Set when the reader gives up: at the first expiry, or after the idle time."""
-        waiting = self._waiting()
-        if waiting:
-            deadline = min(slot.expires for slot in waiting)
-        else:
-            deadline = trio.current_time() + self._config.connections_max_idle_ms / 1000
-        self._patience.deadline = deadline
+    async def _watch(self) -> None:
+        """End the reader at the first expiry, or after the idle time.
+
+        It sleeps until the first expiry that it knows of, and only then looks whether that request still waits: so a request
+        that is answered in time costs no change of a deadline.
+        """
+        while (deadline := self._first_expiry()) > trio.current_time():
+            with trio.CancelScope(deadline=deadline) as self._watch_scope:
+                await trio.sleep_forever()
+        self._patience.cancel()
+
+    def _first_expiry(self) -> float:
+        idle = self._idle_since + self._config.connections_max_idle_ms / 1000
+        return min((slot.expires for slot in self._waiting()), default=idle)
 
     def _waiting(self) -> list[_Slot]:
         return [*self._in_flight.values(), *self._unanswered, *self._queue]

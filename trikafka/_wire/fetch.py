@@ -1,17 +1,27 @@
-"""The answer to a Fetch request, read without copying the records. No I/O.
+"""The Fetch request and its answer (versions 4 to 12), written and read by hand. No I/O.
 
 kafka-python's decoder copies every ``records`` field. A fetch carries megabytes, so this one reads the few fields around
-them by hand (versions 4 to 12) and hands out slices of the frame. Only the fetch manager uses it.
+them by hand and hands out slices of the frame. Only the fetch manager uses it.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..errors import ProtocolError
+from kafka.protocol.api_key import ApiKey
 
+from ..errors import ProtocolError
+from ._format import Buffer
+from .writing import HandMade
+
+_FLEXIBLE = 12
 _MISSING = memoryview(b"")
+_FRONT = struct.Struct(">iiiib")
+_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_NO_SESSION = struct.pack(">ii", 0, -1)
+_UNKNOWN_EPOCH, _UNKNOWN_START = _INT32.pack(-1), _INT64.pack(-1)
 
 
 @dataclass(slots=True)
@@ -31,12 +41,75 @@ class FetchedPartition:
 
 @dataclass(slots=True)
 class FetchAnswer:
-    """One Fetch answer: the error and session of the whole, and each partition's part."""
+    """One Fetch answer: the error and session of the whole, and each partition's part. Read by :func:`read_fetch_answer`."""
 
     throttle_ms: int
     error_code: int
     session_id: int
     partitions: list[FetchedPartition]
+
+    API_KEY = ApiKey.Fetch
+
+    @staticmethod
+    def flexible_version_q(version: int) -> bool:
+        """Whether lengths are compact and tags follow in this version."""
+        return version >= _FLEXIBLE
+
+
+#: What to fetch of a partition: its number, its leader's epoch (-1: not known), the offset to begin at.
+Wanted = tuple[int, int, int]
+
+
+class FetchMessage(HandMade):
+    """A Fetch request without a session: partitions by topic, ``partition_bytes`` at most of each, ``max_bytes`` of all."""
+
+    API_KEY = ApiKey.Fetch
+    name = "FetchRequest"
+    max_version = 12
+    flexible = _FLEXIBLE
+    answer = FetchAnswer
+    __slots__ = ("_front", "_isolation", "_partition_bytes", "_rack", "_topics")
+
+    def __init__(
+        self,
+        topics: Mapping[str, Sequence[Wanted]],
+        *,
+        max_wait_ms: int,
+        min_bytes: int,
+        max_bytes: int,
+        partition_bytes: int,
+        isolation_level: int = 0,
+        rack: str = "",
+    ) -> None:
+        super().__init__()
+        self._topics, self._partition_bytes, self._rack = topics, partition_bytes, rack
+        self._front = (-1, max_wait_ms, min_bytes, max_bytes, isolation_level)
+
+    def _write(
+        self, pieces: list[Buffer], version: int, text: Callable[[str | None], bytes], count: Callable[[int], bytes], tags: bytes
+    ) -> None:
+        pieces.append(_FRONT.pack(*self._front))
+        if version >= 7:
+            pieces.append(_NO_SESSION)
+        pieces.append(count(len(self._topics)))
+        for name, parts in self._topics.items():
+            pieces += (text(name), count(len(parts)))
+            for partition, epoch, offset in parts:
+                pieces.append(_INT32.pack(partition))
+                if version >= 9:
+                    pieces.append(_INT32.pack(epoch))
+                pieces.append(_INT64.pack(offset))
+                if version >= 12:
+                    pieces.append(_UNKNOWN_EPOCH)
+                if version >= 5:
+                    pieces.append(_UNKNOWN_START)
+                pieces += (_INT32.pack(self._partition_bytes), tags)
+            pieces.append(tags)
+        if version >= 7:
+            pieces.append(count(0))  # topics that a session forgets
+        if version >= 11:
+            pieces.append(text(self._rack))
+        pieces.append(tags)
 
 
 class _Reader:
@@ -89,14 +162,13 @@ class _Reader:
                 self.take(self.uvarint())
 
 
-_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _HEAD_V7, _PARTITION = struct.Struct(">hi"), struct.Struct(">ihqq")
-_INT64, _ABORTED = struct.Struct(">q"), struct.Struct(">qq")
+_ABORTED = struct.Struct(">qq")
 
 
 def read_fetch_answer(body: memoryview, version: int) -> FetchAnswer:
     """Read the body of a Fetch answer in ``version`` (4 to 12). Raises :exc:`ProtocolError` for any other bytes."""
-    reader = _Reader(body, compact=version >= 12)
+    reader = _Reader(body, compact=version >= _FLEXIBLE)
     (throttle,) = reader.unpack(_INT32)
     error_code, session_id = reader.unpack(_HEAD_V7) if version >= 7 else (0, 0)
     partitions: list[FetchedPartition] = []

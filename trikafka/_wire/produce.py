@@ -8,15 +8,15 @@ manager uses it.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
 from ._format import Buffer
+from .writing import HandMade
 
 _FLEXIBLE = 9
-_HEADER = struct.Struct(">hhi")
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 _FRONT, _OUTCOME = struct.Struct(">hi"), struct.Struct(">ihqq")
 
@@ -67,86 +67,36 @@ class ProduceAnswer:
         return cls(partitions)
 
 
-class ProduceMessage:
+class ProduceMessage(HandMade):
     """A Produce request: batches by topic. It is encoded once, so the pieces may be given up after that."""
 
     API_KEY = ApiKey.Produce
     name = "ProduceRequest"
     max_version = 12
-    __slots__ = ("_acks", "_client_id", "_correlation_id", "_timeout_ms", "_topics", "_transactional_id")
+    flexible = _FLEXIBLE
+    answer = ProduceAnswer
+    __slots__ = ("_acks", "_timeout_ms", "_topics", "_transactional_id")
 
     def __init__(
         self, topics: Mapping[str, Sequence[Part]], *, acks: int, timeout_ms: int, transactional_id: str | None = None
     ) -> None:
+        super().__init__()
         self._topics, self._acks, self._timeout_ms, self._transactional_id = topics, acks, timeout_ms, transactional_id
-        self._correlation_id, self._client_id = 0, ""
-
-    @property
-    def header(self) -> ProduceMessage:
-        """Itself: all that is asked of a header is the class of the answer."""
-        return self
-
-    @staticmethod
-    def get_response_class() -> type[ProduceAnswer]:
-        """What answers are read as."""
-        return ProduceAnswer
 
     def expect_response(self) -> bool:
         """Whether the broker answers."""
         return self._acks != 0
 
-    def with_header(self, *, correlation_id: int, client_id: str) -> None:
-        """Set what stands in the header."""
-        self._correlation_id, self._client_id = correlation_id, client_id
-
-    def encode(self, *, version: int, header: bool = True, framed: bool = True) -> bytes:
-        """The whole frame."""
-        assert header
-        assert framed
-        compact = version >= _FLEXIBLE
-        client_id = self._client_id.encode()
-        pieces: list[Buffer] = [b"", _HEADER.pack(self.API_KEY, version, self._correlation_id), _INT16.pack(len(client_id))]
-        pieces += (client_id, b"\x00") if compact else (client_id,)
-        write_text, write_count = (_compact_text, _compact_count) if compact else (_text, _INT32.pack)
-        pieces += (write_text(self._transactional_id), _FRONT.pack(self._acks, self._timeout_ms))
-        pieces.append(write_count(len(self._topics)))
+    def _write(
+        self, pieces: list[Buffer], version: int, text: Callable[[str | None], bytes], count: Callable[[int], bytes], tags: bytes
+    ) -> None:
+        pieces += (text(self._transactional_id), _FRONT.pack(self._acks, self._timeout_ms), count(len(self._topics)))
         for name, parts in self._topics.items():
-            pieces += (write_text(name), write_count(len(parts)))
+            pieces += (text(name), count(len(parts)))
             for partition, batch in parts:
-                pieces += (_INT32.pack(partition), write_count(sum(map(len, batch))), *batch)
-                if compact:
-                    pieces.append(b"\x00")
-            if compact:
-                pieces.append(b"\x00")
-        if compact:
-            pieces.append(b"\x00")
-        pieces[0] = _INT32.pack(sum(map(len, pieces)))
-        return b"".join(pieces)
-
-
-def _text(text: str | None) -> bytes:
-    if text is None:
-        return b"\xff\xff"
-    data = text.encode()
-    return _INT16.pack(len(data)) + data
-
-
-def _compact_text(text: str | None) -> bytes:
-    if text is None:
-        return b"\x00"
-    data = text.encode()
-    return _compact_count(len(data)) + data
-
-
-def _compact_count(count: int) -> bytes:
-    """A count or length in the compact form: one more, seven bits a byte."""
-    count += 1
-    out = bytearray()
-    while count >= 0x80:
-        out.append(count & 0x7F | 0x80)
-        count >>= 7
-    out.append(count)
-    return bytes(out)
+                pieces += (_INT32.pack(partition), count(sum(map(len, batch))), *batch, tags)
+            pieces.append(tags)
+        pieces.append(tags)
 
 
 class _Reader:

@@ -1,0 +1,91 @@
+"""Requests written by hand, for the two that carry records: what they share. No I/O."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Any, Self
+
+from ._format import Buffer
+
+_HEADER = struct.Struct(">hhi")
+_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+
+
+class HandMade:
+    """Looks to ``_net`` like a message of kafka-python. Subclasses name what they are, and write their bodies."""
+
+    API_KEY: int
+    name: str
+    max_version: int
+    flexible: int  #: the first version with compact lengths and tags
+    answer: Any  #: what answers are read as
+    __slots__ = ("_client_id", "_correlation_id")
+
+    def __init__(self) -> None:
+        self._correlation_id, self._client_id = 0, ""
+
+    @property
+    def header(self) -> Self:
+        """Itself: all that is asked of a header is the class of the answer."""
+        return self
+
+    def get_response_class(self) -> Any:
+        """What answers are read as."""
+        return self.answer
+
+    def expect_response(self) -> bool:
+        """Whether the broker answers."""
+        return True
+
+    def with_header(self, *, correlation_id: int, client_id: str) -> None:
+        """Set what stands in the header."""
+        self._correlation_id, self._client_id = correlation_id, client_id
+
+    def encode(self, *, version: int, header: bool = True, framed: bool = True) -> bytes:
+        """The whole frame."""
+        assert header
+        assert framed
+        client_id = self._client_id.encode()
+        pieces: list[Buffer] = [b"", _HEADER.pack(self.API_KEY, version, self._correlation_id), _INT16.pack(len(client_id))]
+        if version >= self.flexible:
+            pieces += (client_id, b"\x00")
+            self._write(pieces, version, compact_text, compact_count, b"\x00")
+        else:
+            pieces.append(client_id)
+            self._write(pieces, version, text, _INT32.pack, b"")
+        pieces[0] = _INT32.pack(sum(map(len, pieces)))
+        return b"".join(pieces)
+
+    def _write(
+        self, pieces: list[Buffer], version: int, text: Callable[[str | None], bytes], count: Callable[[int], bytes], tags: bytes
+    ) -> None:
+        """Add the body: ``text`` and ``count`` write strings and lengths, ``tags`` ends a structure."""
+        raise NotImplementedError
+
+
+def text(value: str | None) -> bytes:
+    """A string with its length in 16 bits."""
+    if value is None:
+        return b"\xff\xff"
+    data = value.encode()
+    return _INT16.pack(len(data)) + data
+
+
+def compact_text(value: str | None) -> bytes:
+    """A string with its length in the compact form."""
+    if value is None:
+        return b"\x00"
+    data = value.encode()
+    return compact_count(len(data)) + data
+
+
+def compact_count(count: int) -> bytes:
+    """A count or length in the compact form: one more, seven bits a byte."""
+    count += 1
+    out = bytearray()
+    while count >= 0x80:
+        out.append(count & 0x7F | 0x80)
+        count >>= 7
+    out.append(count)
+    return bytes(out)
