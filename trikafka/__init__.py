@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from ._api.export import (
         export as export,
     )
+    from ._api.export_store import (
+        DirectoryStore as DirectoryStore,
+    )
     from ._api.opening import (
         open_admin as open_admin,
     )
@@ -257,6 +260,7 @@ _HOMES = {
         "ExportResult",
         "export",
     ),
+    "._api.export_store": ("DirectoryStore",),
     "._api.opening": (
         "open_admin",
         "open_consumer",

@@ -9,8 +9,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import trikafka
-from trikafka import TopicPartition
-from trikafka._api.export_store import DirectoryStore, directory_of, partial_path, publish_file
+from trikafka import DirectoryStore, TopicPartition
 from trikafka.hooks import hookimpl
 from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, SinkReport, WrittenFile
 
@@ -54,9 +53,9 @@ class LinesSink:
                     lines += [json.dumps([r.partition, r.offset, (r.value or b"").decode()]) for r in batch]
             final = self.store.root / planned.name
             if lines:
-                partial = partial_path(self.store.root)
+                partial = DirectoryStore.partial_path(self.store.root)
                 partial.write_text("\n".join(lines) + "\n")
-                publish_file(partial, final)
+                DirectoryStore.publish_file(partial, final)
             size = final.stat().st_size if lines else 0
             written.append(WrittenFile(planned, planned.name if lines else None, len(lines), size))
             report("writing", index + 1, sum(file.rows for file in written))
@@ -73,7 +72,7 @@ class LinesPlugin:
     def trikafka_sink(self, scheme: str, options: Mapping[str, Any]) -> LinesSink | None:
         if scheme != "lines":
             return None
-        return LinesSink(directory_of(options["destination"].removeprefix("lines://")), self.before_file)
+        return LinesSink(DirectoryStore.directory_of(options["destination"].removeprefix("lines://")), self.before_file)
 
 
 def read_lines(root: Path) -> Iterator[tuple[int, int, str]]:

@@ -12,7 +12,7 @@ from test_export_plan import plan_of
 
 from trikafka import ConfigurationError, ExportError
 from trikafka._api.export_plan import complete
-from trikafka._api.export_store import DirectoryStore, directory_of, partial_path, publish_file
+from trikafka._api.export_store import DirectoryStore
 from trikafka.interfaces import ExportPlan, WrittenFile
 
 
@@ -65,12 +65,12 @@ def test_a_manifest_is_not_published_over_a_missing_or_short_file(tmp_path: Path
 
 
 def test_of_two_attempts_at_one_file_the_first_stays(tmp_path: Path) -> None:
-    first, second, final = partial_path(tmp_path), partial_path(tmp_path), tmp_path / "f.parquet"
+    first, second, final = DirectoryStore.partial_path(tmp_path), DirectoryStore.partial_path(tmp_path), tmp_path / "f.parquet"
     assert first != second
     first.write_text("first")
     second.write_text("second")
-    publish_file(first, final)
-    publish_file(second, final)
+    DirectoryStore.publish_file(first, final)
+    DirectoryStore.publish_file(second, final)
     assert final.read_text() == "first"
     assert not first.exists()
     assert not second.exists()
@@ -79,11 +79,11 @@ def test_of_two_attempts_at_one_file_the_first_stays(tmp_path: Path) -> None:
 def test_leavings_of_a_dead_run_go_at_the_next_and_at_the_end(tmp_path: Path) -> None:
     store = opened(tmp_path)
     os.close(store._lock)  # type: ignore[arg-type]  # as the kernel does when a process is killed
-    partial_path(tmp_path).write_text("half")
+    DirectoryStore.partial_path(tmp_path).write_text("half")
     (tmp_path / "_trikafka" / ".plan-000001.json.x.tmp").write_text("half")
     again = opened(tmp_path)
     assert again.load().last_number == 0
-    partial_path(tmp_path).write_text("half")
+    DirectoryStore.partial_path(tmp_path).write_text("half")
     again.close()
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == ["_trikafka/lock"]
 
@@ -150,8 +150,8 @@ def test_a_place_that_cannot_be_written_is_one_sentence_with_its_cause(tmp_path:
 
 
 def test_addresses_of_directories() -> None:
-    assert directory_of("file:///data/with%20space") == Path("/data/with space")
-    assert directory_of("some/where") == Path.cwd() / "some/where"
+    assert DirectoryStore.directory_of("file:///data/with%20space") == Path("/data/with space")
+    assert DirectoryStore.directory_of("some/where") == Path.cwd() / "some/where"
     for wrong in ("file://elsewhere/data", "file://"):
         with pytest.raises(ConfigurationError, match="does not name a directory of this machine"):
-            directory_of(wrong)
+            DirectoryStore.directory_of(wrong)

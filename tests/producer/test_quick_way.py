@@ -11,10 +11,17 @@ from accumulating import Bench, records
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from trikafka import ConfigurationError
+
 pytestmark = pytest.mark.usefixtures("record_path")
 
+LONG_AGO = 10**12
 fields = st.tuples(
-    st.none() | st.binary(max_size=150), st.none() | st.binary(max_size=3), st.none() | st.integers(0, 3), st.booleans()
+    st.none() | st.binary(max_size=150),
+    st.none() | st.binary(max_size=3),
+    st.none() | st.integers(0, 3),
+    st.booleans(),
+    st.none() | st.integers(0, LONG_AGO),
 )
 
 
@@ -26,13 +33,14 @@ def test_the_quick_way_and_the_careful_one_lead_to_the_same(rows: list[Any], mem
         bench = Bench(0, 0, 0, buffer_memory=memory, batch_size=10_000)
         way = bench.accumulator.appender.append if quick else bench.accumulator.append
         taken = []
-        for value, key, partition, headers in rows:
-            made = way("t", value, key, [("h", b"1")] if headers else (), None, partition)
+        for value, key, partition, headers, timestamp in rows:
+            made = way("t", value, key, [("h", b"1")] if headers else (), timestamp, partition)
             taken.append(None if made is None else (made.parts()[0].partition, made.parts()[1]))
             assert bench.accumulator.used == sum(batch.size for batch in bench.accumulator.unsettled())
         bench.accumulator.close_open()
         contents = {
-            batch.partition: [(r.key, r.value, r.headers) for r in records(batch)] for batch in bench.accumulator.unsettled()
+            batch.partition: [(r.key, r.value, r.headers, min(r.timestamp, LONG_AGO + 1)) for r in records(batch)]
+            for batch in bench.accumulator.unsettled()
         }
         found.append((taken, contents))
     (ours, contents), (theirs, other_contents) = found
@@ -47,6 +55,14 @@ def test_stamps_are_the_time_of_the_clock() -> None:
     before = time.time_ns() // 1_000_000
     stamps = [bench.put(partition=0)[2] for _ in range(3)]
     assert before <= stamps[0] <= stamps[1] <= stamps[2] <= time.time_ns() // 1_000_000
+
+
+@pytest.mark.parametrize("timestamp", [-1, 2**62 + 1, 2**70, True, 1.5, "now"])
+def test_what_is_no_timestamp_is_told(timestamp: Any) -> None:
+    bench = Bench(0)
+    with pytest.raises(ConfigurationError, match="timestamp"):
+        bench.accumulator.appender.append("t", b"v", None, (), timestamp, 0)
+    assert bench.accumulator.used == 0
 
 
 def test_the_collector_does_not_watch_acks(record_path: str) -> None:

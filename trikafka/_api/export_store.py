@@ -10,8 +10,7 @@
         manifest-000001.json         published after it: only now is export 1 done
         partial/                     data being written; removed at the end and by the next run
 
-Files get their final name by ``link``, which never replaces: of two attempts at one file the first stays. All functions
-here block; call them in a thread. A worker on another machine needs only :func:`publish_file` and :func:`partial_path`.
+Files get their final name by ``link``, which never replaces: of two attempts at one file the first stays.
 """
 
 from __future__ import annotations
@@ -37,32 +36,36 @@ _NUMBERED = re.compile(r"(plan|manifest)-(\d{6,})\.json")
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
-def directory_of(destination: str) -> Path:
-    """Return the directory that a plain path or a ``file://`` address names. Raises :exc:`ConfigurationError`."""
-    if destination.startswith("file:"):
-        address = urlsplit(destination)
-        if address.netloc not in ("", "localhost") or not address.path:
-            raise ConfigurationError(f"{destination!r} does not name a directory of this machine; write file:///path")
-        destination = unquote(address.path)
-    return Path(destination).absolute()
-
-
-def partial_path(root: Path) -> Path:
-    """Return a new path to write a data file at, on the same file system as ``root``; no two attempts share one."""
-    path = root / _OURS / "partial" / f"{uuid.uuid4()}.partial"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
-
-
-def publish_file(partial: Path, final: Path) -> None:
-    """Give a finished file its name, durably. If the name is there already that file stays, and ``partial`` goes."""
-    _sync(partial)
-    _link(partial, final)
-    _sync(final.parent)
-
-
 class DirectoryStore:
-    """Plans, manifests and the lock of one destination directory. Not thread safe: one call at a time."""
+    """Plans, manifests and the lock of one destination directory: what a sink needs that writes files into directories.
+
+    Everything here blocks: call it in a thread, one call at a time. A worker elsewhere, who writes a data file, needs only
+    :meth:`partial_path` and :meth:`publish_file`.
+    """
+
+    @staticmethod
+    def directory_of(destination: str) -> Path:
+        """The directory that a plain path or a ``file://`` address names. Raises :exc:`ConfigurationError`."""
+        if destination.startswith("file:"):
+            address = urlsplit(destination)
+            if address.netloc not in ("", "localhost") or not address.path:
+                raise ConfigurationError(f"{destination!r} does not name a directory of this machine; write file:///path")
+            destination = unquote(address.path)
+        return Path(destination).absolute()
+
+    @staticmethod
+    def partial_path(root: Path) -> Path:
+        """A new path to write a data file at, on the same file system as ``root``; no two attempts share one."""
+        path = root / _OURS / "partial" / f"{uuid.uuid4()}.partial"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+    @staticmethod
+    def publish_file(partial: Path, final: Path) -> None:
+        """Give a finished file its name, durably. If the name is there already that file stays, and ``partial`` goes."""
+        _sync(partial)
+        _link(partial, final)
+        _sync(final.parent)
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -30,7 +30,7 @@ class Targets:
 
 
 class Appender:
-    """The way of a common record into an open batch: plain bytes, now, no headers, with room, in a batch that goes on.
+    """The way of a common record into an open batch: plain bytes, no headers, with room, in a batch that goes on.
 
     All other records go the way of ``carefully``, which takes and returns the same. Who owns the appender keeps ``topics``
     (the targets of each topic that is known), ``free`` (bytes that may still be taken; appending lowers it), and ``careful``,

@@ -75,7 +75,7 @@ cdef class Appender:
         cdef Py_ssize_t index, before
         cdef int64_t stamp
         if (
-            self.careful or headers or timestamp is not None
+            self.careful or headers
             or not (value is None or PyBytes_CheckExact(value)) or not (key is None or PyBytes_CheckExact(key))
         ):
             return self.carefully(topic, value, key, headers, timestamp, partition)
@@ -84,7 +84,12 @@ cdef class Appender:
         if key is not None:
             size += PyBytes_GET_SIZE(key)
         encoder = self.find(topic, key, partition)
-        stamp = now_ms()
+        if timestamp is None:
+            stamp = now_ms()
+        elif type(timestamp) is int and 0 <= timestamp <= MAX_TIMESTAMP:
+            stamp = timestamp
+        else:
+            stamp = -1
         if (
             encoder is None or stamp < 0 or size > self.largest or size + HEADER_SIZE > self.free
             or HEADER_SIZE + encoder.length + size > self.batch_size

@@ -1,7 +1,7 @@
 """The Spark sink of ``trikafka.export``: one Spark task a file, Parquet written in the task, published by name.
 
 Everything of Spark runs in threads of this sink's own limiter. The layout of the destination is not known here:
-:class:`trikafka._api.export_store.DirectoryStore` owns it.
+:class:`trikafka.DirectoryStore` owns it.
 """
 
 from __future__ import annotations
@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import trio
 
-from trikafka import ConfigurationError, ExportError
-from trikafka._api.export_store import DirectoryStore, directory_of
+from trikafka import ConfigurationError, DirectoryStore, ExportError
 from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, SinkReport, WrittenFile
 
 from . import session
@@ -65,7 +64,7 @@ class SparkSink:
                 near = difflib.get_close_matches(name, _OPTIONS, n=1)
                 hint = f"; did you mean {near[0]!r}?" if near else ""
                 raise ConfigurationError(f"unknown option {name!r} of the Spark sink{hint}")
-        return cls(directory_of(rest.pop("destination")), conf=conf, **rest)
+        return cls(DirectoryStore.directory_of(rest.pop("destination")), conf=conf, **rest)
 
     async def __aenter__(self) -> Self:
         """Check the destination, then Spark and Java; starts nothing yet."""

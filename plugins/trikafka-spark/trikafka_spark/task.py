@@ -17,8 +17,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trikafka import ExportError, OffsetRange, RecordBatch, TrikafkaError, errors
-from trikafka._api.export_store import partial_path, publish_file
+from trikafka import DirectoryStore, ExportError, OffsetRange, RecordBatch, TrikafkaError, errors
 from trikafka.interfaces import PlannedFile
 
 from .columns import SCHEMA, spark_columns
@@ -61,12 +60,12 @@ def write_file(task: WriteTask) -> tuple[int, int]:
         return _check(final, planned)
     wanted = OffsetRange(planned.topic, planned.partition, planned.start, planned.end)
     batches = read_range(wanted, task.settings, fail_on_data_loss=task.fail_on_data_loss)
-    partial = partial_path(Path(task.root))
+    partial = DirectoryStore.partial_path(Path(task.root))
     try:
         rows = _write(partial, planned, batches, task.compression)
         if not rows:
             return 0, 0
-        publish_file(partial, final)
+        DirectoryStore.publish_file(partial, final)
     finally:
         batches.close()  # type: ignore[attr-defined]
         partial.unlink(missing_ok=True)
