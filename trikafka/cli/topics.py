@@ -8,6 +8,7 @@ import click
 
 from .admin import ask, chosen
 from .options import Common, common_options, output_option, pair
+from .progress import note
 from .tables import say, say_json, table
 
 if TYPE_CHECKING:
@@ -90,6 +91,7 @@ def create(
             todo = [name for name in todo if name not in known]
         try:
             await admin.create_topics(dict.fromkeys(todo, topic))
+            _note("created", todo)
         except TopicAlreadyExistsError:
             if not if_not_exists or len(todo) > 1:
                 raise
@@ -109,7 +111,9 @@ def delete(common: Common, names: tuple[str, ...], more: tuple[str, ...], if_exi
 
     async def work(admin: Admin) -> None:
         known = await admin.list_topics(include_internal=True) if if_exists else todo
-        await admin.delete_topics([name for name in todo if name in known])
+        there = [name for name in todo if name in known]
+        await admin.delete_topics(there)
+        _note("deleted", there)
 
     ask(common, work)
 
@@ -174,6 +178,11 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
         {"topic": name, "config": configs.get(name, {}), "partitions": [partition(info) for info in topics[name]]}
         for name in wanted
     ]
+
+
+def _note(what: str, names: list[str]) -> None:
+    if names:
+        note(f"{what}: {', '.join(names)}")
 
 
 def _replicas(partitions: list[PartitionInfo]) -> int:
