@@ -60,7 +60,8 @@ def main():
 def leave_environment():
     """Go on under the Python behind an active virtual environment: that one may be what is to be made anew."""
     base = getattr(sys, "_base_executable", None) or sys.executable
-    if sys.prefix != sys.base_prefix and not os.path.samefile(os.path.dirname(base), os.path.dirname(sys.executable)):
+    here = os.path.dirname(sys.executable)
+    if sys.prefix != sys.base_prefix and os.path.exists(base) and not os.path.samefile(os.path.dirname(base), here):
         os.execv(base, [base, os.path.abspath(__file__), *sys.argv[1:]])
 
 
@@ -133,14 +134,11 @@ def make(folder, python, name):
     shutil.rmtree(folder, ignore_errors=True)
     log = folder + "/install.log"
     os.makedirs(folder)
-    watched([sys.executable, "-m", "venv", folder], log, "virtual environment", folder)
+    watched([sys.executable, "-m", "venv", folder], log, "virtual environment", folder, {**os.environ, "TMPDIR": scratch(folder)})
     pip(folder, python, ENVIRONMENTS[name], "packages (PySpark is the big one: 400 MB)")
 
 
 def pip(folder, python, arguments, what):
-    # Packages are unpacked inside the folder, so that nothing is left elsewhere if this is killed.
-    scratch = os.path.join(folder, "tmp")
-    os.makedirs(scratch, exist_ok=True)
     environment = {
         "PIP_RETRIES": "10",
         "PIP_DEFAULT_TIMEOUT": "60",
@@ -148,11 +146,18 @@ def pip(folder, python, arguments, what):
         "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "PIP_NO_INPUT": "1",
         "PIP_USER": "0",
-        "TMPDIR": scratch,
+        "TMPDIR": scratch(folder),
     }
     command = [python, "-m", "pip", "install", "--progress-bar", "off", *arguments]
     watched(command, os.path.join(folder, "install.log"), what, folder, environment)
-    shutil.rmtree(scratch, ignore_errors=True)
+    shutil.rmtree(scratch(folder), ignore_errors=True)
+
+
+def scratch(folder):
+    """Where packages are unpacked: inside the folder, so that nothing is left elsewhere if this is killed."""
+    path = os.path.join(folder, "tmp")
+    os.makedirs(path, exist_ok=True)
+    return path
 
 
 def watched(command, log, what, folder, environment=None):

@@ -64,8 +64,7 @@ def _clean(output: Path, parquet: Path) -> None:
     """Remove what an earlier demo left: its Kafka is gone, so nothing can be added to its export."""
     output.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(parquet, ignore_errors=True)
-    for name in ("expected.parquet", "flights.png"):
-        (output / name).unlink(missing_ok=True)
+    (output / "flights.png").unlink(missing_ok=True)
 
 
 @asynccontextmanager
@@ -149,10 +148,10 @@ async def _export_more(servers: str, options: Options, parquet: Path, log: Log, 
 
 
 async def _read_back(output: Path, parquet: Path, flights: Flights, log: Log, screen: Screen) -> None:
-    expected = output / "expected.parquet"
     with screen.step("read back and compared by Spark", len(flights)) as step:
-        await trio.to_thread.run_sync(_write_expected, expected, flights, log)
         with tempfile.TemporaryDirectory(prefix="flights-spark-", ignore_cleanup_errors=True) as temporary:
+            expected = Path(temporary, "expected.parquet")
+            await trio.to_thread.run_sync(_write_expected, expected, flights, log)
             job = [sys.executable, str(Path(__file__).with_name("spark_job.py")), str(parquet), str(expected), temporary]
             said = await running.run_program(job, lambda line: step.at(0, line) if line.startswith("Spark") else None)
         found = json.loads(said.strip().splitlines()[-1])
@@ -170,7 +169,6 @@ async def _read_back(output: Path, parquet: Path, flights: Flights, log: Log, sc
     picture = output / "flights.png"
     with screen.step("chart"):
         await trio.to_thread.run_sync(chart.draw, theirs, source.carriers(), picture)
-    expected.unlink()
     screen.say(f"  {picture}")
 
 

@@ -26,7 +26,8 @@ from wirebatches import (
 )
 
 from trikafka._wire.columns import RecordBatch
-from trikafka._wire.records import first_batch
+from trikafka._wire.records import decode_some, first_batch
+from trikafka.errors import CorruptRecordError
 from trikafka.types import Record, TimestampType
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -291,9 +292,43 @@ def test_the_first_batch_is_known_by_its_header(data: bytes, expected: tuple[int
     assert first_batch(memoryview(data)) == expected
 
 
-def test_what_follows_something_corrupt_is_not_left_for_a_further_step() -> None:
+def test_something_corrupt_is_told_when_it_comes_first() -> None:
     good = [batch_v2([Rec(value=bytes(1000))], base=number, framing="zstd") for number in range(3)]
     bad = bytearray(good[1])
     bad[-1] ^= 1
-    (batch,) = decode_in_steps(good[0] + bytes(bad) + good[2], 5000)
+    data = good[0] + bytes(bad) + good[2]
+    with pytest.raises(CorruptRecordError, match="offset 1: checksum mismatch"):
+        decode_in_steps(data, 5000)
+    batch = decode(data)
     assert (offsets(batch), batch.next_offset) == ([0], 1)
+
+
+def test_a_later_batch_over_the_limit_is_left_for_a_step_with_another_limit() -> None:
+    small, bomb = (batch_v2([Rec(value=bytes(size))], base=base, framing="zstd") for base, size in enumerate([10, 100_000]))
+    given = {"topic": "t", "partition": 0, "aborted": None, "check_crcs": True, "enough": 50_000}
+    first = decode_some(small + bomb, fetch_offset=0, max_bytes=50_000, **given)
+    assert (offsets(first.batch), first.rest) == ([0], bomb)
+    second = decode_some(first.rest, fetch_offset=1, max_bytes=1 << 20, **given)
+    assert (offsets(second.batch), len(second.rest)) == ([1], 0)
+    assert second.expansion > 100
+
+
+def test_no_step_walks_over_more_than_so_many_batches() -> None:
+    data = b"".join(batch_v2([Rec(value=b"x")], base=number) for number in range(1200))
+    assert [len(step) for step in decode_in_steps(data, 1 << 20)] == [500, 500, 200]
+    assert len(decode(data)) == 1200
+
+
+@pytest.mark.parametrize("names", [("é", "a", "日本", ""), ("a\u0301",), ("", "", "ß")])
+def test_names_that_need_no_repair(names: tuple[str, ...]) -> None:
+    headers = tuple((name, b"v") for name in names)
+    batch = decode(batch_v2([Rec(headers=headers), Rec(headers=headers[::-1])]))
+    assert [record.headers for record in batch] == [headers, headers[::-1]]
+
+
+def test_a_name_that_ends_inside_a_character_is_repaired_though_all_together_are_text() -> None:
+    data = bytearray(batch_v2([Rec(headers=(("ab", b""), ("cd", b"")))]))
+    data[data.index(b"ab") : data.index(b"ab") + 2] = b"a\xc3"
+    data[data.index(b"cd") : data.index(b"cd") + 2] = b"\xa9d"
+    assert decode(data, check_crcs=False)[0].headers == (("a\ufffd", b""), ("\ufffdd", b""))
+

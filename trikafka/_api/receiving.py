@@ -177,7 +177,8 @@ class Receiver:
         while self._rendezvous.pending is None and (chunk := self._fetcher.buffer.take()) is not None:
             batch = await self._decode(chunk)
             if isinstance(batch, CorruptRecordError):
-                chunk.state.refetch(chunk.state.position or 0)  # met again, and raised, by the next receive
+                if not chunk.stale:
+                    chunk.state.refetch(chunk.state.position or 0)  # met again, and raised, by the next receive
                 return None
             if (ready := self._accept(chunk, batch)) is not None:
                 return self._hand_out(*ready)
@@ -212,9 +213,13 @@ class Receiver:
         self._busy = self._subscription.receiving = True
         self.deadline = deadline
         try:
-            self._begin(trio.current_time())
+            breathed = trio.current_time()
+            self._begin(breathed)
             self._release()
             while True:
+                if trio.current_time() - breathed >= _BREATH:  # there may be much that holds no record
+                    await trio.lowlevel.checkpoint()
+                    breathed = trio.current_time()
                 await self._rendezvous.serve()
                 self._check_all()
                 self._limit(until)
@@ -282,7 +287,9 @@ class Receiver:
 
     async def _decode(self, chunk: Chunk) -> RecordBatch | CorruptRecordError:
         if chunk.batch is not None or self._is_quick(chunk.records):
-            return self._decode_now(chunk)
+            batch = self._decode_now(chunk, most=4 * _ENOUGH)
+            if not isinstance(batch, CorruptRecordError) or not first_batch(chunk.records)[2]:
+                return batch  # else it may be only that much more came out of it than was to be expected
         with trio.CancelScope(shield=True):  # the chunk has left the buffer: it must not be lost
             batch = await trio.to_thread.run_sync(self._decode_now, chunk, limiter=self._limiter)
         return batch  # noqa: RET504
@@ -294,10 +301,10 @@ class Receiver:
             return len(records) <= _QUICK // 80 and not compressed  # by kafka-python's code
         return size * self._expansion <= 2 * _ENOUGH if compressed else len(records) <= _QUICK
 
-    def _decode_now(self, chunk: Chunk) -> RecordBatch | CorruptRecordError:
+    def _decode_now(self, chunk: Chunk, most: int | None = None) -> RecordBatch | CorruptRecordError:
         if chunk.batch is not None:
             return chunk.batch
-        state = chunk.state
+        state, limit = chunk.state, self._config.receive_message_max_bytes
         try:
             decoded = decode_some(
                 chunk.records,
@@ -306,7 +313,7 @@ class Receiver:
                 fetch_offset=state.position or 0,
                 aborted=chunk.aborted,
                 check_crcs=self._config.check_crcs,
-                max_bytes=self._config.receive_message_max_bytes,
+                max_bytes=min(most or limit, limit),
                 enough=_ENOUGH,
             )
             self._expansion = max(decoded.expansion, self._expansion * 0.9, 1.0)
@@ -327,12 +334,12 @@ class Receiver:
             raise batch
         if chunk.rest is not None:
             buffer.put_first(chunk.rest)
-        elif state.fetch_offset < 0:
+        elif state.fetch_offset < 0 and chunk.batch is None:
             state.fetch_offset = batch.next_offset
         elif chunk.end is not None and batch.next_offset < chunk.end:
             state.refetch(batch.next_offset)  # something corrupt follows: it is met at the head of the next fetch
         if not batch:
-            state.done = state.position = max(state.position or 0, batch.next_offset)
+            _pass_over(state, max(state.position or 0, batch.next_offset))
             return None
         if not state.usable:  # paused, or to be given up, while it was decoded
             buffer.put_back(state, batch)
@@ -342,9 +349,16 @@ class Receiver:
             if rest := whole[len(batch) :]:
                 buffer.put_back(state, rest)
             if not batch:
-                state.done = state.position = state.limit
+                _pass_over(state, state.limit)
                 return None
         return state, batch
+
+
+def _pass_over(state: PartitionState, offset: int) -> None:
+    """Move over what holds no record. That is done at once, unless the user still holds records from before it."""
+    if state.done == state.position:
+        state.done = offset
+    state.position = offset
 
 
 def _note_epoch(state: PartitionState, batch: RecordBatch) -> None:

@@ -18,7 +18,7 @@ from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.fetch_buffer import Chunk, FetchBuffer
 from .._state.subscription import PartitionState, Subscription
-from .._wire.fetch import FetchedPartition, FetchMessage, Wanted, end_of_batches, read_fetch_answer
+from .._wire.fetch import FetchedPartition, FetchMessage, Wanted, end_of_batches, is_damaged, read_fetch_answer
 from ..config import ConsumerConfig
 from ..errors import (
     BrokerResponseError,
@@ -34,6 +34,7 @@ _log = logging.getLogger("trikafka.fetch")
 _OFFSET_OUT_OF_RANGE = 1
 #: How long (ms) a fetch waits in the broker while partitions that are full may soon have room again.
 _SHORT_WAIT = 20
+_LARGE_ANSWER = 262_144
 
 
 class Fetcher:
@@ -56,7 +57,7 @@ class Fetcher:
         self.wake = Signal()  # something may have become fetchable
         self._nodes: set[int] = set()
         self._in_flight: set[PartitionState] = set()
-        self._turn = 0
+        self._turns: dict[int, int] = defaultdict(int)
         self._isolation = 1 if config.isolation_level == "read_committed" else 0
 
     async def run(self) -> None:
@@ -148,8 +149,8 @@ class Fetcher:
         wanted = min(self._config.fetch_max_bytes, len(chosen) * self._config.max_partition_fetch_bytes)
         room = self.buffer.room(len(leaders), buffered, wanted)
         if chosen and room:  # each partition comes first in its turn, for the broker fills answers from the front
-            self._turn = (self._turn + 1) % len(chosen)
-            return chosen[self._turn :] + chosen[: self._turn], full, room
+            turn = self._turns[node_id] = (self._turns[node_id] + 1) % len(chosen)
+            return chosen[turn:] + chosen[:turn], full, room
         return [], full, 0
 
     async def _fetch(self, node: Node, chosen: list[PartitionState], full: bool, room: int) -> bool:
@@ -185,12 +186,12 @@ class Fetcher:
             return True
         aborted = (part.aborted or []) if self._isolation else None
         end = end_of_batches(part.records, offset)
-        if end == offset and not alone:
+        if end == offset and not alone and not is_damaged(part.records):
             return True  # the answer was full: only the first batch of all is sure to come whole (KIP-74); its turn will come
         if end == offset:
             self._fail([state], CorruptRecordError("no complete record batch", part.topic, part.partition, offset))
             return True
-        self.buffer.put(Chunk(state, state.epoch, part.records, aborted, end))
+        self.buffer.put(Chunk(state, state.epoch, _unpinned(part.records), aborted, end))
         # The old formats tell their end only when they are decoded: the consumer then says where to go on.
         state.fetch_offset = -1 if end is None else end
         self.arrived.notify()
@@ -239,3 +240,9 @@ class Fetcher:
             isolation_level=self._isolation,
             rack=self._config.client_rack,
         )
+
+
+def _unpinned(records: memoryview) -> memoryview:
+    """The records, copied if they are a small part of a large answer, which they would keep in memory."""
+    whole = memoryview(records.obj).nbytes
+    return memoryview(bytes(records)) if whole >= _LARGE_ANSWER and len(records) * 8 < whole else records

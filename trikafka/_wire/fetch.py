@@ -207,6 +207,14 @@ _BATCH_HEAD = struct.Struct(">qiibIhi")
 _LAST_OFFSET = 2**63 - 1
 
 
+def is_damaged(records: memoryview) -> bool:
+    """Whether the first batch cannot be right, however much of it has come."""
+    if len(records) < 17:
+        return False
+    size, magic = _INT32.unpack_from(records, 8)[0], records[16]
+    return bool(size < (49 if magic == 2 else 14) or magic > 2)
+
+
 def end_of_batches(records: memoryview, start: int) -> int | None:
     """The offset after the last complete record batch in ``records``, read from the batches' headers alone.
 

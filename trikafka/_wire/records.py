@@ -30,6 +30,8 @@ IMPLEMENTATION: str = _implementation.name_in_use
 
 _MAX_OFFSET = f.MAX_INT64 - 2**31
 _ABORT = 0
+#: So many batches are walked over in about 3 ms.
+_MOST_BATCHES = 500
 _CONTROL_KEY = struct.Struct(">hh")
 
 
@@ -96,8 +98,9 @@ def decode_some(
     max_bytes: int,
     enough: int,
 ) -> Decoded:
-    """As :func:`decode_records`, but no further batch is begun once ``enough`` bytes have been decompressed, and no compressed
-    one of more than an eighth of that.
+    """As :func:`decode_records`, but no further batch is begun once ``enough`` bytes have been decompressed or 500 batches walked
+    over, no compressed one of more than an eighth of ``enough``, and none that cannot be read or exceeds ``max_bytes``: whether it
+    is corrupt shows when it is the first.
 
     What was not looked at can be given to this function again, from ``batch.next_offset`` on.
     """
@@ -128,6 +131,7 @@ class _Scan:
         "budget",
         "check_crcs",
         "enough",
+        "enough_for_all",
         "expansion",
         "large",
         "leader_epoch",
@@ -137,6 +141,7 @@ class _Scan:
         "reached",
         "sections",
         "view",
+        "walked",
     )
 
     def __init__(
@@ -150,7 +155,8 @@ class _Scan:
     ) -> None:
         self.view, self.position, self.check_crcs = view, fetch_offset, check_crcs
         self.budget, self.enough, self.large = max_bytes, enough, enough // 8
-        self.reached, self.expansion = 0, 0.0
+        self.enough_for_all = enough == f.MAX_INT64
+        self.reached, self.walked, self.expansion = 0, 0, 0.0
         # Transactions not begun yet, the earliest last; None: read_uncommitted.
         self.aborted = None if aborted is None else sorted(((first, pid) for pid, first in aborted), reverse=True)
         self.aborting: set[int] = set()
@@ -172,8 +178,15 @@ class _Scan:
                 if pos and self._is_enough(pos, end):
                     self.reached = pos
                     return
-                self._batch(pos, end)
+                try:
+                    self._batch(pos, end)
+                except ValueError:
+                    if pos == 0 or self.enough_for_all:
+                        raise
+                    self.reached = pos
+                    return
                 pos = end
+                self.walked += 1
             if pos == 0 and total:
                 raise ValueError(f"{total} bytes without one complete batch")
         except ValueError as error:
@@ -182,7 +195,9 @@ class _Scan:
 
     def _is_enough(self, start: int, end: int) -> bool:
         """Whether to leave the batch from ``start`` to ``end``, which is not the first, for another time."""
-        if self.enough <= 0:
+        if self.enough_for_all:
+            return False
+        if self.enough <= 0 or self.walked >= _MOST_BATCHES:
             return True
         return end - start > self.large and self.view[start + 22] & f.CODEC_MASK != 0
 
@@ -282,11 +297,21 @@ class _Scan:
         self.position = max(self.position, rows[-1][0] + 1)
 
 
+def _are_whole(data: bytes, offsets: memoryview) -> bool:
+    """Whether the text is valid UTF-8, and no boundary stands inside a character: then so is each piece."""
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    end = len(data)
+    return not any(0x80 <= data[offset] < 0xC0 for offset in offsets if offset < end)
+
+
 def _repair_names(columns: Columns) -> None:
     """Makes every header name valid UTF-8, with U+FFFD for what is not, as the Java client reads them."""
     data, offsets = bytes(columns.header_name_data or b""), columns.header_name_offsets
     assert offsets is not None
-    if data.isascii():
+    if data.isascii() or _are_whole(data, offsets):
         return
     names = [data[offsets[i] : offsets[i + 1]].decode("utf-8", "replace").encode() for i in range(len(offsets) - 1)]
     bounds = [0]

@@ -15,6 +15,8 @@ import click
 import pytest
 from broker_waiting import eventually, processes_naming
 
+import trikafka_broker
+from trikafka_broker import KafkaCluster
 from trikafka_broker.probe import registered_brokers
 
 COMMAND = [sys.executable, "-c", "from trikafka_broker.cli import main; main()"]
@@ -81,6 +83,46 @@ def test_guardian_terminated(temporary: Path) -> None:
         (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}")
         os.kill(guardian, signal.SIGTERM)
         assert eventually(lambda: nothing_left(temporary))
+
+
+@pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]])
+def test_guardian_hears_what_was_said_before_the_signals(numbers: list[signal.Signals]) -> None:
+    guardian = [sys.executable, str(Path(trikafka_broker.__file__).with_name("_guardian_main.py")), str(os.getpid())]
+    with running(["sleep", "60"]) as child, running(guardian) as process:
+        assert eventually(lambda: bool(handled(process.pid) & 1 << signal.SIGTERM - 1))
+        process.send_signal(signal.SIGSTOP)
+        assert process.stdin is not None
+        process.stdin.write(f'["group", {child.pid}]\n')
+        process.stdin.flush()
+        for number in numbers:
+            process.send_signal(number)
+        process.send_signal(signal.SIGCONT)
+        assert eventually(lambda: child.poll() is not None)
+        assert process.wait(20) == 0
+
+
+def handled(pid: int) -> int:
+    """The signals that a process has handlers for, as bits."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(status.partition("SigCgt:")[2].split()[0], 16)
+
+
+def test_a_cluster_without_its_guardian_starts_nothing_and_cleans_up_itself(temporary: Path) -> None:
+    rest = "import os, signal; process = cluster.guardian._process; process.kill(); process.wait()\n"
+    rest += "try: cluster.brokers[0].restart()\nexcept BrokerError as error: print(error)\ncluster.close()"
+    program = "from trikafka_broker import BrokerError\n" + PROGRAM.format(rest=rest)
+    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
+    assert done.stdout.splitlines()[1] == "The guardian process was ended by somebody (code -9); start a new cluster"
+    assert nothing_left(temporary)
+
+
+def test_a_given_directory_keeps_what_is_in_it(temporary: Path, tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir()
+    (tmp_path / "tmp" / "thesis.txt").write_text("mine")
+    with KafkaCluster(directory=tmp_path):
+        assert list(tmp_path.glob("jvm-*"))
+    assert (tmp_path / "tmp" / "thesis.txt").read_text() == "mine"
+    assert not list(tmp_path.glob("jvm-*"))
 
 
 def test_parent_that_forgets_to_close(temporary: Path) -> None:

@@ -20,44 +20,37 @@ import time
 _ENDINGS = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
 
 
-class _Terminated(BaseException):
-    """Somebody sent a signal that ends the guardian."""
-
-
 def main() -> None:
     groups: set[int] = set()
     directories: set[str] = set()
-    try:
-        for number in _ENDINGS:
-            signal.signal(number, _terminate)
-        _listen(int(sys.argv[1]), groups, directories)
-    except _Terminated:
-        pass
+    ear, mouth = os.pipe()
+    os.set_blocking(mouth, False)
+    signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
     for number in _ENDINGS:
-        signal.signal(number, signal.SIG_IGN)
+        signal.signal(number, lambda number, frame: None)  # what counts is the byte in the pipe
+    _listen(int(sys.argv[1]), ear, groups, directories)
     _kill(groups)
     for directory in directories:
         _remove(directory)
 
 
-def _terminate(number: int, frame: object) -> None:
-    raise _Terminated
-
-
-def _listen(parent: int, groups: set[int], directories: set[str]) -> None:
-    """Note what the parent says, until it is gone or has said that this is the end."""
+def _listen(parent: int, ear: int, groups: set[int], directories: set[str]) -> None:
+    """Note what the parent says, until it is gone, has said that this is the end, or a signal has come."""
     pending = b""
+    signalled = False
     while True:
-        if not select.select([0], [], [], 0.5)[0]:
-            if os.getppid() != parent:  # asked only when all that it said has been read
-                break
+        ready = select.select([0] if signalled else [0, ear], [], [], 0 if signalled else 0.5)[0]
+        signalled = signalled or ear in ready  # what the parent has said before is still heard
+        if 0 not in ready:
+            if signalled or os.getppid() != parent:  # asked only when all that it said has been read
+                return
             continue
         chunk = os.read(0, 65536)
         if not chunk:
-            break
+            return
         *lines, pending = (pending + chunk).split(b"\n")
         if not all([_obey(json.loads(line), groups, directories) for line in lines]):
-            break
+            return
 
 
 def _obey(command: list[str | int], groups: set[int], directories: set[str]) -> bool:

@@ -159,7 +159,7 @@ class KafkaCluster:
 
     def _command(self, level: str, main_class: str, *arguments: str, jvm_options: Sequence[str]) -> list[str]:
         logging = logging_options(self.directory, level)
-        own = f"-Djava.io.tmpdir={self.directory / 'tmp'}"  # a JVM that is killed leaves native libraries there
+        own = f"-Djava.io.tmpdir={self._scratch}"  # a JVM that is killed leaves native libraries there
         return [str(self._java), own, *jvm_options, *logging, "-cp", f"{self._libs}/*", main_class, *arguments]
 
     def _open(self) -> None:
@@ -168,7 +168,7 @@ class KafkaCluster:
         self.guardian.start()
         atexit.register(self.close)
         self._directory = self._make_directory()
-        _make_empty(self._directory / "tmp")
+        self._scratch = self._make_scratch(self._directory)
         write_logging(self._directory)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._make_brokers()
@@ -194,6 +194,15 @@ class KafkaCluster:
         if not self.settings.keep:
             self.guardian.own_directory(directory)
         return directory
+
+    def _make_scratch(self, directory: Path) -> Path:
+        """A directory for what JVMs leave, which goes with the cluster, also out of a directory that stays."""
+        try:
+            scratch = Path(tempfile.mkdtemp(prefix="jvm-", dir=directory))
+        except OSError as error:
+            raise BrokerError(f"Nothing can be written into {directory}: {error.strerror}") from error
+        self.guardian.own_directory(scratch)
+        return scratch
 
     def _make_brokers(self) -> None:
         """Choose ports and write each broker's properties. Ports of an earlier opening are preferred."""
@@ -314,11 +323,6 @@ def _copy_formatted(template: Path, data: Path, node_id: int) -> None:
         key, _, _ = line.partition("=")
         lines.append(f"{key}={replaced[key]}\n" if key in replaced else f"{line}\n")
     (data / "meta.properties").write_text("".join(lines))
-
-
-def _make_empty(directory: Path) -> None:
-    shutil.rmtree(directory, ignore_errors=True)
-    directory.mkdir(exist_ok=True)
 
 
 def _remove_all_but_logs(directory: Path) -> None:

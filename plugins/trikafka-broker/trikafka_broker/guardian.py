@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,6 +18,8 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import IO
+
+from .errors import BrokerError
 
 # The child waits for one line before it becomes the command. So a command never runs that the guardian does not know
 # of: should this process die in between, the line never comes and the shell ends.
@@ -32,6 +35,7 @@ class Guardian:
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
+        self._directories: set[Path] = set()
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -52,8 +56,12 @@ class Guardian:
     ) -> subprocess.Popen[bytes]:
         """Run `command` as a process group of its own, with both its outputs going to `output`.
 
-        It inherits the descriptors `keep_open` and no others.
+        It inherits the descriptors `keep_open` and no others. Raises `BrokerError` if the guardian is gone: nothing is
+        started that nobody would end.
         """
+        if self._process is not None and self._process.poll() is not None:
+            code = self._process.returncode
+            raise BrokerError(f"The guardian process was ended by somebody (code {code}); start a new cluster")
         process = subprocess.Popen(
             ["/bin/sh", "-c", _WAIT_FOR_GO, "sh", *command],
             stdin=subprocess.PIPE,
@@ -80,10 +88,12 @@ class Guardian:
 
     def own_directory(self, path: Path) -> None:
         """Remove `path` at the end."""
+        self._directories.add(path)
         self._tell("directory", str(path))
 
     def disown_directory(self, path: Path) -> None:
         """Leave `path` alone after all."""
+        self._directories.discard(path)
         self._tell("keep", str(path))
 
     def close(self) -> None:
@@ -101,6 +111,9 @@ class Guardian:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        for path in self._directories:  # there is something only if the guardian was killed
+            shutil.rmtree(path, ignore_errors=True)
+        self._directories.clear()
 
     def _tell(self, *command: str | int) -> None:
         process = self._process

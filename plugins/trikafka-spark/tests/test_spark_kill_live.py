@@ -34,7 +34,8 @@ def child(temporary: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         try:
             yield process
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def wait_for_line(process: subprocess.Popen[str], wanted: str) -> None:
@@ -63,7 +64,7 @@ async def test_an_export_killed_there_is_finished_by_the_next(
     servers, root = kafka_broker.bootstrap_servers, tmp_path / "out"
     topic = await new_topic(RECORDS)
     stage = "none" if moment == "spark starts" else moment
-    with child(tmp_path / "tmp", servers, topic, str(root), stage) as process:
+    with child(tmp_path / "tmp with spaces", servers, topic, str(root), stage) as process:
         if moment == "spark starts":
             await trio.to_thread.run_sync(wait_for_line, process, f"starting 0 {RECORDS // 500}")
             await trio.to_thread.run_sync(wait_for_java, process)
@@ -106,6 +107,20 @@ async def test_a_process_that_loses_its_jvm_is_told_so_and_can_export_again(
     check_whole(root, RECORDS, 4)
 
 
+@pytest.mark.parametrize("delay", [0.0, 1.5])
+async def test_interrupted_while_spark_starts_it_leaves_nothing_behind(
+    delay: float, kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    topic, temporary = await new_topic(1_000), tmp_path / "tmp with spaces"
+    with child(temporary, kafka_broker.bootstrap_servers, topic, str(tmp_path / "out"), "none") as process:
+        await trio.to_thread.run_sync(wait_for_java, process)
+        await trio.sleep(delay)  # not a wait for something: a moment among many
+        os.killpg(process.pid, signal.SIGINT)
+        with trio.fail_after(20):
+            await trio.to_thread.run_sync(process.communicate)
+    assert list(temporary.iterdir()) == []
+
+
 async def test_the_loop_runs_on_while_spark_starts_and_works(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
     """No call of the export holds the loop up for more than 100 ms, as far as a shared machine can show it.
 
@@ -117,7 +132,7 @@ async def test_the_loop_runs_on_while_spark_starts_and_works(kafka_broker: Any, 
     below 100 ms.
     """
     topic = await new_topic(4_000)
-    temporary, gaps = tmp_path / "tmp", list[int]()
+    temporary, gaps = tmp_path / "tmp with spaces", list[int]()
     while not gaps or (min(gaps) > 100 and len(gaps) < 3):
         with child(temporary, kafka_broker.bootstrap_servers, topic, str(tmp_path / str(len(gaps))), "none") as process:
             out, err = await trio.to_thread.run_sync(process.communicate)

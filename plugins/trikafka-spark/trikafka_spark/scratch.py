@@ -11,11 +11,10 @@ import contextlib
 import fcntl
 import os
 import shutil
-import subprocess
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 _PREFIX = "trikafka-spark-"
 _LOCK = "owner"
@@ -35,24 +34,23 @@ def make() -> Path:
         # Another process has swept it away before it was locked.
 
 
-def remove_at_exit(directory: Path, find_jvm: Callable[[], Any]) -> None:
-    """At the end of this process: let the JVM end (``find_jvm`` returns its ``Popen``, if there is one), then remove."""
-    atexit.register(_remove, directory, find_jvm, os.getpid())
+def remove_at_exit(directory: Path, end_jvm: Callable[[], None]) -> None:
+    """At the end of this process: call ``end_jvm``, which returns when the JVM has ended, then remove the directory."""
+    atexit.register(_remove, directory, end_jvm, os.getpid())
 
 
-def _remove(directory: Path, find_jvm: Callable[[], Any], owner: int) -> None:
+def _remove(directory: Path, end_jvm: Callable[[], None], owner: int) -> None:
     if os.getpid() != owner:
         return  # a fork of the process that has made it
-    if (jvm := find_jvm()) is not None:
-        with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
-            jvm.stdin.close()  # what a JVM of PySpark ends on
-            jvm.wait(5)
+    end_jvm()
     shutil.rmtree(directory, ignore_errors=True)
 
 
 def _sweep() -> None:
     for directory in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
         with contextlib.suppress(OSError):  # another's, or just being made
+            if not (directory / _LOCK).exists() and time.time() - directory.stat().st_mtime > 60:
+                shutil.rmtree(directory, ignore_errors=True)  # a JVM that has outlived its owner has made it again
             lock = os.open(directory / _LOCK, os.O_RDWR | os.O_CLOEXEC)
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -36,11 +36,12 @@ if TYPE_CHECKING:
 _LEAST_JAVA = 17
 _log = logging.getLogger("trikafka.spark")
 #: Held while a context is started or stopped, and for what follows: the context started here, how many use it, and the
-#: directory for temporary files of the JVM that was started here.
+#: directory for temporary files of the JVM that was started here, and that JVM (a ``Popen``).
 _lock = threading.Lock()
 _ours: SparkContext | None = None
 _users = 0
 _scratch: Path | None = None
+_jvm: Any = None
 
 
 def check_requirements() -> None:
@@ -162,7 +163,7 @@ def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkC
     with tempfile.TemporaryFile() as said:
         try:
             _make_scratch()
-            for name, value in {**_defaults(master, app_name), **conf}.items():
+            for name, value in _joined(_defaults(master, app_name), conf).items():
                 spark_conf.set(name, value)
             return _launch(spark_conf, said)
         except Exception as error:
@@ -176,15 +177,43 @@ def _make_scratch() -> None:
 
     if SparkContext._gateway is None:
         _scratch = scratch.make()
-        scratch.remove_at_exit(_scratch, lambda: getattr(SparkContext._gateway, "proc", None))
+        scratch.remove_at_exit(_scratch, _end_jvm)
+
+
+def _end_jvm() -> None:
+    """At the end of the process: let the JVM that was started here end. One that is just being started is killed, and then the
+    thread that starts it takes back what it has made meanwhile."""
+    jvm = _jvm
+    if jvm is None:
+        return
+    if not _lock.acquire(timeout=0):
+        jvm.kill()
+        _lock.acquire(timeout=5)
+    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+        jvm.stdin.close()  # what a JVM of PySpark ends on
+        jvm.wait(5)
 
 
 def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
     """Start a JVM, unless the process has one, whose standard error goes to ``said`` and not to the terminal."""
-    from pyspark import SparkContext
-    from pyspark.java_gateway import launch_gateway
+    from pyspark import SparkContext, java_gateway
 
-    gateway = SparkContext._gateway or launch_gateway(conf, {"stderr": said})  # type: ignore[no-untyped-call]
+    class Noted(subprocess.Popen[bytes]):
+        """PySpark keeps the process to itself until the JVM answers."""
+
+        def __init__(self, *args: Any, **kwargs: Any) -> None:
+            global _jvm
+            super().__init__(*args, **kwargs)
+            _jvm = self
+
+    if SparkContext._gateway is not None:
+        return SparkContext(conf=conf, gateway=SparkContext._gateway)
+    plain = java_gateway.Popen  # type: ignore[attr-defined]
+    java_gateway.Popen = Noted  # type: ignore[assignment,attr-defined]
+    try:
+        gateway = java_gateway.launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
+    finally:
+        java_gateway.Popen = plain  # type: ignore[attr-defined]
     return SparkContext(conf=conf, gateway=gateway)
 
 
@@ -213,8 +242,8 @@ def _defaults(master: str | None, app_name: str) -> dict[str, str]:
     }
     if defaults["spark.master"].startswith("local"):
         log = Path(__file__).with_name("quiet-log4j2.properties")
-        own = {} if _scratch is None else {"spark.local.dir": str(_scratch)}
-        temporary = "" if _scratch is None else f" -Djava.io.tmpdir={_scratch}"
+        own = {} if _scratch is None or "," in str(_scratch) else {"spark.local.dir": str(_scratch)}
+        temporary = "" if _scratch is None else f' "-Djava.io.tmpdir={_scratch}"'
         places = dict.fromkeys(str(Path(package.__path__[0]).parent) for package in (trikafka, sys.modules[__package__]))
         defaults |= own | {
             "spark.driver.host": "127.0.0.1",
@@ -223,6 +252,13 @@ def _defaults(master: str | None, app_name: str) -> dict[str, str]:
             "spark.executorEnv.PYTHONPATH": os.pathsep.join([*places, *filter(None, [os.environ.get("PYTHONPATH")])]),
         }
     return defaults
+
+
+def _joined(ours: dict[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
+    """The user's settings over ours; options of the JVM stand behind each other, where a later one wins."""
+    options = "spark.driver.extraJavaOptions"
+    both = " ".join(each[options] for each in (ours, theirs) if options in each)
+    return {**ours, **theirs, **({options: both} if both else {})}
 
 
 def text_of(error: BaseException) -> str:

@@ -1,0 +1,93 @@
+"""What the user holds, what is passed over, and what is damaged: commits, seeks and errors beside it."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+import trio
+from consuming import T0, T1, cluster_of, consumer_of, member_of, until
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import CorruptRecordError
+from trikafka.testing import control_batch, encode_batch
+
+
+async def read_on(consumer: trikafka.Consumer) -> None:
+    while True:
+        await consumer.receive_batch()
+
+
+COMMITTED = {"isolation_level": "read_committed", "auto_commit_interval_ms": 1000}
+
+
+@pytest.mark.parametrize("fetch_max_bytes", [1, 50 << 20])
+async def test_auto_commit_leaves_alone_what_is_held(autojump_clock: Clock, fetch_max_bytes: int) -> None:
+    """The marker is decoded beside the records, by the step after them or as a chunk of its own."""
+    async with cluster_of() as cluster, member_of(cluster, fetch_max_bytes=fetch_max_bytes, **COMMITTED) as consumer:
+        values = [b"x" * 4000] * 400
+        batch = encode_batch(values, timestamp=1, producer=(5, 0, 0), transactional=True, compression="gzip")
+        cluster.append_batch("t", 0, batch)
+        cluster.append_batch("t", 0, control_batch(5, 0, commit=True, timestamp=1))
+        await consumer.receive_batch(timeout=0)
+        await trio.sleep(10)
+        table = await anext(consumer.arrow_batches())
+        assert table.num_rows == 400
+        await trio.sleep(30)
+        held = cluster.committed("g", ("t", 0))
+        assert held is None or held.offset == 0
+        await consumer.receive_batch(timeout=5)
+        done = cluster.committed("g", ("t", 0))
+        assert done is not None
+        assert done.offset == 401
+
+
+async def test_a_damaged_length_is_told_also_beside_a_busy_partition(autojump_clock: Clock) -> None:
+    async with cluster_of(2) as cluster:
+        bad = bytearray(encode_batch([b"v"] * 3, timestamp=1))
+        bad[8:12] = struct.pack(">i", 30)
+        cluster.append_batch("t", 1, bytes(bad), count=3)
+        cluster.delay("Fetch", 0.01)
+
+        async def feed() -> None:
+            while True:
+                cluster.append("t", 0, [b"x"] * 3)
+                await trio.sleep(0.005)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(feed)
+            async with consumer_of(cluster) as consumer:
+                consumer.assign([T0, T1])
+                with trio.fail_after(2), pytest.raises(CorruptRecordError, match="t-1 at offset 0"):
+                    await read_on(consumer)
+            nursery.cancel_scope.cancel()
+
+
+async def test_much_that_holds_no_record_lets_others_run() -> None:
+    """Aborted transactions of small batches: nothing is handed out, and still the loop turns. By the clock on the wall."""
+    async with cluster_of() as cluster:
+        for number in range(4000):
+            batch = encode_batch([b"x"], timestamp=1, producer=(5, 0, number), transactional=True)
+            cluster.append_batch("t", 0, batch)
+        cluster.append_batch("t", 0, control_batch(5, 0, commit=False, timestamp=1))
+        cluster.append("t", 0, [b"seen"])
+        async with consumer_of(cluster, isolation_level="read_committed") as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            await until(lambda: consumer.statistics().buffered_bytes > 200_000)
+            turns = 0
+
+            async def count() -> None:
+                nonlocal turns
+                while True:
+                    turns += 1
+                    await trio.lowlevel.checkpoint()
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(count)
+                await trio.lowlevel.checkpoint()
+                before = turns
+                assert (await consumer.receive()).value == b"seen"
+                assert turns - before >= 2
+                nursery.cancel_scope.cancel()
