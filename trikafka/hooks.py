@@ -90,25 +90,35 @@ def missing_members(thing: object, shape: type) -> list[str]:
     return sorted(name for name in _members(shape) if not hasattr(thing, name))
 
 
-def _answers(manager: pluggy.PluginManager, hook: str, arguments: dict[str, object], *, first: bool) -> list[object]:
-    try:
-        answer = getattr(manager.hook, hook)(**arguments)
-    except TrikafkaError:
-        raise
-    except Exception as error:
-        raise PluginError(f"a plugin's {hook} failed: {error!r}") from error
-    if first:
-        return [] if answer is None else [answer]
-    return list(reversed(answer))  # pluggy calls the last registered first
+def _answers(manager: pluggy.PluginManager, hook: str, arguments: dict[str, object], *, first: bool) -> list[tuple[str, object]]:
+    """The answers, each with the name of its plugin: the first of all, or all in order of registration.
+
+    pluggy would call them just so, and not tell whose answer is whose. The last registered is called first.
+    """
+    found: list[tuple[str, object]] = []
+    for implementation in reversed(getattr(manager.hook, hook).get_hookimpls()):
+        name = _name(implementation.plugin, implementation.plugin_name)
+        try:
+            answer = implementation.function(*(arguments[argument] for argument in implementation.argnames))
+        except TrikafkaError:
+            raise
+        except Exception as error:
+            raise PluginError(f"plugin {name}: {hook} failed: {error!r}") from error
+        if answer is not None:
+            found.append((name, answer))
+            if first:
+                break
+    return found[::-1]
 
 
-def _checked(answer: object, hook: str, shape: type | None) -> Any:
+def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
+    name, answer = given
     if inspect.iscoroutine(answer):
         answer.close()
-        raise PluginError(f"a plugin's {hook} is async; a hook is a plain function that returns an object")
+        raise PluginError(f"plugin {name}: {hook} is async; a hook is a plain function that returns an object")
     if shape is not None and (missing := missing_members(answer, shape)):
         raise PluginError(
-            f"{hook} got {type(answer).__name__} from a plugin, which is no {shape.__name__}: it has no {', '.join(missing)}"
+            f"plugin {name}: {hook} returned {type(answer).__name__}, which is no {shape.__name__}: it has no {', '.join(missing)}"
         )
     return answer
 
@@ -139,12 +149,22 @@ def _register(manager: pluggy.PluginManager, plugin: object, name: str | None) -
     try:
         manager.register(plugin, name)
     except (pluggy.PluginValidationError, ValueError) as error:
-        raise PluginError(f"plugin {name or _name(plugin)} is wrong: {error}") from error
-    for caller in manager.get_hookcallers(plugin) or ():
+        raise PluginError(f"plugin {_name(plugin, name)} is wrong: {error}") from error
+    callers = manager.get_hookcallers(plugin)
+    if not callers:
+        raise PluginError(f"plugin {_name(plugin, name)} is wrong: it implements no hook; is @trikafka.hookimpl missing?")
+    for caller in callers:
         for implementation in caller.get_hookimpls():
-            if implementation.plugin is plugin and inspect.iscoroutinefunction(implementation.function):
-                raise PluginError(f"plugin {name or _name(plugin)} is wrong: {caller.name} is async, a hook is a plain function")
+            if implementation.plugin is not plugin:
+                continue
+            if inspect.iscoroutinefunction(implementation.function):
+                raise PluginError(f"plugin {_name(plugin, name)} is wrong: {caller.name} is async, a hook is a plain function")
+            if implementation.wrapper or implementation.hookwrapper:
+                raise PluginError(f"plugin {_name(plugin, name)} is wrong: {caller.name} is a wrapper, a hook is a plain function")
 
 
-def _name(plugin: object) -> str:
+def _name(plugin: object, registered: str | None = None) -> str:
+    """The name that it was registered with, or else what it is called. Plugins given as objects are registered with a number."""
+    if registered is not None and not registered.isdigit():
+        return repr(registered)
     return repr(getattr(plugin, "__name__", type(plugin).__name__))

@@ -160,7 +160,7 @@ def test_a_hook_that_raises_is_named_with_its_cause() -> None:
     def sink(scheme: str) -> object:
         raise KeyError(scheme)
 
-    with pytest.raises(PluginError, match="trikafka_sink failed") as caught:
+    with pytest.raises(PluginError, match="^plugin 'SimpleNamespace': trikafka_sink failed: KeyError") as caught:
         call_first(load_plugins([plugin(trikafka_sink=sink)]), "trikafka_sink", scheme="s3", options={})
     assert isinstance(caught.value.__cause__, KeyError)
 
@@ -171,9 +171,27 @@ async def test_a_manager_of_the_wrong_shape_is_an_error_at_open(autojump_clock: 
 
     half = plugin(trikafka_request_manager=lambda kind: Half() if kind == "fetch" else None)
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        with pytest.raises(PluginError, match=r"Half.*no FetchManager.*buffer, wake"):
+        with pytest.raises(PluginError, match=r"^plugin 'SimpleNamespace': .*Half.*no FetchManager.*buffer, wake"):
             async with trikafka.open_consumer(**settings(cluster, half)):
                 pass
+
+
+def test_a_plugin_without_hooks_is_an_error() -> None:
+    class Regions:
+        def trikafka_rebalance_listener(self) -> None: ...
+
+    with pytest.raises(PluginError, match=r"^plugin 'Regions' is wrong: it implements no hook; is @trikafka.hookimpl missing\?$"):
+        load_plugins([Regions()])
+
+
+def test_a_wrapper_is_an_error() -> None:
+    class Around:
+        @trikafka.hookimpl(wrapper=True)
+        def trikafka_sink(self, scheme: str) -> Any:
+            return (yield)
+
+    with pytest.raises(PluginError, match="'Around' is wrong: trikafka_sink is a wrapper"):
+        load_plugins([Around()])
 
 
 def test_the_same_plugin_twice_is_an_error() -> None:
