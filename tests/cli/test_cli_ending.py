@@ -243,7 +243,7 @@ def test_export_writes_what_is_new(command: Command, topic: str, send: Send, tmp
     send(b"a\nb\n", "-p", "1")
     first = trikafka("export", topic, f"lines://{out}", "-G", group, environment=sink)
     assert (first.code, first.err) == (0, "")
-    assert first.out.startswith(b"2 records in 1 files (")
+    assert first.out.startswith(b"2 records in 1 file (")
     assert trikafka("export", topic, f"lines://{out}", "-G", group, environment=sink).out.startswith(b"nothing new")
     send(b"c\n", "-p", "2")
     last = json.loads(trikafka("export", topic, f"lines://{out}", "-G", group, "--output", "json", environment=sink).out)

@@ -160,7 +160,7 @@ def test_a_hook_that_raises_is_named_with_its_cause() -> None:
     def sink(scheme: str) -> object:
         raise KeyError(scheme)
 
-    with pytest.raises(PluginError, match="^plugin 'SimpleNamespace': trikafka_sink failed: KeyError") as caught:
+    with pytest.raises(PluginError, match=r"^plugin 'SimpleNamespace': trikafka_sink failed: KeyError") as caught:
         call_first(load_plugins([plugin(trikafka_sink=sink)]), "trikafka_sink", scheme="s3", options={})
     assert isinstance(caught.value.__cause__, KeyError)
 

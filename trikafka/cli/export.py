@@ -72,7 +72,9 @@ def command(
     else:
         earlier = ", the files of a killed export among them" if result.resumed else ""
         files = sum(file.name is not None for file in result.files)
-        say(f"{result.rows:,} records in {files:,} files ({result.bytes:,} bytes) written to {destination}{earlier}")
+        records = f"{result.rows:,} {'record' if result.rows == 1 else 'records'}"
+        where = f"{files:,} {'file' if files == 1 else 'files'} ({result.bytes:,} bytes)"
+        say(f"{records} in {where} written to {destination}{earlier}")
 
 
 def _export(**arguments: Any) -> ExportResult:
