@@ -64,6 +64,20 @@ async def test_a_damaged_length_is_told_also_beside_a_busy_partition(autojump_cl
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("compression", ["gzip", "zstd"])
+async def test_a_batch_from_which_more_comes_than_was_to_be_expected(compression: str) -> None:
+    """It is not taken for corrupt, first or behind another: what exceeds the loop's time goes to a thread."""
+    async with cluster_of() as cluster:
+        for values in ([b"small"], [bytes(6_000_000)], [b"last"]):
+            cluster.append_batch("t", 0, encode_batch(values, timestamp=1, compression=compression))
+        async with consumer_of(cluster) as consumer:
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            with trio.fail_after(20):
+                sizes = [len((await consumer.receive()).value or b"") for _ in range(3)]
+    assert sizes == [5, 6_000_000, 4]
+
+
 async def test_much_that_holds_no_record_lets_others_run() -> None:
     """Aborted transactions of small batches: nothing is handed out, and still the loop turns. By the clock on the wall."""
     async with cluster_of() as cluster:

@@ -186,9 +186,12 @@ def _end_jvm() -> None:
     jvm = _jvm
     if jvm is None:
         return
-    if not _lock.acquire(timeout=0):
+    free = _lock.acquire(blocking=False)
+    if not free:
         jvm.kill()
-        _lock.acquire(timeout=5)
+        free = _lock.acquire(timeout=5)
+    if free:
+        _lock.release()  # this is called for each directory that was made
     with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
         jvm.stdin.close()  # what a JVM of PySpark ends on
         jvm.wait(5)
