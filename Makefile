@@ -13,7 +13,7 @@ help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
 	@echo 'make test    all tests, with the checks of style and types'
 	@echo 'make lint    only the checks of style and types'
-	@echo 'make fuzz    five minutes of mutated record batches against the decoder'
+	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
 	@echo 'make bench   the clients beside each other, twelve minutes (docs/benchmarks.md)'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make clean   remove environments and whatever was built (downloads in the cache stay)'
@@ -36,7 +36,8 @@ pytest: env-test
 	@$(TEST)/python -m pytest --durations=10 $(ARGS)
 
 fuzz: env-test
-	@$(TEST)/python tests/wire/fuzz.py --seconds 300 $(ARGS)
+	@$(TEST)/python tests/wire/sanitized.py -m pytest -q tests/wire tests/producer/test_table_rows.py tests/producer/test_quick_way.py
+	@$(TEST)/python tests/wire/sanitized.py tests/wire/fuzz.py --seconds 300 $(ARGS)
 
 bench: env-test
 	@$(TEST)/python -m benchmarks $(ARGS)

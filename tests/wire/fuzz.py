@@ -1,22 +1,35 @@
 """Mutated record batches against the decoder: ``python tests/wire/fuzz.py --seconds 300 [--seed N]``.
 
-Every input must give records or ``CorruptRecordError``, the same from the compiled and the Python implementation, and the
-records must survive every way of looking at them. The last input is kept in ``--keep`` in case the process dies.
-For a run under the address sanitizer: ``TRIKAFKA_SANITIZE=address python setup.py build_ext --inplace --force``, then
-``LD_PRELOAD=$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 python tests/wire/fuzz.py``.
+Every input must give records or ``CorruptRecordError``, the same from the compiled and the Python implementation, the same all at
+once and in steps, and the records must survive every way of looking at them. The last input is kept in ``--keep`` in case the
+process dies. ``make fuzz`` runs it with the compiled part built for the sanitizers (``sanitized.py``).
 """
 
 import argparse
+import contextlib
 import random
 import struct
 import time
 from pathlib import Path
 
 from hypothesis import strategies as st
-from wirebatches import FRAMINGS, LOG_APPEND, TRANSACTIONAL, Rec, batch_v2, contents, control, decode, message_set, seal
+from wirebatches import (
+    FRAMINGS,
+    LOG_APPEND,
+    TRANSACTIONAL,
+    Rec,
+    batch_v2,
+    contents,
+    control,
+    decode,
+    decode_in_steps,
+    message_set,
+    seal,
+)
 
 from trikafka._wire import _implementation
 from trikafka.errors import CorruptRecordError
+from trikafka.types import Record
 
 #: The reason of a refusal, or (records, next offset, columns).
 Outcome = str | tuple[object, ...]
@@ -78,7 +91,18 @@ def outcome(data: bytes, *, check_crcs: bool) -> Outcome:
     batch.to_arrow().validate(full=True)
     records = list(batch)
     assert records[: len(records) // 2] == list(batch[: len(records) // 2])
+    stepped = in_steps(data, check_crcs=check_crcs)
+    assert stepped[: len(records)] == records, (len(stepped), len(records))  # more where only all of it was too much at once
     return records, batch.next_offset, contents(batch.columns)
+
+
+def in_steps(data: bytes, *, check_crcs: bool) -> list[Record]:
+    """The records up to the first batch that is refused, with as few of them decoded at a time as can be."""
+    records: list[Record] = []
+    with contextlib.suppress(CorruptRecordError):
+        for batch in decode_in_steps(data, 1, check_crcs=check_crcs, aborted=[(1, 0)], max_bytes=1 << 20):
+            records += batch
+    return records
 
 
 def main() -> None:

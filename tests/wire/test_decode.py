@@ -159,7 +159,7 @@ class TestTransactions:
         """The third step begins inside a transaction that the first has met, and the last inside one that none has met."""
         data = self.DATA + batch_v2([Rec(value=b"1 again")], base=8, attributes=TRANSACTIONAL, producer_id=1, framing="zstd")
         data += batch_v2([Rec(value=b"1 again")], base=9, attributes=TRANSACTIONAL, producer_id=1) + control(10, 1, abort=True)
-        steps = decode_in_steps(data, 1, aborted=[(1, 0), (1, 8)])
+        steps = list(decode_in_steps(data, 1, aborted=[(1, 0), (1, 8)]))
         assert [(offsets(step), step.next_offset) for step in steps] == [([1], 2), ([2], 3), ([6], 8), ([], 11)]
 
     def test_only_transactional_batches_are_left_out(self) -> None:
@@ -255,7 +255,7 @@ def test_in_steps_the_same_records_come(groups: list[tuple[list[Rec], str]], eno
         data += batch_v2(group, base=base, framing=framing)
         base += len(group)
     data += batch_v2([Rec(value=bytes(150))], base=base)[:tail]
-    steps = decode_in_steps(data, enough)
+    steps = list(decode_in_steps(data, enough))
     assert [record for step in steps for record in plain(step)] == plain(decode(data))
     assert steps[-1].next_offset == base
     assert len(steps) == 1 or any(framing != "none" for _, framing in groups)
@@ -263,7 +263,7 @@ def test_in_steps_the_same_records_come(groups: list[tuple[list[Rec], str]], eno
 
 def test_no_step_decompresses_much_more_than_enough() -> None:
     data = b"".join(batch_v2([Rec(value=bytes(1000))], base=number, framing="zstd") for number in range(10))
-    steps = decode_in_steps(data, 2500, max_bytes=4000)
+    steps = list(decode_in_steps(data, 2500, max_bytes=4000))
     assert [offsets(step) for step in steps] == [[0, 1, 2], [3, 4, 5], [6, 7, 8], [9]]
 
 
@@ -298,7 +298,7 @@ def test_something_corrupt_is_told_when_it_comes_first() -> None:
     bad[-1] ^= 1
     data = good[0] + bytes(bad) + good[2]
     with pytest.raises(CorruptRecordError, match="offset 1: checksum mismatch"):
-        decode_in_steps(data, 5000)
+        list(decode_in_steps(data, 5000))
     batch = decode(data)
     assert (offsets(batch), batch.next_offset) == ([0], 1)
 

@@ -3,7 +3,7 @@
 import gzip
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import cramjam
@@ -137,16 +137,14 @@ def decode(data: Any, **settings: Any) -> RecordBatch:
     return decode_records(data, **(_DEFAULTS | settings))
 
 
-def decode_in_steps(data: bytes, enough: int, **settings: Any) -> list[RecordBatch]:
+def decode_in_steps(data: bytes, enough: int, **settings: Any) -> Iterator[RecordBatch]:
     """``decode_some`` until nothing is left."""
     given = _DEFAULTS | settings
-    batches: list[RecordBatch] = []
     rest: Any = data
     while rest:
         batch, rest, aborted, _ = decode_some(rest, enough=enough, **given)
         given |= {"fetch_offset": batch.next_offset, "aborted": aborted}
-        batches.append(batch)
-    return batches
+        yield batch
 
 
 def contents(columns: Columns) -> tuple[Any, ...]:

@@ -1,0 +1,83 @@
+"""Run Python with the compiled part built for the sanitizers: ``python tests/wire/sanitized.py tests/wire/fuzz.py --seconds 300``.
+
+``-m pytest tests/wire`` works as well. Compiles ``_native.c``, which the installation left, with gcc's address and undefined
+behaviour sanitizers, and puts every object of Python's into memory of its own: so a step beyond its end is seen, and ends the run.
+Needs gcc and its libraries; says so, and ends with 3, where they are missing.
+"""
+
+import hashlib
+import importlib.util
+import os
+import runpy
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+
+_ROOT = Path(__file__).resolve().parents[2]
+_SOURCE = _ROOT / "trikafka/_wire/_native.c"
+_MODULE = "trikafka._wire._native"
+_FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+_MARK = "TRIKAFKA_SANITIZED"
+
+
+class Missing(Exception):
+    """Something that is needed is not on this machine."""
+
+
+def build() -> Path:
+    """Compile, unless that has been done of this very source; return the module's file."""
+    if not _SOURCE.exists():
+        raise Missing(f"{_SOURCE} is not there: install the package from source, with a C compiler")
+    key = hashlib.sha256(_SOURCE.read_bytes() + " ".join(_FLAGS).encode()).hexdigest()[:16]
+    module = _ROOT / "build" / f"sanitized-{key}" / f"_native{sysconfig.get_config_var('EXT_SUFFIX')}"
+    if not module.exists():
+        module.parent.mkdir(parents=True, exist_ok=True)
+        made = module.with_suffix(f".{os.getpid()}")
+        include = f"-I{sysconfig.get_paths()['include']}"
+        subprocess.run(["gcc", "-shared", "-fPIC", *_FLAGS, include, str(_SOURCE), "-o", str(made)], check=True)
+        made.rename(module)
+    return module
+
+
+def environment(module: Path) -> dict[str, str]:
+    """What the run needs around it."""
+    asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    if not os.path.isabs(asan):
+        raise Missing("gcc has no address sanitizer here")
+    settings = {"LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    return os.environ | settings | {"PYTHONMALLOC": "malloc", _MARK: str(module)}
+
+
+def run_here(arguments: list[str]) -> None:
+    """Run what the arguments say, with the module in its place."""
+    spec = importlib.util.spec_from_file_location(_MODULE, os.environ[_MARK])
+    assert spec is not None
+    assert spec.loader is not None
+    native = importlib.util.module_from_spec(spec)
+    sys.modules[_MODULE] = native
+    spec.loader.exec_module(native)
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+    else:
+        sys.argv = arguments
+        sys.path.insert(0, str(Path(arguments[0]).resolve().parent))
+        runpy.run_path(arguments[0], run_name="__main__")
+
+
+def main() -> None:
+    arguments = sys.argv[1:] or sys.exit(__doc__)
+    if _MARK in os.environ:
+        run_here(arguments)
+        return
+    try:
+        settings = environment(build())
+    except (Missing, FileNotFoundError, subprocess.CalledProcessError) as error:
+        print(f"no run under the sanitizers: {error}", file=sys.stderr)
+        sys.exit(3)
+    sys.exit(subprocess.run([sys.executable, __file__, *arguments], env=settings).returncode)
+
+
+if __name__ == "__main__":
+    main()
