@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trikafka._net.frames import FrameReader
+from trikafka._net.transport import transport_of
 from trikafka.errors import ProtocolError
 
 MAX = 1_000_000
@@ -49,7 +50,7 @@ def frame(body: bytes) -> bytes:
 
 
 async def read_all(*pieces: bytes, most: int = MAX) -> list[bytes]:
-    reader = FrameReader(Pieces(*pieces), most, "peer:1")
+    reader = FrameReader(transport_of(Pieces(*pieces)), most, "peer:1")
     frames: list[bytes] = []
     while (found := await reader.read()) is not None:
         frames.append(bytes(found))
@@ -80,7 +81,7 @@ async def test_a_peer_that_closes_inside_a_frame_ends_it(cut: int) -> None:
 
 async def test_the_rest_of_a_large_frame_is_asked_for_exactly() -> None:
     stream = Pieces(frame(bytes(200_000)) + b"next")
-    reader = FrameReader(stream, MAX, "peer:1")
+    reader = FrameReader(transport_of(stream), MAX, "peer:1")
     assert len(await reader.read() or b"") == 200_000
     assert stream.asked == [65_536, 200_000 - (65_536 - 4)]
     assert stream.pieces == [b"next"]
@@ -142,16 +143,18 @@ async def test_over_a_real_socket() -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.serve_listeners, serve, listeners)
         async with await trio.open_tcp_stream("127.0.0.1", port) as stream:
-            reader = FrameReader(stream, MAX, "peer:1")
+            transport = transport_of(stream)
+            reader = FrameReader(transport, MAX, "peer:1")
             assert [bytes(await reader.read() or b"") for _ in BODIES] == BODIES
             assert await reader.read() is None
+            transport.let_go()
         nursery.cancel_scope.cancel()
 
 
 async def test_large_frames_use_memory_again_that_nobody_looks_at() -> None:
     sizes = [300_000, 310_000, 290_000, 280_000, 300_000, 900_000, 300_000]
     bodies = [bytes([number]) * size for number, size in enumerate(sizes)]
-    reader = FrameReader(Pieces(*map(frame, bodies)), MAX, "peer:1")
+    reader = FrameReader(transport_of(Pieces(*map(frame, bodies))), MAX, "peer:1")
 
     async def read() -> memoryview:
         found = await reader.read()
@@ -180,7 +183,7 @@ async def test_large_frames_use_memory_again_that_nobody_looks_at() -> None:
 
 
 async def test_after_a_small_frame_no_memory_is_kept() -> None:
-    reader = FrameReader(Pieces(frame(bytes(300_000)), frame(b"small"), frame(bytes(300_000))), MAX, "peer:1")
+    reader = FrameReader(transport_of(Pieces(frame(bytes(300_000)), frame(b"small"), frame(bytes(300_000)))), MAX, "peer:1")
     first = await reader.read()
     assert first is not None
     home = first.obj

@@ -53,7 +53,7 @@ class Builtin:
     def _positions(client: Any) -> PositionsManager:
         commits = client.manager("commit") if client.config.group_id is not None else None
         return PositionsManager(
-            client.config, client.subscription, client.manager("metadata"), client.manager("offsets"), commits, client.happened
+            client.config, client.subscription, client.manager("metadata"), client.manager("offsets"), commits, client.positioned
         )
 
     @staticmethod

@@ -87,7 +87,6 @@ class ConsumerParts(Context[ConsumerConfig]):
         start_soon(self.metadata.run)
         start_soon(self.positions.run)
         start_soon(self.fetcher.run)
-        start_soon(self._follow_positions)
         if self.auto_commit is not None:
             start_soon(self.auto_commit.run)
         if self.heartbeats is not None:
@@ -95,11 +94,10 @@ class ConsumerParts(Context[ConsumerConfig]):
             self.restart_membership()
         self.tell_opened()
 
-    async def _follow_positions(self) -> None:
-        """A partition that came needs a position, one that has got its position can be fetched."""
-        while True:
-            await self.happened.wait()
-            self.fetcher.wake.notify()
+    def positioned(self) -> None:
+        """A partition has got its position, and can be fetched; or an error."""
+        self.fetcher.wake.notify()
+        self.happened.notify()
 
     # The group.
 

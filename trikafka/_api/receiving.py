@@ -66,16 +66,17 @@ class Receiver:
 
     async def __anext__(self) -> Record:
         """The next record; waits for it. Raises as :meth:`batch`."""
-        now = trio.current_time()
-        if now - self._breathed >= _BREATH:
-            self._breathed = now
-            await trio.lowlevel.checkpoint()
-        else:
-            await trio.lowlevel.checkpoint_if_cancelled()
-        if self._until is not None:
-            self._limit(None)
-        if self._rendezvous.pending is None and (record := self._step(now)) is not None:
-            return record
+        if self._state is not None:
+            now = trio.current_time()
+            if now - self._breathed >= _BREATH:
+                self._breathed = now
+                await trio.lowlevel.checkpoint()
+            else:
+                await trio.lowlevel.checkpoint_if_cancelled()
+            if self._until is not None:
+                self._limit(None)
+            if self._rendezvous.pending is None and (record := self._step(now)) is not None:
+                return record
         while True:
             ready = await self._next(float("inf"), None)
             if ready is not None:
@@ -142,7 +143,6 @@ class Receiver:
 
         With ``until`` only of its partitions, and only what stands before its offsets.
         """
-        await trio.lowlevel.checkpoint()
         deadline = float("inf") if timeout is None else trio.current_time() + timeout
         ready = await self._next(deadline, until, stop)
         return None if ready is None else self._hand_out(*ready)
@@ -209,6 +209,8 @@ class Receiver:
 
     async def _next(self, deadline: float, until: Until | None, stop: Callable[[], bool] | None = None) -> Ready | None:
         """Serve what is to be served, and take the next batch that holds a record; ``None`` at the deadline or stop."""
+        if stop is not None or not self._fetcher.buffer.empty:  # else it waits, which gives the others their turn
+            await trio.lowlevel.checkpoint()
         self._claim()
         self._busy = self._subscription.receiving = True
         self.deadline = deadline
@@ -230,6 +232,8 @@ class Receiver:
                         return ready
                 elif not await self._wait(deadline):
                     return None
+                else:
+                    breathed = trio.current_time()
         finally:
             self._busy = self._subscription.receiving = False
             self.deadline = float("inf")
@@ -241,13 +245,16 @@ class Receiver:
         if self._heartbeats is not None:
             self._heartbeats.waiting += 1
         try:
+            if deadline == float("inf"):
+                await self._fetcher.arrived.wait()
+                return True
             with trio.move_on_at(deadline) as scope:
                 await self._fetcher.arrived.wait()
+            return not scope.cancelled_caught
         finally:
             if self._heartbeats is not None:
                 self._heartbeats.waiting -= 1
                 self._heartbeats.polled()
-        return not scope.cancelled_caught
 
     def _claim(self) -> None:
         if self._busy:
@@ -326,7 +333,8 @@ class Receiver:
     def _accept(self, chunk: Chunk, batch: RecordBatch | CorruptRecordError) -> Ready | None:
         """Book a decoded chunk; return what of it is to be handed out now, the rest goes back."""
         state, buffer = chunk.state, self._fetcher.buffer
-        self._fetcher.wake.notify()
+        if buffer.awaited or not state.fetchable:
+            self._fetcher.wake.notify()
         if chunk.stale:
             return None
         if isinstance(batch, CorruptRecordError):

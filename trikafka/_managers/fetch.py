@@ -13,6 +13,7 @@ from collections.abc import Callable
 import trio
 
 from .._net.brokers import Brokers
+from .._net.connection import Exchange
 from .._net.deadlines import backoff
 from .._net.signal import Signal
 from .._net.singleflight import StartSoon
@@ -56,6 +57,8 @@ class Fetcher:
         self.arrived = arrived  # something to receive: records or an error
         self.wake = Signal()  # something may have become fetchable
         self._nodes: set[int] = set()
+        self._resting = 0  # fetch tasks that found nothing to do
+        self.buffer.awaited = False
         self._in_flight: set[PartitionState] = set()
         self._turns: dict[int, int] = defaultdict(int)
         self._isolation = 1 if config.isolation_level == "read_committed" else 0
@@ -118,8 +121,14 @@ class Fetcher:
         """Wait until something may be fetchable: the signal, or the end of a partition's wait after an error."""
         now = trio.current_time()
         times = [state.retry_at for state in self._subscription.partitions.values() if state.retry_at > now]
-        with trio.move_on_at(min(times, default=float("inf"))):
-            await self.wake.wait()
+        self._resting += 1
+        self.buffer.awaited = True
+        try:
+            with trio.move_on_at(min(times, default=float("inf"))):
+                await self.wake.wait()
+        finally:
+            self._resting -= 1
+            self.buffer.awaited = self._resting > 0
 
     def _fetchable(self) -> list[PartitionState]:
         states = self._subscription.partitions.values()
@@ -156,19 +165,39 @@ class Fetcher:
     async def _fetch(self, node: Node, chosen: list[PartitionState], full: bool, room: int) -> bool:
         epochs = {state.tp: (state, state.epoch, state.fetch_offset) for state in chosen}
         request = self._request(chosen, room, _SHORT_WAIT if full else self._config.fetch_max_wait_ms)
+        patience = self._config.request_timeout + self._config.fetch_max_wait_ms / 1000
+        done, fine = trio.Event(), False
+
+        def ended(exchange: Exchange) -> None:  # in the reader's step: so the records are there a turn of the loop earlier
+            nonlocal fine
+            try:
+                fine = self._take_answer(node, epochs, *exchange.body())
+            except TrikafkaError as error:
+                self._note_failure(node, chosen, error)
+            done.set()
+
         try:
             connection = await self._brokers.connection(node, "fetch")
-            patience = self._config.request_timeout + self._config.fetch_max_wait_ms / 1000
-            body, version = await connection.request_body(request, patience)
-            answer = read_fetch_answer(body, version)
-            if answer.error_code:
-                raise from_code(answer.error_code, f"Fetch from {node}")
+            connection.begin(request, ended, patience)
         except TrikafkaError as error:
-            _log.debug("fetch from %s failed: %s", node, error)
-            self._metadata.mark_stale()
-            if not error.retriable:
-                self._fail(chosen, error)
+            self._note_failure(node, chosen, error)
             return False
+        await done.wait()
+        return fine
+
+    def _note_failure(self, node: Node, chosen: list[PartitionState], error: TrikafkaError) -> None:
+        _log.debug("fetch from %s failed: %s", node, error)
+        self._metadata.mark_stale()
+        if not error.retriable:
+            self._fail(chosen, error)
+
+    def _take_answer(
+        self, node: Node, epochs: dict[TopicPartition, tuple[PartitionState, int, int]], body: memoryview, version: int
+    ) -> bool:
+        """Take in an answer; return whether to go on without a wait."""
+        answer = read_fetch_answer(body, version)
+        if answer.error_code:
+            raise from_code(answer.error_code, f"Fetch from {node}")
         fine = True
         alone = sum(bool(part.records) for part in answer.partitions) == 1
         for part in answer.partitions:

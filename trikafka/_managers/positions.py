@@ -6,7 +6,7 @@ The committed offset first, then ``auto_offset_reset``; or the reset that the us
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -34,12 +34,12 @@ class PositionsManager:
         metadata: Metadata,
         offsets: Offsets,
         commits: Commits | None,
-        known: Signal,
+        known: Callable[[], object],
     ) -> None:
         self._config, self._subscription, self._metadata = config, subscription, metadata
         self._offsets, self._commits = offsets, commits
         self.wanted = Signal()  # a partition needs a position
-        self.known = known  # a partition has got its position, or an error
+        self._known = known  # is told that a partition has got its position, or an error
         self.last_error: TrikafkaError | None = None
 
     async def run(self) -> None:
@@ -61,7 +61,7 @@ class PositionsManager:
             for state in left:
                 self._miss(state)
             failures = failures + 1 if left else 0
-            self.known.notify()
+            self._known()
             if failures:
                 with trio.move_on_after(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)):
                     await self.wanted.wait()
@@ -134,4 +134,4 @@ class PositionsManager:
     def _settle(self, state: PartitionState, epoch: int, offset: int) -> None:
         if state.epoch == epoch and state.position is None:
             state.jump(offset)
-            self.known.notify()
+            self._known()

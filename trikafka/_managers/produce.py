@@ -1,9 +1,9 @@
 """The produce manager: takes batches out of the accumulator to the brokers, and answers back into it.
 
-Its tasks: ``follow`` (leaders, from the metadata), ``identify`` (the producer id), ``expire`` (delivery timeouts), and for each
-broker as many workers as requests may be in flight. The workers of a broker take turns: one collects batches while the others
-wait for answers; it gives the turn away in the same step in which its request is queued, so that requests reach the wire in
-the order in which their batches were taken. What an answer means for order is decided in the accumulator.
+Its tasks: ``follow`` (leaders, from the metadata), ``identify`` (the producer id), ``expire`` (delivery timeouts), and a sender for
+each broker, which collects batches and writes them as long as no more requests are in flight than may be. One task a broker:
+so requests reach the wire in the order in which their batches were taken. Answers are taken in where they are read, without a
+task that waits for them. What an answer means for order is decided in the accumulator.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Generic, TypeVar
 import trio
 
 from .._net.brokers import Brokers
-from .._net.connection import Connection
+from .._net.connection import Connection, Exchange
 from .._net.deadlines import backoff
 from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator, Limits, Partitioner
@@ -42,14 +42,14 @@ _log = logging.getLogger("trikafka.produce")
 
 
 class _Sender:
-    """What the workers of one broker share."""
+    """One broker, and how many requests to it are in flight."""
 
-    __slots__ = ("awake", "node_id", "turn")
+    __slots__ = ("awake", "in_flight", "node_id")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
-        self.turn = trio.Lock()
-        self.awake = trio.Event()
+        self.in_flight = 0
+        self.awake = trio.Event()  # there may be something to do
 
 
 class _Waiter:
@@ -103,7 +103,7 @@ class ProduceManager(Generic[Ack]):
         )
 
     async def run(self) -> None:
-        """The background work, beside the workers, which are started as leaders become known."""
+        """The background work, beside the senders, which are started as leaders become known."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow)
             nursery.start_soon(self._expire)
@@ -238,44 +238,42 @@ class ProduceManager(Generic[Ack]):
         sender = self._senders.get(leader)
         if sender is None:
             sender = self._senders[leader] = _Sender(leader)
-            for _ in range(self._config.max_in_flight_requests_per_connection):
-                self._start_soon(self._work, sender)
+            self._start_soon(self._serve, sender)
         sender.awake.set()
 
     def _wake(self, leaders: Iterable[int]) -> None:
         for leader in leaders:
             self._work_for(leader)
 
-    async def _work(self, sender: _Sender) -> None:
-        """One worker: collect batches when it is its turn, send them, take the answer."""
-        while True:
-            await sender.turn.acquire()
-            try:
-                connection, batches = await self._collect(sender)
-                request = self._request(batches)
-            finally:
-                sender.turn.release()
-            # No checkpoint between the release and the queue of the connection: see the module's docstring.
-            await self._send(connection, batches, request)
-
-    async def _collect(self, sender: _Sender) -> tuple[Connection, list[OutBatch]]:
-        """Wait for something to send and for a connection to send it on, then take it and compress it."""
+    async def _serve(self, sender: _Sender) -> None:
+        """Send what is due, as long as the client lives."""
+        sent = False
         while True:
             due = self.accumulator.due_at(sender.node_id, trio.current_time())
             if due > trio.current_time():
-                sender.awake = trio.Event()
-                with trio.CancelScope(deadline=due):
-                    await sender.awake.wait()
-                continue
+                await self._sleep(sender, due)
+            elif sender.in_flight >= self._config.max_in_flight_requests_per_connection:
+                await self._sleep(sender, math.inf)
+            elif sent:
+                await trio.lowlevel.checkpoint()  # compressing and writing are work
             # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
-            connection = await self._connect(sender)
-            if connection is None:
-                continue
-            batches = self.accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
-            await self._seal(batches)
-            batches = [batch for batch in batches if batch.state is BatchState.IN_FLIGHT]
-            if batches:
-                return connection, batches
+            elif (connection := await self._connect(sender)) is not None:
+                batches = self.accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
+                await self._seal(batches)
+                batches = [batch for batch in batches if batch.state is BatchState.IN_FLIGHT]
+                if batches:
+                    self._send(sender, connection, batches)
+                    sent = True
+                    continue
+            sent = False
+
+    async def _sleep(self, sender: _Sender, until: float) -> None:
+        sender.awake = trio.Event()
+        if until == math.inf:
+            await sender.awake.wait()
+        else:
+            with trio.CancelScope(deadline=until):
+                await sender.awake.wait()
 
     async def _connect(self, sender: _Sender) -> Connection | None:
         """A connection to the broker, or ``None`` after a failure: then it is time to look at the leaders again."""
@@ -313,15 +311,32 @@ class ProduceManager(Generic[Ack]):
             topics.setdefault(batch.topic, []).append((batch.partition, batch.pieces()))
         return ProduceMessage(topics, acks=self._config.acks_code, timeout_ms=int(self._config.request_timeout_ms))
 
-    async def _send(self, connection: Connection, batches: list[OutBatch], request: ProduceMessage) -> None:
+    def _send(self, sender: _Sender, connection: Connection, batches: list[OutBatch]) -> None:
+        def ended(exchange: Exchange) -> None:
+            self._end(sender)
+            self._settle(batches, exchange)
+
+        sender.in_flight += 1
         self.requests_in_flight += 1
         try:
-            answer = await connection.request(request)
+            connection.begin(self._request(batches), ended)
+        except TrikafkaError as error:
+            self._end(sender)
+            self._refuse(batches, error)
+
+    def _end(self, sender: _Sender) -> None:
+        """A request has its answer, or will have none."""
+        if sender.in_flight == self._config.max_in_flight_requests_per_connection:
+            sender.awake.set()
+        sender.in_flight -= 1
+        self.requests_in_flight -= 1
+
+    def _settle(self, batches: list[OutBatch], exchange: Exchange) -> None:
+        try:
+            answer = exchange.answer()
         except TrikafkaError as error:
             self._refuse(batches, error)
             return
-        finally:
-            self.requests_in_flight -= 1
         if answer is None:  # acks=0
             for batch in batches:
                 self.accumulator.succeeded(batch, None, None)

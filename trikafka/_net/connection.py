@@ -1,15 +1,16 @@
 """One connection to one broker: a reader and a writer task, requests in flight, and when to give up on it.
 
-A request belongs to the task that waits for it. A request whose task was cancelled before it was written is never sent; one
-that was written keeps its place among those in flight until its answer has come, and the answer is dropped. A broker that
-takes no bytes, or leaves the oldest request unanswered for its time (``request_timeout_ms``, or what the request allows), loses
-the connection.
+A request is written in the step that makes it, as far as the socket takes it; what is left over is the writer's. One that a task
+waits for belongs to that task: if it is cancelled before it is written, it is never sent; if after, it keeps its place among those
+in flight until its answer has come, and the answer is dropped. A broker that takes no bytes, or leaves the oldest request
+unanswered for its time (``request_timeout_ms``, or what the request allows), loses the connection.
 """
 
 from __future__ import annotations
 
 import contextlib
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 import trio
@@ -21,26 +22,40 @@ from ..config import ClientConfig
 from ..errors import KafkaConnectionError, ProtocolError
 from ..types import Node
 from .frames import FrameReader
+from .transport import SocketTransport, Transport, transport_of
 
 _MOST_IN_FLIGHT = 100
 _WRITE_BYTES = 262_144
 _STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
-class _Slot:
+class Exchange:
     """A request from when it is encoded until its answer has come (or its connection is gone)."""
 
-    __slots__ = ("abandoned", "correlation_id", "done", "error", "expires", "frame", "outgoing")
+    __exchanges__ = ("abandoned", "correlation_id", "error", "expires", "frame", "on_end", "outgoing")
 
     outgoing: Outgoing
 
-    def __init__(self) -> None:
+    def __init__(self, on_end: Callable[[Exchange], object]) -> None:
         self.correlation_id = 0
         self.expires = 0.0
-        self.done = trio.Event()
+        self.on_end = on_end
         self.frame: memoryview | None = None
         self.error: Exception | None = None
         self.abandoned = False
+
+    def body(self) -> tuple[memoryview, int]:
+        """The answer's undecoded body and its version. Raises as :meth:`Connection.request`."""
+        if self.error is not None:
+            raise self.error
+        assert self.frame is not None
+        return messages.response_body(self.outgoing, self.frame), self.outgoing.version
+
+    def answer(self) -> Any:
+        """The answer; ``None`` where none is sent. Raises as :meth:`Connection.request`."""
+        if self.error is not None:
+            raise self.error
+        return None if self.frame is None else messages.decode_response(self.outgoing, self.frame)
 
 
 class Connection:
@@ -49,14 +64,15 @@ class Connection:
     def __init__(self, stream: Stream, node: Node, config: ClientConfig) -> None:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
+        self._versions: dict[int, int] = {}  # the newest common version of each request that was made
         self._stream, self._config = stream, config
-        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
-        self._reader = FrameReader(stream, config.receive_message_max_bytes, str(node))
+        self._transport: Transport | None = None  # once it runs
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
-        self._queue: deque[_Slot] = deque()  # encoded, not written; at most _MOST_IN_FLIGHT
-        self._in_flight: dict[int, _Slot] = {}  # given to the stream, in order of writing, until they are answered
-        self._unanswered: list[_Slot] = []  # being given to the stream, and without an answer to come (acks=0)
-        self._wake = trio.Event()
+        self._queue: deque[Exchange] = deque()  # encoded, not written; at most _MOST_IN_FLIGHT
+        self._in_flight: dict[int, Exchange] = {}  # given to the stream, in order of writing, until they are answered
+        self._unanswered: list[Exchange] = []  # being given to the stream, and without an answer to come (acks=0)
+        self._left = memoryview(b"")  # of what was taken out of the queue
+        self._wake = trio.Event()  # of the writer
         self._patience = trio.CancelScope()  # ends the reader when a request, or an idle connection, is too old
         self._watch_scope = trio.CancelScope()  # of the watch's sleep; its deadline is never after the first expiry
         self._idle_since = trio.current_time()
@@ -76,14 +92,16 @@ class Connection:
 
     async def run(self) -> None:
         """Read and write until the connection ends, for whatever reason; then fail what waits and close the stream."""
+        self._transport = transport_of(self._stream)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._write)
+                    nursery.start_soon(self._write, self._transport)
                     nursery.start_soon(self._watch)
-                    await self._read()
+                    await self._read(FrameReader(self._transport, self._config.receive_message_max_bytes, str(self.node)))
                     nursery.cancel_scope.cancel()
         finally:
+            self._transport.let_go()
             self._break(ConnectionError("it was closed"))
             with contextlib.suppress(*_STREAM_ERRORS):
                 await trio.aclose_forcefully(self._stream)
@@ -110,113 +128,143 @@ class Connection:
         ``request_timeout_ms``. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`, :exc:`UnsupportedVersionError`.
         Cancellation: see the module; the connection stays usable.
         """
-        return await self._ask(message, messages.choose_version(message, self.ranges, str(self.node)), allowance)
+        return await self._ask(message, self._version(message), allowance)
 
     async def request_body(self, message: Any, allowance: float | None = None) -> tuple[memoryview, int]:
         """As :meth:`request`, but return the answer's undecoded body and its version."""
-        version = messages.choose_version(message, self.ranges, str(self.node))
-        slot = await self._exchange(message, version, allowance)
-        assert slot.frame is not None
-        return messages.response_body(slot.outgoing, slot.frame), version
+        return (await self._exchange(message, self._version(message), allowance)).body()
+
+    def begin(self, message: Any, on_end: Callable[[Exchange], object], allowance: float | None = None) -> None:
+        """As :meth:`request`, but wait for nothing: ``on_end`` is called with the exchange once it has an answer or an error.
+
+        That may be before this returns, and is within the reader's step else: it must be quick and not raise. If this raises,
+        it is not called. Raises :exc:`trio.WouldBlock` if too many requests are in flight.
+        """
+        version = self._version(message)
+        exchange = Exchange(on_end)
+        self._room.acquire_on_behalf_of_nowait(exchange)
+        self._enqueue(exchange, message, version, allowance)
+
+    def _version(self, message: ApiMessage) -> int:
+        version = self._versions.get(message.API_KEY)
+        if version is None:
+            version = self._versions[message.API_KEY] = messages.choose_version(message, self.ranges, str(self.node))
+        return version
 
     async def _ask(self, message: ApiMessage, version: int, allowance: float | None) -> Any:
-        slot = await self._exchange(message, version, allowance)
-        return None if slot.frame is None else messages.decode_response(slot.outgoing, slot.frame)
+        return (await self._exchange(message, version, allowance)).answer()
 
-    async def _exchange(self, message: ApiMessage, version: int, allowance: float | None) -> _Slot:
-        slot = _Slot()
+    async def _exchange(self, message: ApiMessage, version: int, allowance: float | None) -> Exchange:
+        done = trio.Event()
+        exchange = Exchange(lambda _: done.set())
         try:
             # With room there is no checkpoint before the queue: requests are written in the order in which they were made.
-            self._room.acquire_on_behalf_of_nowait(slot)
+            self._room.acquire_on_behalf_of_nowait(exchange)
         except trio.WouldBlock:
-            await self._room.acquire_on_behalf_of(slot)
+            await self._room.acquire_on_behalf_of(exchange)
+        self._enqueue(exchange, message, version, allowance)
+        try:
+            await done.wait()
+        except BaseException:
+            self._abandon(exchange)
+            raise
+        return exchange
+
+    def _enqueue(self, exchange: Exchange, message: ApiMessage, version: int, allowance: float | None) -> None:
         try:
             if self.broken:
                 raise self._lost()
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-            slot.outgoing = messages.encode_request(message, version, self._next_id, self._config.client_id)
+            exchange.outgoing = messages.encode_request(message, version, self._next_id, self._config.client_id)
         except BaseException:
-            self._room.release_on_behalf_of(slot)
+            self._room.release_on_behalf_of(exchange)
             raise
-        slot.correlation_id = self._next_id
-        slot.expires = trio.current_time() + (self._config.request_timeout if allowance is None else allowance)
-        self._queue.append(slot)
-        if slot.expires < self._watch_scope.deadline:
-            self._watch_scope.deadline = slot.expires
-        self._wake.set()
-        try:
-            await slot.done.wait()
-        except BaseException:
-            self._abandon(slot)
-            raise
-        if slot.error is not None:
-            raise self._lost()
-        return slot
+        exchange.correlation_id = self._next_id
+        exchange.expires = trio.current_time() + (self._config.request_timeout if allowance is None else allowance)
+        self._queue.append(exchange)
+        if exchange.expires < self._watch_scope.deadline:
+            self._watch_scope.deadline = exchange.expires
+        if isinstance(self._transport, SocketTransport):
+            self._flush(self._transport)
+        else:
+            self._wake.set()
 
-    def _abandon(self, slot: _Slot) -> None:
-        if slot in self._queue:
-            self._queue.remove(slot)
-            self._settle(slot)
+    def _abandon(self, exchange: Exchange) -> None:
+        if exchange in self._queue:
+            self._queue.remove(exchange)
+            self._settle(exchange)
         # One that is in flight stays there, for its answer is to come; nobody holds its frame then.
-        slot.abandoned = True
+        exchange.abandoned = True
 
-    def _settle(self, slot: _Slot) -> None:
+    def _settle(self, exchange: Exchange) -> None:
         self._idle_since = trio.current_time()
-        self._room.release_on_behalf_of(slot)
-        slot.done.set()
+        self._room.release_on_behalf_of(exchange)
+        exchange.on_end(exchange)
 
-    async def _write(self) -> None:
+    def _flush(self, transport: Transport) -> None:
+        """Write what is queued as far as it goes at once; wake the writer for the rest."""
+        try:
+            while self._queue and not self._left:
+                self._left = self._take_frames()
+                self._left = self._left[transport.send_now(self._left) :]
+                self._settle_unanswered()
+        except OSError as error:
+            self._break(error)
+        if self._left:
+            self._wake.set()
+
+    async def _write(self, transport: Transport) -> None:
         try:
             while True:
-                while not self._queue:
+                while not self._left and not self._queue:
                     self._wake = trio.Event()
                     await self._wake.wait()
-                frames: list[bytes] = []
-                size = 0
-                while self._queue and (not frames or size < _WRITE_BYTES):
-                    slot = self._queue.popleft()
-                    frames.append(slot.outgoing.frame)
-                    size += len(slot.outgoing.frame)
-                    if slot.outgoing.expects_response:
-                        self._in_flight[slot.correlation_id] = slot
-                    else:
-                        self._unanswered.append(slot)
-                await self._send(frames[0] if len(frames) == 1 else b"".join(frames))
-                sent, self._unanswered = self._unanswered, []
-                for slot in sent:
-                    self._settle(slot)
+                self._left = self._left or self._take_frames()
+                await transport.send_all(self._left)
+                self._left = memoryview(b"")
+                self._settle_unanswered()
         except _STREAM_ERRORS as error:
             self._break(error)
 
-    async def _send(self, data: bytes) -> None:
-        """As ``send_all``, which costs twice as much where the socket takes everything at once."""
-        if self._socket is None:
-            await self._stream.send_all(data)
-            return
-        view = memoryview(data)
-        while view:
-            view = view[await self._socket.send(view) :]
+    def _take_frames(self) -> memoryview:
+        frames: list[bytes] = []
+        size = 0
+        while self._queue and (not frames or size < _WRITE_BYTES):
+            exchange = self._queue.popleft()
+            frames.append(exchange.outgoing.frame)
+            size += len(exchange.outgoing.frame)
+            if exchange.outgoing.expects_response:
+                self._in_flight[exchange.correlation_id] = exchange
+            else:
+                self._unanswered.append(exchange)
+        return memoryview(frames[0] if len(frames) == 1 else b"".join(frames))
 
-    async def _read(self) -> None:
+    def _settle_unanswered(self) -> None:
+        if self._unanswered and not self._left:
+            sent, self._unanswered = self._unanswered, []
+            for exchange in sent:
+                self._settle(exchange)
+
+    async def _read(self, reader: FrameReader) -> None:
         try:
             with self._patience:
-                while (frame := await self._reader.read()) is not None:
+                while (frame := await reader.read()) is not None:
                     self._take(frame)
             if not self._patience.cancelled_caught:
                 self._break(ConnectionError("the broker closed it"))
         except (*_STREAM_ERRORS, ProtocolError) as error:
             self._break(error)
         if self._patience.cancelled_caught and (waiting := self._waiting()):
-            oldest = min(waiting, key=lambda slot: slot.expires)
+            oldest = min(waiting, key=lambda exchange: exchange.expires)
             self._break(TimeoutError(f"it left {oldest.outgoing.api} unanswered for too long"))
 
     def _take(self, frame: memoryview) -> None:
-        slot = self._in_flight.pop(messages.read_correlation_id(frame), None)
-        if slot is None:
+        exchange = self._in_flight.pop(messages.read_correlation_id(frame), None)
+        if exchange is None:
             raise ProtocolError(f"{self.node} answered a request that was not asked")
-        if not slot.abandoned:
-            slot.frame = frame
-        self._settle(slot)
+        if not exchange.abandoned:
+            exchange.frame = frame
+        self._settle(exchange)
 
     async def _watch(self) -> None:
         """End the reader at the first expiry, or after the idle time.
@@ -231,9 +279,9 @@ class Connection:
 
     def _first_expiry(self) -> float:
         idle = self._idle_since + self._config.connections_max_idle_ms / 1000
-        return min((slot.expires for slot in self._waiting()), default=idle)
+        return min((exchange.expires for exchange in self._waiting()), default=idle)
 
-    def _waiting(self) -> list[_Slot]:
+    def _waiting(self) -> list[Exchange]:
         return [*self._in_flight.values(), *self._unanswered, *self._queue]
 
     def _break(self, error: Exception) -> None:
@@ -244,9 +292,9 @@ class Connection:
         self._in_flight.clear()
         self._unanswered.clear()
         self._queue.clear()
-        for slot in waiting:
-            slot.error = error
-            self._settle(slot)
+        for exchange in waiting:
+            exchange.error = self._lost()
+            self._settle(exchange)
 
     def _lost(self) -> Exception:
         """A fresh error for one caller: why the connection is gone."""

@@ -6,10 +6,8 @@ looks at them any more: fresh memory costs the kernel more than the bytes that g
 
 from __future__ import annotations
 
-import trio
-from trio.abc import Stream
-
 from ..errors import ProtocolError
+from .transport import Transport
 
 _CHUNK = 65_536
 #: Frames from this size on are received into buffers that are used again; their sizes are multiples of this.
@@ -18,11 +16,10 @@ _MOST_LARGE = 16
 
 
 class FrameReader:
-    """Reads length-prefixed frames from ``stream``; a frame over ``max_bytes`` is not Kafka's."""
+    """Reads length-prefixed frames from ``transport``; a frame over ``max_bytes`` is not Kafka's."""
 
-    def __init__(self, stream: Stream, max_bytes: int, peer: str) -> None:
-        self._stream, self._max, self._peer = stream, max_bytes, peer
-        self._socket = stream.socket if isinstance(stream, trio.SocketStream) else None
+    def __init__(self, transport: Transport, max_bytes: int, peer: str) -> None:
+        self._transport, self._max, self._peer = transport, max_bytes, peer
         self._buffer = bytearray(_CHUNK)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -70,26 +67,20 @@ class FrameReader:
 
     async def _fill(self) -> bool:
         left = self._end - self._start
-        self._view[:left] = bytes(self._view[self._start : self._end])
+        if left:
+            self._view[:left] = bytes(self._view[self._start : self._end])
         self._start, self._end = 0, left
-        count = await self._receive_some(self._view[left:])
+        count = await self._transport.receive_into(self._view[left:])
         self._end += count
         return count > 0
 
     async def _receive_into(self, view: memoryview) -> bool:
         while view:
-            count = await self._receive_some(view)
+            count = await self._transport.receive_into(view)
             if count == 0:
                 return False
             view = view[count:]
         return True
-
-    async def _receive_some(self, view: memoryview) -> int:
-        if self._socket is not None:
-            return await self._socket.recv_into(view)
-        data = await self._stream.receive_some(len(view))
-        view[: len(data)] = data
-        return len(data)
 
 
 def _is_free(buffer: bytearray) -> bool:

@@ -47,6 +47,12 @@ class FetchBuffer:
         self._limit = limit
         self._queues: OrderedDict[PartitionState, deque[Chunk]] = OrderedDict()  # in the order of their turns
         self._held = self._held_before = 0
+        self.awaited = True  # whether the fetch manager waits for room, and is to be woken when something is taken
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing at all is here."""
+        return not self._queues
 
     @property
     def buffered(self) -> int:

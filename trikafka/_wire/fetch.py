@@ -12,14 +12,14 @@ from dataclasses import dataclass
 
 from kafka.protocol.api_key import ApiKey
 
-from ..errors import ProtocolError
 from ._format import Buffer
+from .reading import Reader
 from .writing import HandMade
 
 _FLEXIBLE = 12
 _MISSING = memoryview(b"")
 _FRONT = struct.Struct(">iiiib")
-_INT16, _INT32, _INT64 = struct.Struct(">h"), struct.Struct(">i"), struct.Struct(">q")
+_INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
 _NO_SESSION = struct.pack(">ii", 0, -1)
 _UNKNOWN_EPOCH, _UNKNOWN_START = _INT32.pack(-1), _INT64.pack(-1)
 
@@ -112,81 +112,27 @@ class FetchMessage(HandMade):
         pieces.append(tags)
 
 
-class _Reader:
-    """A cursor over a frame whose every step is checked against the frame's end."""
-
-    __slots__ = ("compact", "data", "position")
-
-    def __init__(self, data: memoryview, compact: bool) -> None:
-        self.data, self.position, self.compact = data, 0, compact
-
-    def take(self, size: int) -> memoryview:
-        end = self.position + size
-        if size < 0 or end > len(self.data):
-            raise ProtocolError(f"a Fetch answer of {len(self.data)} bytes ends inside a field")
-        part = self.data[self.position : end]
-        self.position = end
-        return part
-
-    def unpack(self, layout: struct.Struct) -> tuple[int, ...]:
-        return layout.unpack(self.take(layout.size))
-
-    def uvarint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-            shift += 7
-            if shift > 28:
-                raise ProtocolError("a Fetch answer holds a malformed length")
-
-    def length(self, wide: bool = True) -> int:
-        """The length of an array or of bytes (``wide``) or of a string; -1 for null."""
-        if self.compact:
-            return self.uvarint() - 1
-        return int(self.unpack(_INT32 if wide else _INT16)[0])
-
-    def count(self) -> int:
-        """The length of an array, of which every element takes at least one byte."""
-        count = self.length()
-        if count > len(self.data) - self.position:
-            raise ProtocolError("a Fetch answer holds an array longer than itself")
-        return count
-
-    def tags(self) -> None:
-        if self.compact:
-            for _ in range(self.uvarint()):
-                self.uvarint()
-                self.take(self.uvarint())
-
-
 _HEAD_V7, _PARTITION = struct.Struct(">hi"), struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
 
 
 def read_fetch_answer(body: memoryview, version: int) -> FetchAnswer:
     """Read the body of a Fetch answer in ``version`` (4 to 12). Raises :exc:`ProtocolError` for any other bytes."""
-    reader = _Reader(body, compact=version >= _FLEXIBLE)
+    reader = Reader(body, version >= _FLEXIBLE, "Fetch")
     (throttle,) = reader.unpack(_INT32)
     error_code, session_id = reader.unpack(_HEAD_V7) if version >= 7 else (0, 0)
     partitions: list[FetchedPartition] = []
     for _ in range(reader.count()):
-        try:
-            topic = str(reader.take(reader.length(wide=False)), "utf-8")
-        except UnicodeDecodeError:
-            raise ProtocolError("a Fetch answer names a topic that is not UTF-8") from None
+        topic = reader.topic()
         for _ in range(reader.count()):
             partitions.append(_read_partition(reader, topic, version))
         reader.tags()
     reader.tags()
-    if reader.position != len(body):
-        raise ProtocolError(f"a Fetch answer has {len(body) - reader.position} bytes after its end")
+    reader.end()
     return FetchAnswer(throttle, error_code, session_id, partitions)
 
 
-def _read_partition(reader: _Reader, topic: str, version: int) -> FetchedPartition:
+def _read_partition(reader: Reader, topic: str, version: int) -> FetchedPartition:
     partition, error_code, high_watermark, last_stable = reader.unpack(_PARTITION)
     log_start = reader.unpack(_INT64)[0] if version >= 5 else -1
     aborted: list[tuple[int, int]] | None = None

@@ -9,15 +9,15 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from kafka.protocol.api_key import ApiKey
 
 from ._format import Buffer
+from .reading import Reader
 from .writing import HandMade
 
 _FLEXIBLE = 9
-_INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_INT32 = struct.Struct(">i")
 _FRONT, _OUTCOME = struct.Struct(">hi"), struct.Struct(">ihqq")
 
 #: A batch for a partition: the partition, and the pieces of the batch.
@@ -52,18 +52,17 @@ class ProduceAnswer:
 
     @classmethod
     def decode(cls, body: Buffer, *, version: int) -> ProduceAnswer:
-        """Read the body of an answer. Raises all sorts of exceptions for other bytes; whoever calls makes them one."""
-        reader = _Reader(memoryview(body), version >= _FLEXIBLE)
+        """Read the body of an answer. Raises :exc:`ProtocolError` for any other bytes."""
+        reader = Reader(memoryview(body), version >= _FLEXIBLE, "Produce")
         partitions = []
         for _ in range(reader.count()):
-            topic = reader.text() or ""
+            topic = reader.topic()
             for _ in range(reader.count()):
                 partitions.append(_read_partition(reader, topic, version))
             reader.tags()
         reader.take(4)  # throttle time
         reader.tags()
-        if reader.position != len(reader.data):
-            raise ValueError(f"{len(reader.data) - reader.position} bytes are left")
+        reader.end()
         return cls(partitions)
 
 
@@ -99,52 +98,7 @@ class ProduceMessage(HandMade):
         pieces.append(tags)
 
 
-class _Reader:
-    """A cursor over an answer, in one of the two ways in which lengths are written."""
-
-    __slots__ = ("compact", "data", "position")
-
-    def __init__(self, data: memoryview, compact: bool) -> None:
-        self.data, self.position, self.compact = data, 0, compact
-
-    def take(self, size: int) -> memoryview:
-        start = self.position
-        if not 0 <= size <= len(self.data) - start:
-            raise ValueError("a field reaches beyond the end")
-        self.position = start + size
-        return self.data[start : start + size]
-
-    def unpack(self, layout: struct.Struct) -> tuple[Any, ...]:
-        return layout.unpack(self.take(layout.size))
-
-    def uvarint(self) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte: int = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise ValueError("a length is malformed")
-
-    def count(self) -> int:
-        """How many entries an array has; each takes a byte at least."""
-        count: int = self.uvarint() - 1 if self.compact else self.unpack(_INT32)[0]
-        if count > len(self.data) - self.position:
-            raise ValueError("an array is longer than the answer")
-        return count
-
-    def text(self) -> str | None:
-        size: int = self.uvarint() - 1 if self.compact else self.unpack(_INT16)[0]
-        return None if size < 0 else str(self.take(size), "utf-8")
-
-    def tags(self) -> None:
-        if self.compact:
-            for _ in range(self.uvarint()):
-                self.uvarint()
-                self.take(self.uvarint())
-
-
-def _read_partition(reader: _Reader, topic: str, version: int) -> ProducedPartition:
+def _read_partition(reader: Reader, topic: str, version: int) -> ProducedPartition:
     found = ProducedPartition(topic, *reader.unpack(_OUTCOME))
     if version >= 5:
         reader.take(8)  # where the log begins

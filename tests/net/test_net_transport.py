@@ -1,0 +1,182 @@
+"""A connection over real sockets: written in the step that asks, what does not fit later, and in order."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from netting import NODE, Line, Peer, config, metadata_request
+
+from trikafka._net.connection import Connection, Exchange
+from trikafka._net.transport import SocketTransport, StreamTransport, transport_of
+from trikafka._wire.produce import ProduceAnswer, ProduceMessage
+from trikafka.errors import KafkaConnectionError, ProtocolError, TrikafkaError
+
+
+@asynccontextmanager
+async def connected(*, buffers: int | None = None, **settings: Any) -> AsyncIterator[Line]:
+    """A running connection over TCP; both sides' buffers as small as the system makes them for ``buffers``."""
+    listener = socket.socket()
+    if buffers is not None:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, buffers)
+    listener.bind(("127.0.0.1", 0))
+    listener.listen(1)
+    ours = await trio.open_tcp_stream(*listener.getsockname())
+    theirs = trio.SocketStream(trio.socket.from_stdlib_socket(listener.accept()[0]))
+    listener.close()
+    if buffers is not None:
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers)
+    connection, peer = Connection(ours, NODE, config(**settings)), Peer(theirs)
+    with trio.fail_after(20):
+        async with theirs, trio.open_nursery() as nursery:
+            nursery.start_soon(connection.run)
+            nursery.start_soon(peer.shake_hands)
+            await connection.negotiate("1")
+            yield Line(connection, peer, nursery)
+            connection.close()
+    assert connection.in_flight == 0
+    assert ours.socket.fileno() == -1, "the stream was closed"
+
+
+def produce(size: int, acks: int = -1) -> ProduceMessage:
+    return ProduceMessage({"t": [(0, [bytes(size)])]}, acks=acks, timeout_ms=1000)
+
+
+async def test_which_transport_is_used() -> None:
+    ours, _ = trio.testing.memory_stream_pair()
+    assert isinstance(transport_of(ours), StreamTransport)
+    left, right = (trio.SocketStream(end) for end in trio.socket.socketpair())
+    transport = transport_of(left)
+    assert isinstance(transport, SocketTransport)
+    transport.let_go()
+    async with left, right:
+        await left.send_all(b"the descriptor is the stream's")
+
+
+async def test_a_request_is_written_in_the_step_that_makes_it() -> None:
+    async with connected() as line:
+        ended: list[Exchange] = []
+        line.connection.begin(metadata_request(), ended.append)
+        assert line.connection.in_flight == 1
+        with trio.fail_after(5):
+            request = await line.peer.request()
+            assert not ended
+            await line.peer.answer(request, brokers=[], topics=[])
+            while not ended:
+                await trio.lowlevel.checkpoint()
+        assert ended[0].answer().brokers == []
+
+
+async def test_what_the_socket_does_not_take_follows_in_order() -> None:
+    async with connected(buffers=4096) as line:
+        ended: list[int] = []
+        for number in range(5):
+            line.connection.begin(produce(3_000_000), lambda exchange, number=number: ended.append(number))  # type: ignore[misc]
+        last = line.ask()
+        for _ in range(5):
+            request = await line.peer.request()
+            assert len(request.topic_data[0].partition_data[0].records) == 3_000_000
+            assert len(ended) < 5
+            await line.peer.answer(request, responses=[], throttle_time_ms=0)
+        await line.peer.answer(await line.peer.request(), brokers=[], topics=[])
+        await last.outcome()
+        assert ended == [0, 1, 2, 3, 4]
+
+
+async def test_one_that_is_cancelled_before_it_is_written_is_never_sent() -> None:
+    async with connected(buffers=4096) as line:
+        line.connection.begin(produce(3_000_000), lambda exchange: None)
+        never, last = line.ask(), line.ask()
+        await trio.testing.wait_all_tasks_blocked()
+        never.scope.cancel()
+        await never.done.wait()
+        assert never.cancelled
+        await line.peer.answer(await line.peer.request(), responses=[], throttle_time_ms=0)
+        await line.peer.answer(await line.peer.request(), brokers=[], topics=[])
+        await last.outcome()
+        assert line.connection.in_flight == 0
+
+
+async def test_without_acks_it_ends_when_it_is_written() -> None:
+    async with connected(buffers=4096) as line:
+        ended: list[Exchange] = []
+        line.connection.begin(produce(100, acks=0), ended.append)
+        assert [exchange.answer() for exchange in ended] == [None], "it went at once"
+        line.connection.begin(produce(3_000_000, acks=0), ended.append)
+        line.connection.begin(produce(100, acks=0), ended.append)
+        assert len(ended) == 1
+        for size in (100, 3_000_000, 100):
+            request = await line.peer.request()
+            assert len(request.topic_data[0].partition_data[0].records) == size
+        while len(ended) < 3:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_a_peer_that_takes_nothing_loses_the_connection() -> None:
+    async with connected(buffers=4096) as line:
+        big = line.ask(produce(3_000_000), 0.1)
+        with pytest.raises(KafkaConnectionError, match="unanswered for too long"):
+            await big.outcome()
+
+
+@pytest.mark.parametrize("size", [100, 3_000_000])
+async def test_a_peer_that_goes_ends_what_waits_each_once(size: int) -> None:
+    async with connected(buffers=4096) as line:
+        ended: list[Exchange] = []
+        for _ in range(3):
+            line.connection.begin(produce(size), ended.append)
+        await trio.aclose_forcefully(line.peer.stream)
+        while len(ended) < 3:
+            await trio.lowlevel.checkpoint()
+        for exchange in ended:
+            with pytest.raises(KafkaConnectionError, match="lost the connection"):
+                exchange.answer()
+        for _ in range(100):
+            await trio.lowlevel.checkpoint()
+        assert len(ended) == 3
+        with pytest.raises(KafkaConnectionError):
+            line.connection.begin(produce(1), ended.append)
+        assert len(ended) == 3, "what was refused is not told again"
+
+
+async def test_an_answer_that_cannot_be_read_is_the_callers_alone() -> None:
+    async with connected() as line:
+        ended: list[Exchange] = []
+        line.connection.begin(produce(10), ended.append)
+        request = await line.peer.request()
+        body = Peer.frame(request, responses=[], throttle_time_ms=0)
+        broken = body[4:-1]
+        await line.peer.stream.send_all(len(broken).to_bytes(4, "big") + broken)
+        while not ended:
+            await trio.lowlevel.checkpoint()
+        with pytest.raises(ProtocolError, match="Produce"):
+            ended[0].answer()
+        assert not line.connection.broken
+
+
+async def test_begin_does_not_wait_for_room() -> None:
+    async with connected() as line:
+        ended: list[Exchange] = []
+        for _ in range(100):
+            line.connection.begin(metadata_request(), ended.append)
+        with pytest.raises(trio.WouldBlock):
+            line.connection.begin(metadata_request(), ended.append)
+
+
+async def test_requests_from_many_tasks_while_the_socket_is_full() -> None:
+    async with connected(buffers=4096) as line:
+        asked = [line.ask(produce(40_000 + number)) for number in range(60)]
+
+        async def serve() -> None:
+            for _ in range(60):
+                request = await line.peer.request()
+                await line.peer.answer(request, responses=[], throttle_time_ms=0)
+
+        line.nursery.start_soon(serve)
+        for each in asked:
+            assert isinstance(await each.outcome(), ProduceAnswer)
+        assert not isinstance(line.connection._failure, TrikafkaError)

@@ -1,0 +1,95 @@
+"""How the bytes of one connection come and go.
+
+A TCP socket is asked itself: Trio's calls give other tasks a turn at each call, which costs more than the call. A receive waits
+until there is something, so the tasks take turns there; what a send leaves over is waited for by the one writer.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Protocol
+
+import trio
+from trio.abc import Stream
+
+_FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
+
+
+class Transport(Protocol):
+    """One reader and one writer use it. What they raise when the peer or the stream is gone is Trio's or an ``OSError``."""
+
+    async def receive_into(self, view: memoryview) -> int:
+        """Wait for bytes and put them into ``view``; return how many, 0 at the end. A checkpoint."""
+
+    async def send_all(self, data: memoryview) -> None:
+        """Send everything. Cancelled: nobody knows how much went."""
+
+    def send_now(self, data: memoryview) -> int:
+        """Send what goes without a wait; return how many bytes that were."""
+
+    def let_go(self) -> None:
+        """Touch the stream no more: it is about to be closed."""
+
+
+class SocketTransport:
+    """Over TCP, the socket itself."""
+
+    def __init__(self, stream: trio.SocketStream) -> None:
+        mine = stream.socket
+        self._socket = socket.socket(mine.family, mine.type, mine.proto, fileno=mine.fileno())
+        self._socket.setblocking(False)
+
+    async def receive_into(self, view: memoryview) -> int:
+        """See :class:`Transport`."""
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            try:
+                return self._socket.recv_into(view)
+            except BlockingIOError:
+                continue
+
+    async def send_all(self, data: memoryview) -> None:
+        """See :class:`Transport`."""
+        while data:
+            await trio.lowlevel.wait_writable(self._socket)
+            data = data[self.send_now(data) :]
+
+    def send_now(self, data: memoryview) -> int:
+        """See :class:`Transport`."""
+        try:
+            return self._socket.send(data, _FLAGS)
+        except BlockingIOError:
+            return 0
+
+    def let_go(self) -> None:
+        """See :class:`Transport`. The descriptor stays the stream's."""
+        self._socket.detach()
+
+
+class StreamTransport:
+    """Over any stream, by its own calls."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._stream = stream
+
+    async def receive_into(self, view: memoryview) -> int:
+        """See :class:`Transport`."""
+        data = await self._stream.receive_some(len(view))
+        view[: len(data)] = data
+        return len(data)
+
+    async def send_all(self, data: memoryview) -> None:
+        """See :class:`Transport`."""
+        await self._stream.send_all(data)
+
+    def send_now(self, data: memoryview) -> int:
+        """See :class:`Transport`: a stream that is no socket always waits."""
+        return 0
+
+    def let_go(self) -> None:
+        """See :class:`Transport`."""
+
+
+def transport_of(stream: Stream) -> Transport:
+    """The quickest way to use ``stream``."""
+    return SocketTransport(stream) if isinstance(stream, trio.SocketStream) else StreamTransport(stream)
