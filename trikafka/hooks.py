@@ -86,8 +86,9 @@ def call_all(manager: pluggy.PluginManager, hook: str, shape: type, **arguments:
 
 
 def missing_members(thing: object, shape: type) -> list[str]:
-    """The names that ``shape`` (a Protocol) asks for and ``thing`` does not have."""
-    return sorted(name for name in _members(shape) if not hasattr(thing, name))
+    """The names that ``shape`` (a Protocol) asks for and ``thing`` does not have, or as ``None`` where that is no answer."""
+    parts = {name for base in shape.__mro__ for name, kind in _annotations(base).items() if kind == "Any"}
+    return sorted(name for name in _members(shape) if not hasattr(thing, name) or (name in parts and getattr(thing, name) is None))
 
 
 def _answers(manager: pluggy.PluginManager, hook: str, arguments: dict[str, object], *, first: bool) -> list[tuple[str, object]]:

@@ -26,7 +26,8 @@ class ClientContext(Protocol):
 
     ``manager(kind)`` is the manager in another seat; seats are filled in the order of :data:`ManagerKind`. ``brokers`` sends
     requests: ``await brokers.request(node, message, purpose=...)``. ``start_soon`` starts a task that ends with the client, and
-    whose failure ends it.
+    whose failure ends it. What a consumer's or a producer's context has beside these (``subscription``, ``member``,
+    ``partitioner``) is there for managers that inherit from trikafka's own, and may change with them.
     """
 
     brokers: Any

@@ -88,6 +88,21 @@ async def test_the_produce_manager_is_replaced_and_used(autojump_clock: MockCloc
     assert learned == ["t"]
 
 
+async def test_a_manager_without_what_it_must_hold_is_refused(autojump_clock: MockClock) -> None:
+    class Empty(ProduceManager[trikafka.Ack]):
+        accumulator: Any = property(lambda self: None, lambda self, value: None)
+
+    def manager(kind: str, context: Any) -> object | None:
+        if kind != "produce":
+            return None
+        return Empty(context.config, context.brokers, context.manager("metadata"), context.start_soon, trikafka.Ack)
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(PluginError, match="returned Empty, which is no ProduceManager: it has no accumulator"):
+            async with trikafka.open_producer(**settings(cluster, plugin(trikafka_request_manager=manager))):
+                pass
+
+
 async def test_an_observer_sees_the_client_open_fail_and_close(autojump_clock: MockClock) -> None:
     seen: list[str] = []
 

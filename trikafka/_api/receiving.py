@@ -215,11 +215,11 @@ class Receiver:
         self._busy = self._subscription.receiving = True
         self.deadline = deadline
         try:
-            breathed = trio.current_time()
-            self._begin(breathed)
+            breathed = now = trio.current_time()
+            self._begin(now)
             self._release()
             while True:
-                if trio.current_time() - breathed >= _BREATH:  # there may be much that holds no record
+                if now - breathed >= _BREATH:  # there may be much that holds no record
                     await trio.lowlevel.checkpoint()
                     breathed = trio.current_time()
                 await self._rendezvous.serve()
@@ -230,10 +230,11 @@ class Receiver:
                 if (chunk := self._fetcher.buffer.take()) is not None:
                     if (ready := self._accept(chunk, await self._decode(chunk))) is not None:
                         return ready
-                elif not await self._wait(deadline):
-                    return None
+                    now = trio.current_time()
+                elif await self._wait(deadline):
+                    breathed = now = trio.current_time()
                 else:
-                    breathed = trio.current_time()
+                    return None
         finally:
             self._busy = self._subscription.receiving = False
             self.deadline = float("inf")

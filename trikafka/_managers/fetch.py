@@ -166,7 +166,7 @@ class Fetcher:
         epochs = {state.tp: (state, state.epoch, state.fetch_offset) for state in chosen}
         request = self._request(chosen, room, _SHORT_WAIT if full else self._config.fetch_max_wait_ms)
         patience = self._config.request_timeout + self._config.fetch_max_wait_ms / 1000
-        done, fine = trio.Event(), False
+        done, fine = Signal(), None
 
         def ended(exchange: Exchange) -> None:  # in the reader's step: so the records are there a turn of the loop earlier
             nonlocal fine
@@ -174,7 +174,8 @@ class Fetcher:
                 fine = self._take_answer(node, epochs, *exchange.body())
             except TrikafkaError as error:
                 self._note_failure(node, chosen, error)
-            done.set()
+                fine = False
+            done.notify()
 
         try:
             connection = await self._brokers.connection(node, "fetch")
@@ -182,7 +183,8 @@ class Fetcher:
         except TrikafkaError as error:
             self._note_failure(node, chosen, error)
             return False
-        await done.wait()
+        while fine is None:
+            await done.wait()
         return fine
 
     def _note_failure(self, node: Node, chosen: list[PartitionState], error: TrikafkaError) -> None:

@@ -20,6 +20,7 @@ import trio
 from .._net.brokers import Brokers
 from .._net.connection import Connection, Exchange
 from .._net.deadlines import backoff
+from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator, Limits, Partitioner
 from .._state.arguments import HeaderPairs
@@ -49,7 +50,7 @@ class _Sender:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.in_flight = 0
-        self.awake = trio.Event()  # there may be something to do
+        self.awake = Signal()  # there may be something to do
 
 
 class _Waiter:
@@ -239,7 +240,7 @@ class ProduceManager(Generic[Ack]):
         if sender is None:
             sender = self._senders[leader] = _Sender(leader)
             self._start_soon(self._serve, sender)
-        sender.awake.set()
+        sender.awake.notify()
 
     def _wake(self, leaders: Iterable[int]) -> None:
         for leader in leaders:
@@ -249,8 +250,9 @@ class ProduceManager(Generic[Ack]):
         """Send what is due, as long as the client lives."""
         sent = False
         while True:
-            due = self.accumulator.due_at(sender.node_id, trio.current_time())
-            if due > trio.current_time():
+            now = trio.current_time()
+            due = self.accumulator.due_at(sender.node_id, now)
+            if due > now:
                 await self._sleep(sender, due)
             elif sender.in_flight >= self._config.max_in_flight_requests_per_connection:
                 await self._sleep(sender, math.inf)
@@ -268,7 +270,6 @@ class ProduceManager(Generic[Ack]):
             sent = False
 
     async def _sleep(self, sender: _Sender, until: float) -> None:
-        sender.awake = trio.Event()
         if until == math.inf:
             await sender.awake.wait()
         else:
@@ -327,7 +328,7 @@ class ProduceManager(Generic[Ack]):
     def _end(self, sender: _Sender) -> None:
         """A request has its answer, or will have none."""
         if sender.in_flight == self._config.max_in_flight_requests_per_connection:
-            sender.awake.set()
+            sender.awake.notify()
         sender.in_flight -= 1
         self.requests_in_flight -= 1
 

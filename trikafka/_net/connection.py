@@ -32,11 +32,12 @@ _STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 class Exchange:
     """A request from when it is encoded until its answer has come (or its connection is gone)."""
 
-    __exchanges__ = ("abandoned", "correlation_id", "error", "expires", "frame", "on_end", "outgoing")
+    __slots__ = ("abandoned", "correlation_id", "error", "expires", "frame", "on_end", "outgoing", "waited_for")
 
     outgoing: Outgoing
 
-    def __init__(self, on_end: Callable[[Exchange], object]) -> None:
+    def __init__(self, on_end: Callable[[Exchange], object], *, waited_for: bool) -> None:
+        self.waited_for = waited_for  # by a task that has waited for room
         self.correlation_id = 0
         self.expires = 0.0
         self.on_end = on_end
@@ -140,10 +141,9 @@ class Connection:
         That may be before this returns, and is within the reader's step else: it must be quick and not raise. If this raises,
         it is not called. Raises :exc:`trio.WouldBlock` if too many requests are in flight.
         """
-        version = self._version(message)
-        exchange = Exchange(on_end)
-        self._room.acquire_on_behalf_of_nowait(exchange)
-        self._enqueue(exchange, message, version, allowance)
+        if len(self._in_flight) + len(self._queue) >= _MOST_IN_FLIGHT:
+            raise trio.WouldBlock
+        self._enqueue(Exchange(on_end, waited_for=False), message, self._version(message), allowance)
 
     def _version(self, message: ApiMessage) -> int:
         version = self._versions.get(message.API_KEY)
@@ -156,7 +156,7 @@ class Connection:
 
     async def _exchange(self, message: ApiMessage, version: int, allowance: float | None) -> Exchange:
         done = trio.Event()
-        exchange = Exchange(lambda _: done.set())
+        exchange = Exchange(lambda _: done.set(), waited_for=True)
         try:
             # With room there is no checkpoint before the queue: requests are written in the order in which they were made.
             self._room.acquire_on_behalf_of_nowait(exchange)
@@ -177,7 +177,7 @@ class Connection:
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
             exchange.outgoing = messages.encode_request(message, version, self._next_id, self._config.client_id)
         except BaseException:
-            self._room.release_on_behalf_of(exchange)
+            self._give_room(exchange)
             raise
         exchange.correlation_id = self._next_id
         exchange.expires = trio.current_time() + (self._config.request_timeout if allowance is None else allowance)
@@ -198,8 +198,12 @@ class Connection:
 
     def _settle(self, exchange: Exchange) -> None:
         self._idle_since = trio.current_time()
-        self._room.release_on_behalf_of(exchange)
+        self._give_room(exchange)
         exchange.on_end(exchange)
+
+    def _give_room(self, exchange: Exchange) -> None:
+        if exchange.waited_for:
+            self._room.release_on_behalf_of(exchange)
 
     def _flush(self, transport: Transport) -> None:
         """Write what is queued as far as it goes at once; wake the writer for the rest."""

@@ -8,17 +8,16 @@ import trio
 class Signal:
     """Check what you wait for, then ``await wait()``, in a loop; nothing is lost while there is no checkpoint between the two."""
 
-    __slots__ = ("_event",)
+    __slots__ = ("_waiters",)
 
     def __init__(self) -> None:
-        self._event = trio.Event()
+        self._waiters = trio.lowlevel.ParkingLot()
 
     def notify(self) -> None:
         """Wake all that wait now."""
-        if self._event.statistics().tasks_waiting:
-            event, self._event = self._event, trio.Event()
-            event.set()
+        if self._waiters:
+            self._waiters.unpark_all()
 
     async def wait(self) -> None:
         """Wait for the next ``notify``."""
-        await self._event.wait()
+        await self._waiters.park()
