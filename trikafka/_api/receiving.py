@@ -27,6 +27,7 @@ _BREATH = 0.001
 _QUICK = 5 * 2**20 if IMPLEMENTATION == "native" else 50_000
 #: Bytes of which twice as many are decompressed and decoded within about 5 ms; only one batch by itself may come to more.
 _ENOUGH = 2**20 if IMPLEMENTATION == "native" else 50_000
+_NOTHING = RecordBatch.empty()
 
 Until = Mapping[TopicPartition, int]
 Ready = tuple[PartitionState, RecordBatch]
@@ -53,7 +54,7 @@ class Receiver:
         self._until: Until | None = None  # the limits that are set on the partitions
         self._state: PartitionState | None = None  # of the batch that is being handed out record by record
         self._epoch = 0
-        self._batch = RecordBatch.empty()
+        self._batch = _NOTHING
         self._records: Iterator[Record] = iter(())
         self._index = self._count = 0
         self._breathed = 0.0
@@ -125,14 +126,15 @@ class Receiver:
         _note_epoch(state, batch)
 
     def _let_go(self) -> None:
-        self._state, self._batch, self._records = None, RecordBatch.empty(), iter(())
+        self._state, self._batch, self._records = None, _NOTHING, iter(())
 
     def _release(self) -> None:
         """Put what is left of the held batch back into the buffer."""
         state = self._state
-        if state is not None and state.epoch == self._epoch:
-            self._fetcher.buffer.put_back(state, self._batch[self._index :])
-        self._let_go()
+        if state is not None:
+            if state.epoch == self._epoch:
+                self._fetcher.buffer.put_back(state, self._batch[self._index :])
+            self._let_go()
 
     # By batch.
 
@@ -371,5 +373,6 @@ def _pass_over(state: PartitionState, offset: int) -> None:
 
 
 def _note_epoch(state: PartitionState, batch: RecordBatch) -> None:
-    if batch.leader_epoch is not None and batch.leader_epoch >= 0:
-        state.leader_epoch = batch.leader_epoch
+    epoch = batch.leader_epoch
+    if epoch is not None and epoch >= 0:
+        state.leader_epoch = epoch

@@ -260,7 +260,7 @@ class ProduceManager(Generic[Ack]):
                 await trio.lowlevel.checkpoint()  # compressing and writing are work
             # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
             elif (connection := await self._connect(sender)) is not None:
-                batches = self.accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
+                batches = self.accumulator.drain(sender.node_id, now, self._config.max_request_size)
                 await self._seal(batches)
                 batches = [batch for batch in batches if batch.state is BatchState.IN_FLIGHT]
                 if batches:

@@ -78,13 +78,14 @@ class Connection:
         self._watch_scope = trio.CancelScope()  # of the watch's sleep; its deadline is never after the first expiry
         self._idle_since = trio.current_time()
         self._scope = trio.CancelScope()
+        self._ending = False  # a scope was cancelled; to ask the scopes would take longer
         self._next_id = 0
         self._failure: Exception | None = None
 
     @property
     def broken(self) -> bool:
         """Whether the connection can carry no more requests."""
-        return self._failure is not None or self._scope.cancel_called or self._patience.cancel_called
+        return self._ending or self._failure is not None
 
     @property
     def in_flight(self) -> int:
@@ -109,6 +110,7 @@ class Connection:
 
     def close(self) -> None:
         """End the connection soon; requests in flight fail with :exc:`KafkaConnectionError`."""
+        self._ending = True
         self._scope.cancel()
 
     async def negotiate(self, software_version: str) -> None:
@@ -279,6 +281,7 @@ class Connection:
         while (deadline := self._first_expiry()) > trio.current_time():
             with trio.CancelScope(deadline=deadline) as self._watch_scope:
                 await trio.sleep_forever()
+        self._ending = True
         self._patience.cancel()
 
     def _first_expiry(self) -> float:

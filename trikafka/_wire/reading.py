@@ -57,6 +57,10 @@ class Reader:
     def length(self, wide: bool = True) -> int:
         """The length of an array or of bytes (``wide``) or of a string; -1 for null."""
         if self.compact:
+            position = self.position
+            if position < len(self.data) and (byte := self.data[position]) < 0x80:  # as it nearly always is
+                self.position = position + 1
+                return byte - 1
             return self.uvarint() - 1
         return int(self.unpack(_INT32 if wide else _INT16)[0])
 
@@ -85,6 +89,10 @@ class Reader:
     def tags(self) -> None:
         """Skip the tagged fields."""
         if self.compact:
+            position = self.position
+            if position < len(self.data) and not self.data[position]:  # as it nearly always is
+                self.position = position + 1
+                return
             for _ in range(self.uvarint()):
                 self.uvarint()
                 self.take(self.uvarint())

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Self
 
 from ._format import Buffer
 
 _HEADER = struct.Struct(">hhi")
+_SMALL = [bytes((count + 1,)) for count in range(0x7F)]
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 
@@ -64,16 +66,18 @@ class HandMade:
         raise NotImplementedError
 
 
+@lru_cache(maxsize=1000)
 def text(value: str | None) -> bytes:
-    """A string with its length in 16 bits."""
+    """A string with its length in 16 bits. It is the same few names, again and again."""
     if value is None:
         return b"\xff\xff"
     data = value.encode()
     return _INT16.pack(len(data)) + data
 
 
+@lru_cache(maxsize=1000)
 def compact_text(value: str | None) -> bytes:
-    """A string with its length in the compact form."""
+    """A string with its length in the compact form. It is the same few names, again and again."""
     if value is None:
         return b"\x00"
     data = value.encode()
@@ -82,6 +86,8 @@ def compact_text(value: str | None) -> bytes:
 
 def compact_count(count: int) -> bytes:
     """A count or length in the compact form: one more, seven bits a byte."""
+    if count < len(_SMALL):
+        return _SMALL[count]
     count += 1
     out = bytearray()
     while count >= 0x80:
