@@ -219,18 +219,18 @@ def test_the_share_of_a_partition() -> None:
 @pytest.mark.parametrize(
     ("brokers", "buffered", "held", "wanted", "room"),
     [
-        (1, 0, 0, 1000, 50),
+        (1, 0, 0, 1000, 25),
         (1, 0, 0, 7, 7),
-        (1, 250, 0, 1000, 50),
-        (1, 251, 0, 1000, 0),
+        (1, 275, 0, 1000, 25),
+        (1, 276, 0, 1000, 0),
         (1, 300, 0, 7, 7),  # small fetches need little room
-        (1, 150, 50, 1000, 50),  # the user's records count twice
-        (1, 151, 50, 1000, 0),
-        (1, 0, 1000, 1000, 50),  # but never keep everything from being fetched
+        (1, 125, 50, 1000, 25),  # the user's records count three times
+        (1, 126, 50, 1000, 0),
+        (1, 0, 1000, 1000, 25),  # but never keep everything from being fetched
         (1, 1, 1000, 1000, 0),
-        (4, 0, 0, 1000, 12),  # a part of it
-        (4, 44, 40, 1000, 12),
-        (4, 45, 40, 1000, 0),
+        (4, 0, 0, 1000, 6),  # a part of it
+        (4, 40, 40, 1000, 6),
+        (4, 41, 40, 1000, 0),
         (1000, 0, 0, 50, 1),
         (1000, 1, 0, 50, 0),
     ],
@@ -243,7 +243,7 @@ def test_the_room_for_a_fetch(brokers: int, buffered: int, held: int, wanted: in
     buffer.begin()
     assert buffer.room(brokers, buffered, wanted) == room, "it still is with the user"
     buffer.begin()
-    assert buffer.room(1, 250, 400) == 50
+    assert buffer.room(1, 275, 400) == 25
 
 
 @given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["put", "take", "jump", "pause", "resume", "back"]))))

@@ -332,3 +332,18 @@ def test_a_name_that_ends_inside_a_character_is_repaired_though_all_together_are
     data[data.index(b"cd") : data.index(b"cd") + 2] = b"\xa9d"
     assert decode(data, check_crcs=False)[0].headers == (("a\ufffd", b""), ("\ufffdd", b""))
 
+
+
+@pytest.mark.parametrize("framing", ["gzip", "snappy-raw", "snappy-xerial", "lz4-linked", "zstd"])
+def test_the_memory_of_a_step_is_used_again_and_what_was_decoded_is_not_in_it(framing: str) -> None:
+    batches = [batch_v2([Rec(b"k", bytes([number]) * 50_000)], base=number, framing=framing) for number in range(5)]
+    found = [step for data in batches for step in decode_in_steps(data, 1)]
+    assert [next(iter(step)).value for step in found] == [bytes([number]) * 50_000 for number in range(5)]
+
+
+@pytest.mark.parametrize("framing", ["gzip", "lz4-linked", "zstd"])
+def test_more_in_a_step_than_its_memory_holds(framing: str) -> None:
+    sizes = [1_500_000, 900_000, 3_000_000]
+    data = b"".join(batch_v2([Rec(None, random.Random(n).randbytes(n))], base=i, framing=framing) for i, n in enumerate(sizes))
+    found = [record for step in decode_in_steps(data, 2**40, max_bytes=2**24) for record in step]
+    assert [record.value for record in found] == [random.Random(n).randbytes(n) for n in sizes]

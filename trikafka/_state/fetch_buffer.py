@@ -74,15 +74,15 @@ class FetchBuffer:
     def room(self, brokers: int, buffered: int, wanted: int) -> int:
         """How many bytes the next fetch from a broker may bring, of ``brokers`` and with ``buffered`` bytes of its own here.
 
-        At most ``wanted``, and an eighth of the broker's part. 0 unless there is room for three of them: the memory of an answer
+        At most ``wanted``, and a sixteenth of the broker's part. 0 unless there is room for five of them: the memory of an answer
         is free only when the last of it is decoded, and the decoder needs some. What the user holds counts as if the next
-        receive brought as much, for that comes before the last is let go. Where nothing is here, a fetch may always begin: so
-        what the user holds is no reason to wait for ever.
+        receive brought as much, for that comes before the last is let go, and once more for the holes that it leaves in the
+        allocator's memory. Where nothing is here, a fetch may always begin: so what the user holds is no reason to wait for ever.
         """
         part = self._limit // max(1, brokers)
-        step = max(1, min(wanted, part // 8))
-        held = 2 * max(self._held, self._held_before) // max(1, brokers)
-        return 0 if buffered and part - buffered - held < 3 * step else step
+        step = max(1, min(wanted, part // 16))
+        held = 3 * max(self._held, self._held_before) // max(1, brokers)
+        return 0 if buffered and part - buffered - held < 5 * step else step
 
     def put(self, chunk: Chunk) -> None:
         """Add a chunk behind those of its partition."""

@@ -1,14 +1,15 @@
 """The compression codecs of record batches: one table over cramjam, with the framings that Kafka's other clients use.
 
-Owns nothing that lasts. Decompression takes hostile bytes: it never allocates more than ``limit``, nor more than the codec
-could make of so many input bytes, and raises ``ValueError`` (which :mod:`.records` turns into ``CorruptRecordError``).
+Owns nothing that lasts but a few :class:`Scratch`. Decompression takes hostile bytes: it never allocates more than ``limit``, nor
+more than the codec could make of so many input bytes, and raises ``ValueError`` (which :mod:`.records` turns into
+``CorruptRecordError``).
 """
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import cramjam
 
@@ -24,17 +25,54 @@ _XERIAL_BLOCK = 32 * 1024
 _LZ4_MAGIC = b"\x04\x22\x4d\x18"
 
 
+class Scratch:
+    """Memory for what is decompressed only to be read once. Used again and again: the allocator would keep holes instead."""
+
+    __slots__ = ("_used", "_view")
+    _SIZE = 2**21
+    _spare: ClassVar[list[Scratch]] = []
+
+    def __init__(self) -> None:
+        self._view = memoryview(bytearray(self._SIZE))
+        self._used = 0
+
+    @classmethod
+    def borrow(cls) -> Scratch:
+        """An empty one. Threads may do so at the same time."""
+        try:
+            return cls._spare.pop()
+        except IndexError:
+            return cls()
+
+    def give_back(self) -> None:
+        """Nobody looks at what was taken any more."""
+        self._used = 0
+        if len(self._spare) < 2:
+            self._spare.append(self)
+
+    @property
+    def room(self) -> memoryview:
+        """What is not taken yet."""
+        return self._view[self._used :]
+
+    def take(self, size: int) -> memoryview:
+        """The first ``size`` bytes of the room."""
+        taken = self._view[self._used : self._used + size]
+        self._used += size
+        return taken
+
+
 class Codec(NamedTuple):
     """A codec: its id in the attributes of a batch, and its two directions.
 
-    ``compress(data, level)`` gives bytes, or ``data`` itself; ``decompress(data, limit)`` gives at most ``limit`` bytes or
-    raises ``ValueError``.
+    ``compress(data, level)`` gives bytes, or ``data`` itself; ``decompress(data, limit, scratch)`` gives at most ``limit`` bytes,
+    in the scratch if there is one with room, or raises ``ValueError``.
     """
 
     name: str
     id: int
     compress: Callable[[Buffer, int | None], Buffer]
-    decompress: Callable[[Buffer, int], Buffer]
+    decompress: Callable[[Buffer, int, Scratch | None], Buffer]
 
 
 def codec_named(name: str) -> Codec:
@@ -56,17 +94,23 @@ class _Grower:
     so a failure is final once the buffer is as large as it may be. The guess learns from the last success.
     """
 
-    def __init__(self, into: Callable[[Buffer, bytearray], int], most_per_byte: int) -> None:
+    def __init__(self, into: Callable[[Buffer, bytearray | memoryview], int], most_per_byte: int) -> None:
         self._into, self._most_per_byte = into, most_per_byte
         self._ratio = 4.0
 
-    def __call__(self, data: Buffer, limit: int, known_size: int | None = None) -> Buffer:
+    def __call__(self, data: Buffer, limit: int, scratch: Scratch | None, known_size: int | None = None) -> Buffer:
         if not len(data):
             raise ValueError("compressed data is empty")
         # One byte over the limit, so that output of exactly ``limit`` bytes is told from a bomb.
         ceiling = min(limit + 1, len(data) * self._most_per_byte + 1024)
         size = (int(len(data) * self._ratio * 1.25) if known_size is None else known_size) + 1024
         size = min(size, ceiling)
+        if scratch is not None and len(room := scratch.room[:ceiling]) >= size:
+            try:
+                written = self._into(data, room)
+                return self._learned(scratch.take(written), data, limit)
+            except cramjam.DecompressionError:
+                pass  # too small, or corrupt: the same attempt with memory of its own tells
         while True:
             out = bytearray(size)
             try:
@@ -78,10 +122,13 @@ class _Grower:
                 if size >= ceiling:
                     raise ValueError(str(error)) from None
                 size = min(size * 4, ceiling)
-        if written > limit:
-            raise _too_large(written, limit)
-        self._ratio = min(max(1.0, written / len(data)), 64.0)
-        return memoryview(out)[:written]
+        return self._learned(memoryview(out)[:written], data, limit)
+
+    def _learned(self, found: memoryview, data: Buffer, limit: int) -> memoryview:
+        if len(found) > limit:
+            raise _too_large(len(found), limit)
+        self._ratio = min(max(1.0, len(found) / len(data)), 64.0)
+        return found
 
 
 _gunzip = _Grower(cramjam.gzip.decompress_into, 1_032)
@@ -93,7 +140,7 @@ def _compress_none(data: Buffer, level: int | None) -> Buffer:
     return data
 
 
-def _decompress_none(data: Buffer, limit: int) -> Buffer:
+def _decompress_none(data: Buffer, limit: int, scratch: Scratch | None) -> Buffer:
     if len(data) > limit:
         raise _too_large(len(data), limit)
     return data
@@ -107,13 +154,13 @@ def _compress_zstd(data: Buffer, level: int | None) -> bytes:
     return bytes(cramjam.zstd.compress(data, level=3 if level is None else level))
 
 
-def _decompress_gzip(data: Buffer, limit: int) -> Buffer:
+def _decompress_gzip(data: Buffer, limit: int, scratch: Scratch | None) -> Buffer:
     # The last four bytes are the size of what the (last) member holds; a lie only costs another attempt.
-    return _gunzip(data, limit, int.from_bytes(data[-4:], "little"))
+    return _gunzip(data, limit, scratch, int.from_bytes(data[-4:], "little"))
 
 
-def _decompress_zstd(data: Buffer, limit: int) -> Buffer:
-    return _unzstd(data, limit, _zstd_content_size(data))
+def _decompress_zstd(data: Buffer, limit: int, scratch: Scratch | None) -> Buffer:
+    return _unzstd(data, limit, scratch, _zstd_content_size(data))
 
 
 def _zstd_content_size(data: Buffer) -> int | None:
@@ -135,8 +182,8 @@ def _compress_lz4(data: Buffer, level: int | None) -> bytes:
     return bytes(compressor.finish())
 
 
-def _decompress_lz4(data: Buffer, limit: int) -> Buffer:
-    return _unlz4(data, limit)
+def _decompress_lz4(data: Buffer, limit: int, scratch: Scratch | None) -> Buffer:
+    return _unlz4(data, limit, scratch)
 
 
 def repair_lz4_header(data: Buffer) -> bytes:
@@ -175,7 +222,7 @@ def _compress_snappy(data: Buffer, level: int | None) -> bytes:
     return b"".join(blocks)
 
 
-def _decompress_snappy(data: Buffer, limit: int) -> Buffer:
+def _decompress_snappy(data: Buffer, limit: int, scratch: Scratch | None) -> Buffer:
     """Both framings: raw (librdkafka and most others) and xerial blocks (Java)."""
     view = memoryview(data)
     if bytes(view[:8]) != _XERIAL_MAGIC:

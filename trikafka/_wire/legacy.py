@@ -41,7 +41,7 @@ def read_message(message: memoryview, *, check_crcs: bool, limit: int) -> tuple[
         raise ValueError(f"message format v{magic} cannot hold codec {codec_id}")
     if codec.name == "lz4" and magic == 0:
         compressed = compression.repair_lz4_header(compressed)
-    inner = memoryview(codec.decompress(compressed, limit)).cast("B")
+    inner = memoryview(codec.decompress(compressed, limit, None)).cast("B")
     rows = [_row(_open(entry, magic, check_crcs, inner=True), entry, magic) for entry in _entries(inner)]
     if not rows:
         raise ValueError("a compressed message holds no messages")

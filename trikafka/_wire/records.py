@@ -105,8 +105,13 @@ def decode_some(
     What was not looked at can be given to this function again, from ``batch.next_offset`` on.
     """
     scan = _Scan(memoryview(data).cast("B"), fetch_offset, aborted, check_crcs, max_bytes, enough)
-    scan.run()
-    fields, failed, reason = _implementation.current.fill(scan.sections)
+    try:
+        scan.run()
+        fields, failed, reason = _implementation.current.fill(scan.sections)
+    finally:
+        scan.sections.clear()
+        if scan.scratch is not None:
+            scan.scratch.give_back()
     position, problem = scan.position, scan.problem
     if failed >= 0:
         position, problem = scan.positions[failed], f.REASONS[reason]
@@ -139,6 +144,7 @@ class _Scan:
         "positions",
         "problem",
         "reached",
+        "scratch",
         "sections",
         "view",
         "walked",
@@ -164,6 +170,7 @@ class _Scan:
         self.sections: list[Section] = []
         self.positions: list[int] = []
         self.problem: str | None = None
+        self.scratch: compression.Scratch | None = None
 
     def run(self) -> None:
         pos, total = 0, len(self.view)
@@ -256,7 +263,9 @@ class _Scan:
         codec = compression.BY_ID.get(codec_id)
         if codec is None:
             raise ValueError(f"unknown compression codec {codec_id}")
-        data = codec.decompress(self.view[start + f.HEADER_SIZE : end], self.budget)
+        if self.scratch is None and not self.enough_for_all:
+            self.scratch = compression.Scratch.borrow()
+        data = codec.decompress(self.view[start + f.HEADER_SIZE : end], self.budget, self.scratch)
         self.budget -= len(data)
         self.enough -= len(data)
         self.expansion = max(self.expansion, len(data) / (end - start))
