@@ -3,7 +3,8 @@
 A request is written in the step that makes it, as far as the socket takes it; what is left over is the writer's. One that a task
 waits for belongs to that task: if it is cancelled before it is written, it is never sent; if after, it keeps its place among those
 in flight until its answer has come, and the answer is dropped. A broker that takes no bytes, or leaves the oldest request
-unanswered for its time (``request_timeout_ms``, or what the request allows), loses the connection.
+unanswered for its time (``request_timeout_ms``, or what the request allows), loses the connection. Ctrl-C does not come in between
+the steps of writing a request.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from ..config import ClientConfig
 from ..errors import KafkaConnectionError, ProtocolError
 from ..types import Node
 from .frames import FrameReader
-from .transport import SocketTransport, Transport, transport_of
+from .transport import SocketTransport, Transport, Views, transport_of, without
 
 _MOST_IN_FLIGHT = 100
 _WRITE_BYTES = 262_144
@@ -72,7 +73,7 @@ class Connection:
         self._queue: deque[Exchange] = deque()  # encoded, not written; at most _MOST_IN_FLIGHT
         self._in_flight: dict[int, Exchange] = {}  # given to the stream, in order of writing, until they are answered
         self._unanswered: list[Exchange] = []  # being given to the stream, and without an answer to come (acks=0)
-        self._left = memoryview(b"")  # of what was taken out of the queue
+        self._left: Views = ()  # of what was taken out of the queue
         self._wake = trio.Event()  # of the writer
         self._patience = trio.CancelScope()  # ends the reader when a request, or an idle connection, is too old
         self._watch_scope = trio.CancelScope()  # of the watch's sleep; its deadline is never after the first expiry
@@ -133,10 +134,6 @@ class Connection:
         """
         return await self._ask(message, self._version(message), allowance)
 
-    async def request_body(self, message: Any, allowance: float | None = None) -> tuple[memoryview, int]:
-        """As :meth:`request`, but return the answer's undecoded body and its version."""
-        return (await self._exchange(message, self._version(message), allowance)).body()
-
     def begin(self, message: Any, on_end: Callable[[Exchange], object], allowance: float | None = None) -> None:
         """As :meth:`request`, but wait for nothing: ``on_end`` is called with the exchange once it has an answer or an error.
 
@@ -172,6 +169,7 @@ class Connection:
             raise
         return exchange
 
+    @trio.lowlevel.enable_ki_protection
     def _enqueue(self, exchange: Exchange, message: ApiMessage, version: int, allowance: float | None) -> None:
         try:
             if self.broken:
@@ -191,6 +189,7 @@ class Connection:
         else:
             self._wake.set()
 
+    @trio.lowlevel.enable_ki_protection
     def _abandon(self, exchange: Exchange) -> None:
         if exchange in self._queue:
             self._queue.remove(exchange)
@@ -211,8 +210,8 @@ class Connection:
         """Write what is queued as far as it goes at once; wake the writer for the rest."""
         try:
             while self._queue and not self._left:
-                self._left = self._take_frames()
-                self._left = self._left[transport.send_now(self._left) :]
+                frames = self._take_frames()
+                self._left = without(frames, transport.send_now(frames))
                 self._settle_unanswered()
         except OSError as error:
             self._break(error)
@@ -227,23 +226,23 @@ class Connection:
                     await self._wake.wait()
                 self._left = self._left or self._take_frames()
                 await transport.send_all(self._left)
-                self._left = memoryview(b"")
+                self._left = ()
                 self._settle_unanswered()
         except _STREAM_ERRORS as error:
             self._break(error)
 
-    def _take_frames(self) -> memoryview:
-        frames: list[bytes] = []
+    def _take_frames(self) -> Views:
+        frames: list[memoryview] = []
         size = 0
         while self._queue and (not frames or size < _WRITE_BYTES):
             exchange = self._queue.popleft()
-            frames.append(exchange.outgoing.frame)
-            size += len(exchange.outgoing.frame)
+            frames += map(memoryview, exchange.outgoing.pieces)
+            size += sum(map(len, exchange.outgoing.pieces))
             if exchange.outgoing.expects_response:
                 self._in_flight[exchange.correlation_id] = exchange
             else:
                 self._unanswered.append(exchange)
-        return memoryview(frames[0] if len(frames) == 1 else b"".join(frames))
+        return frames
 
     def _settle_unanswered(self) -> None:
         if self._unanswered and not self._left:

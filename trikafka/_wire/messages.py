@@ -7,7 +7,7 @@ Owns which version of a request is spoken and how a frame becomes a message. Byt
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kafka.protocol.api_key import ApiKey
@@ -15,6 +15,8 @@ from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from ..errors import ConfigurationError, ProtocolError, UnsupportedVersionError
+from ._format import Buffer
+from .writing import HandMade
 
 __all__ = [
     "ApiMessage",
@@ -43,13 +45,18 @@ _INT32 = struct.Struct(">i")
 
 
 class Outgoing(NamedTuple):
-    """An encoded request and what is needed to read its answer."""
+    """An encoded request, length included, in one piece or several, and what is needed to read its answer."""
 
-    frame: bytes
+    pieces: Sequence[Buffer]
     api: str
     version: int
     response_class: Any
     expects_response: bool
+
+    @property
+    def frame(self) -> bytes:
+        """The request in one piece."""
+        return b"".join(self.pieces)
 
 
 def choose_version(request: ApiMessage | type[ApiMessage], ranges: VersionRanges, peer: str) -> int:
@@ -68,15 +75,18 @@ def choose_version(request: ApiMessage | type[ApiMessage], ranges: VersionRanges
     return int(version)
 
 
-def encode_request(request: ApiMessage, version: int, correlation_id: int, client_id: str) -> Outgoing:
+def encode_request(request: ApiMessage | HandMade, version: int, correlation_id: int, client_id: str) -> Outgoing:
     """Encode ``request`` as one frame, length included. Raises :exc:`ConfigurationError` for values that do not fit into it."""
     try:
         request.with_header(correlation_id=correlation_id, client_id=client_id)
-        frame = request.encode(version=version, header=True, framed=True)
+        if isinstance(request, HandMade):
+            pieces = request.pieces(version)
+        else:
+            pieces = [request.encode(version=version, header=True, framed=True)]
     except (struct.error, ValueError, OverflowError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"{request.name} v{version} cannot carry what it was given: {error}") from error
     response_class = request.header.get_response_class()
-    return Outgoing(frame, request.name, version, response_class, request.expect_response())
+    return Outgoing(pieces, request.name, version, response_class, request.expect_response())
 
 
 def read_correlation_id(frame: memoryview) -> int:

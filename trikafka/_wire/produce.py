@@ -1,7 +1,7 @@
 """The Produce request and its answer (versions 3 to 12), written and read by hand. No I/O.
 
-kafka-python builds an object for every partition and copies the records several times on their way into the frame; here they
-are copied once, when the frame is joined. :class:`ProduceMessage` looks to ``_net`` like any other message. Only the produce
+kafka-python builds an object for every partition and copies the records several times on their way into the frame; here large
+batches are not copied at all. :class:`ProduceMessage` looks to ``_net`` like any other message. Only the produce
 manager uses it.
 """
 
@@ -67,7 +67,7 @@ class ProduceAnswer:
 
 
 class ProduceMessage(HandMade):
-    """A Produce request: batches by topic. It is encoded once, so the pieces may be given up after that."""
+    """A Produce request: batches by topic, which must not change until it is sent."""
 
     API_KEY = ApiKey.Produce
     name = "ProduceRequest"

@@ -10,6 +10,8 @@ from typing import Any, Self
 from ._format import Buffer
 
 _HEADER = struct.Struct(">hhi")
+#: From this size on a copy costs more than a piece of its own.
+_LARGE = 16_384
 _SMALL = [bytes((count + 1,)) for count in range(0x7F)]
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
@@ -44,10 +46,8 @@ class HandMade:
         """Set what stands in the header."""
         self._correlation_id, self._client_id = correlation_id, client_id
 
-    def encode(self, *, version: int, header: bool = True, framed: bool = True) -> bytes:
-        """The whole frame."""
-        assert header
-        assert framed
+    def pieces(self, version: int) -> list[Buffer]:
+        """The whole frame: what is small in one, what is large as it is, and not to be changed until it is sent."""
         client_id = self._client_id.encode()
         pieces: list[Buffer] = [b"", _HEADER.pack(self.API_KEY, version, self._correlation_id), _INT16.pack(len(client_id))]
         if version >= self.flexible:
@@ -57,13 +57,27 @@ class HandMade:
             pieces.append(client_id)
             self._write(pieces, version, text, _INT32.pack, b"")
         pieces[0] = _INT32.pack(sum(map(len, pieces)))
-        return b"".join(pieces)
+        return _joined(pieces)
 
     def _write(
         self, pieces: list[Buffer], version: int, text: Callable[[str | None], bytes], count: Callable[[int], bytes], tags: bytes
     ) -> None:
         """Add the body: ``text`` and ``count`` write strings and lengths, ``tags`` ends a structure."""
         raise NotImplementedError
+
+
+def _joined(pieces: list[Buffer]) -> list[Buffer]:
+    if max(map(len, pieces)) < _LARGE:
+        return [b"".join(pieces)]
+    joined: list[Buffer] = []
+    small: list[Buffer] = []
+    for piece in pieces:
+        if len(piece) < _LARGE:
+            small.append(piece)
+        else:
+            joined += (b"".join(small), piece)
+            small = []
+    return [*joined, b"".join(small)]
 
 
 @lru_cache(maxsize=1000)
