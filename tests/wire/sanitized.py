@@ -25,6 +25,17 @@ class Missing(Exception):
     """Something that is needed is not on this machine."""
 
 
+def runtime() -> str:
+    """The address sanitizer's library."""
+    try:
+        found = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
+    except FileNotFoundError:
+        raise Missing("there is no gcc") from None
+    if not os.path.isabs(found):
+        raise Missing("gcc has no address sanitizer here")
+    return found
+
+
 def build() -> Path:
     """Compile, unless that has been done of this very source; return the module's file."""
     if not _SOURCE.exists():
@@ -42,10 +53,7 @@ def build() -> Path:
 
 def environment(module: Path) -> dict[str, str]:
     """What the run needs around it."""
-    asan = subprocess.run(["gcc", "-print-file-name=libasan.so"], capture_output=True, text=True, check=True).stdout.strip()
-    if not os.path.isabs(asan):
-        raise Missing("gcc has no address sanitizer here")
-    settings = {"LD_PRELOAD": asan, "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
+    settings = {"LD_PRELOAD": runtime(), "ASAN_OPTIONS": "detect_leaks=0", "UBSAN_OPTIONS": "print_stacktrace=1"}
     return os.environ | settings | {"PYTHONMALLOC": "malloc", _MARK: str(module)}
 
 
@@ -73,7 +81,7 @@ def main() -> None:
         return
     try:
         settings = environment(build())
-    except (Missing, FileNotFoundError, subprocess.CalledProcessError) as error:
+    except Missing as error:
         print(f"no run under the sanitizers: {error}", file=sys.stderr)
         sys.exit(3)
     sys.exit(subprocess.run([sys.executable, __file__, *arguments], env=settings).returncode)

@@ -15,6 +15,10 @@ pytestmark = pytest.mark.skipif("native" not in _implementation.available(), rea
 
 @pytest.fixture(scope="module")
 def module() -> Path:
+    try:
+        sanitized.runtime()
+    except sanitized.Missing as error:
+        pytest.skip(str(error))
     return sanitized.build()
 
 

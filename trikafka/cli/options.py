@@ -55,7 +55,8 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     def wrapped(bootstrap_servers: str | None, properties: tuple[tuple[str, str], ...], debug: bool, **others: Any) -> Any:
         ctx = click.get_current_context()
         before = ctx.obj if isinstance(ctx.obj, Common) else Common()
-        common = Common(bootstrap_servers or before.bootstrap_servers, before.properties + properties, before.debug or debug)
+        servers = before.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
+        common = Common(servers, before.properties + properties, before.debug or debug)
         ctx.obj = common
         if debug:
             _log_everything()
