@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from wirebatches import CONTROL, TRANSACTIONAL, Rec, batch_v2, control, decode, message_set, seal, wrapped
 
-from trikafka._wire import _format, _implementation
+from trikafka._wire import _fallback, _format, _implementation
 from trikafka.errors import CorruptRecordError
 
 pytestmark = pytest.mark.usefixtures("implementation")
@@ -205,3 +205,23 @@ def test_mutated_bytes(implementation: ModuleType, data: bytes, check_crcs: bool
         given[name] = outcome(data, check_crcs=check_crcs)
     _implementation.use(before)
     assert len({repr(one) for one in given.values()}) == 1
+
+
+@each_example
+@given(st.lists(mutated(), max_size=3).map(b"".join), st.integers(0, 100))
+def test_where_the_batches_end(implementation: ModuleType, data: bytes, start: int) -> None:
+    end = implementation.end_of_batches(data, start)
+    assert end == _fallback.end_of_batches(data, start)
+    assert end is None or start <= end < 2**63
+
+
+@pytest.mark.parametrize("base", [0, 2**63 - 1, 2**63 - 2, 2**63 - 3, -(2**63), -1])
+@pytest.mark.parametrize("delta", [0, 1, 2**31 - 1, -1, -(2**31)])
+@pytest.mark.parametrize("size", [0, 48, 49, 50, 2**31 - 1, -1, -(2**31)])
+def test_offsets_and_lengths_at_their_limits(implementation: ModuleType, base: int, delta: int, size: int) -> None:
+    data = bytearray(61)
+    struct.pack_into(">qi", data, 0, base, size)
+    data[16] = 2
+    struct.pack_into(">i", data, 23, delta)
+    whole = size == 49 and base + delta < 2**63 - 1
+    assert implementation.end_of_batches(data, 0) == (max(0, base + delta + 1) if whole else 0)

@@ -66,7 +66,7 @@ class Connection:
     def __init__(self, stream: Stream, node: Node, config: ClientConfig) -> None:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
-        self._versions: dict[int, int] = {}  # the newest common version of each request that was made
+        self._versions: dict[int, int] = {}  # the newest common version of what was begun here: always the same classes
         self._stream, self._config = stream, config
         self._transport: Transport | None = None  # once it runs
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
@@ -142,13 +142,13 @@ class Connection:
         """
         if len(self._in_flight) + len(self._queue) >= _MOST_IN_FLIGHT:
             raise trio.WouldBlock
-        self._enqueue(Exchange(on_end, waited_for=False), message, self._version(message), allowance)
-
-    def _version(self, message: ApiMessage) -> int:
         version = self._versions.get(message.API_KEY)
         if version is None:
-            version = self._versions[message.API_KEY] = messages.choose_version(message, self.ranges, str(self.node))
-        return version
+            version = self._versions[message.API_KEY] = self._version(message)
+        self._enqueue(Exchange(on_end, waited_for=False), message, version, allowance)
+
+    def _version(self, message: ApiMessage) -> int:
+        return messages.choose_version(message, self.ranges, str(self.node))
 
     async def _ask(self, message: ApiMessage, version: int, allowance: float | None) -> Any:
         return (await self._exchange(message, version, allowance)).answer()

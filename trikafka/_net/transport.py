@@ -106,5 +106,5 @@ class StreamTransport:
 
 
 def transport_of(stream: Stream) -> Transport:
-    """The quickest way to use ``stream``."""
-    return SocketTransport(stream) if isinstance(stream, trio.SocketStream) else StreamTransport(stream)
+    """The quickest way to use ``stream``; a subclass of Trio's may do something of its own with the bytes."""
+    return SocketTransport(stream) if type(stream) is trio.SocketStream else StreamTransport(stream)

@@ -5,6 +5,7 @@ Input is hostile. Every number read is checked against the end of its record bef
 
 from __future__ import annotations
 
+import struct
 from array import array
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -31,6 +32,7 @@ __all__ = [
     "partition_columns",
 ]
 
+_BATCH_HEAD = struct.Struct(">qiibIhi")
 _TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
 
 
@@ -376,6 +378,23 @@ def _checked_headers(columns: Any, row: int) -> list[tuple[Buffer, Buffer | None
         )
         for at in range(starts[row], starts[row + 1])
     ]
+
+
+def end_of_batches(records: Buffer, start: int) -> int | None:
+    """The offset after the last complete batch in ``records``, or ``start``; ``None`` where an old format is met.
+
+    A batch that is cut off, or whose length or offsets cannot be, ends the walk.
+    """
+    position, end = 0, start
+    while position + f.HEADER_SIZE <= len(records):
+        base, size, _, magic, _, _, last_delta = _BATCH_HEAD.unpack_from(records, position)
+        if magic < 2:
+            return None
+        if size < f.HEADER_SIZE - 12 or position + 12 + size > len(records) or base + last_delta >= f.MAX_INT64:
+            break
+        end = max(end, base + last_delta + 1)
+        position += 12 + size
+    return end
 
 
 def murmur2(data: Buffer) -> int:

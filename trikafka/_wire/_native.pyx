@@ -79,6 +79,7 @@ cdef enum:
     MAX_INT32 = 2147483647
 
 cdef int64_t MAX_TIMESTAMP = (<int64_t>1) << 62
+cdef int64_t MAX_INT64 = 0x7FFFFFFFFFFFFFFF
 
 cdef tuple _TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
 

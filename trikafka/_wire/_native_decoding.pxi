@@ -433,3 +433,31 @@ def fill(sections):
     if not problem and later:
         problem, failed = later, good
     return filler.fields(), failed, problem
+
+
+cdef inline int64_t big_endian(const uint8_t *at, int size) noexcept nogil:
+    """A signed number of ``size`` bytes."""
+    cdef uint64_t number = 0
+    cdef int index
+    for index in range(size):
+        number = number << 8 | at[index]
+    return <int64_t>(number << (64 - 8 * size)) >> (64 - 8 * size)
+
+
+def end_of_batches(records, int64_t start):
+    """See ``_fallback.end_of_batches``."""
+    cdef _View view = _View(records)
+    cdef const uint8_t *head
+    cdef Py_ssize_t position = 0
+    cdef int64_t base, size, last_delta, end = start
+    while view.size - position >= HEADER_SIZE:
+        head = view.data + position
+        if <int8_t>head[16] < 2:
+            return None
+        base, size, last_delta = big_endian(head, 8), big_endian(head + 8, 4), big_endian(head + 23, 4)
+        if size < HEADER_SIZE - 12 or size > view.size - position - 12 or (last_delta >= 0 and base >= MAX_INT64 - last_delta):
+            break
+        if (base >= 0 or last_delta >= 0) and base + last_delta >= end:
+            end = base + last_delta + 1
+        position += 12 + size
+    return end

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from kafka.protocol.api_key import ApiKey
 
+from . import _implementation
 from ._format import Buffer
 from .reading import Reader
 from .writing import HandMade
@@ -149,10 +150,6 @@ def _read_partition(reader: Reader, topic: str, version: int) -> FetchedPartitio
     return FetchedPartition(topic, partition, error_code, high_watermark, last_stable, log_start, aborted, preferred, records)
 
 
-_BATCH_HEAD = struct.Struct(">qiibIhi")
-_LAST_OFFSET = 2**63 - 1
-
-
 def is_damaged(records: memoryview) -> bool:
     """Whether the first batch cannot be right, however much of it has come."""
     if len(records) < 17:
@@ -166,13 +163,4 @@ def end_of_batches(records: memoryview, start: int) -> int | None:
 
     ``start`` when there is no complete batch; ``None`` for the old formats, whose offsets show only when they are decoded.
     """
-    position, end = 0, start
-    while position + 61 <= len(records):
-        base, size, _, magic, _, _, last_delta = _BATCH_HEAD.unpack_from(records, position)
-        if magic < 2:
-            return None
-        if size < 49 or position + 12 + size > len(records) or base + last_delta >= _LAST_OFFSET:
-            break
-        end = max(end, base + last_delta + 1)
-        position += 12 + size
-    return end
+    return _implementation.current.end_of_batches(records, start)
