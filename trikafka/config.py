@@ -150,7 +150,7 @@ class ProducerConfig(ClientConfig):
     max_block_ms: float = _setting(60_000, "how long a send waits for metadata and room", least=0)
     max_request_size: int = _setting(1_048_576, "the most bytes of one request, and so of one record", least=1, most=_INT32)
     delivery_timeout_ms: float = _setting(120_000, "from send to the verdict, retries included (KIP-91)", least=1)
-    max_in_flight_requests_per_connection: int = _setting(5, "produce requests to one broker at a time", least=1)
+    max_in_flight_requests_per_connection: int = _setting(5, "produce requests to one broker at a time", least=1, most=100)
     transactional_id: str | None = _setting(None, "names this producer across restarts; makes transactions possible")
     partitioner: str = _setting("default", "'default' (murmur2 of the key, sticky without one), or one that a plugin offers")
 

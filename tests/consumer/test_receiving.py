@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from typing import Any
+
 import pytest
 import trio
-from consuming import T0, T1, cluster_of, consumer_of, values
+import trio.testing
+from consuming import T0, T1, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import TopicPartition
@@ -16,7 +20,7 @@ from trikafka.errors import (
     OffsetOutOfRangeError,
     UnknownTopicOrPartitionError,
 )
-from trikafka.testing import ScriptedCluster, control_batch, encode_batch
+from trikafka.testing import ScriptedCluster, control_batch, encode_batch, respond
 
 
 async def test_records_come_in_order_and_positions_follow(autojump_clock: Clock) -> None:
@@ -484,3 +488,81 @@ async def test_misuse_is_told(autojump_clock: Clock) -> None:
                 consumer.seek(T0, wrong)
         with pytest.raises(IllegalStateError, match="not assigned"):
             consumer.batches({T1: 3})
+
+
+@pytest.mark.parametrize("call", ["receive", "receive_batch", "iterate"])
+async def test_who_tries_again_and_again_lets_others_run_and_can_be_cancelled(call: str) -> None:
+    async with cluster_of(records=1) as cluster, consumer_of(cluster) as consumer:
+
+        async def stubborn() -> None:
+            while True:
+                with contextlib.suppress(IllegalStateError):
+                    if call == "receive":
+                        await consumer.receive()
+                    elif call == "receive_batch":
+                        await consumer.receive_batch(timeout=1)
+                    else:
+                        async for _ in consumer:
+                            pass
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(stubborn)
+            for _ in range(100):
+                await trio.lowlevel.checkpoint()
+            nursery.cancel_scope.cancel()
+
+
+@pytest.mark.parametrize("size", [4_000, 20_000, 30_000, 40_000])
+async def test_a_pause_makes_room_for_the_others(autojump_clock: Clock, size: int) -> None:
+    async with cluster_of(2) as cluster:
+        for _ in range(20):
+            cluster.append("t", 0, [bytes(size)])
+        settings = {"fetch_buffer_bytes": 200_000, "max_partition_fetch_bytes": 20_000}
+        async with consumer_of(cluster, **settings) as consumer:
+            consumer.assign([T0, T1])
+            for _ in range(2):
+                assert (await consumer.receive_batch()).partition == 0
+                await trio.sleep(5)
+            consumer.pause([T0])
+            cluster.append("t", 1, [b"x"])
+            with trio.fail_after(1):
+                assert (await consumer.receive()).value == b"x"
+
+
+async def test_a_leader_that_moves_while_the_old_one_is_asked(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2) as cluster, consumer_of(cluster, fetch_max_wait_ms=3000) as consumer:
+        old = cluster.partition("t", 0).leader
+
+        async def nothing_after_its_wait(request: Any, _: Any) -> Any:  # it has not heard yet
+            await trio.sleep(2.5)
+            return respond(request, throttle_time_ms=0, error_code=0, session_id=0, responses=[])
+
+        consumer.assign([T0])
+        await consumer.receive_batch(timeout=4.0)
+        cluster.on("Fetch", nothing_after_its_wait, node=old)
+        await trio.sleep(5)
+        cluster.move_leader("t", 0, 1 - old)
+        await consumer._parts.metadata.refresh(["t"])
+        cluster.append("t", 0, [b"x"])
+        with trio.fail_after(3):
+            assert (await consumer.receive()).value == b"x"
+
+
+async def test_something_corrupt_is_met_again_after_what_stood_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Decoded in the thread, so that the fetcher has gone to rest when it is found."""
+    async with cluster_of() as cluster:
+        for number in range(12):
+            cluster.append("t", 0, [b"%d" % number + bytes(20_000)])
+        damaged = bytearray(cluster.partition("t", 0).batches[3].data)
+        damaged[-5] ^= 0xFF
+        object.__setattr__(cluster.partition("t", 0).batches[3], "data", bytes(damaged))
+        async with consumer_of(cluster, fetch_buffer_bytes=200_000, max_partition_fetch_bytes=20_000) as consumer:
+            receiver = consumer._parts.receiver
+            monkeypatch.setattr(receiver, "_is_quick", lambda records: False)
+            consumer.assign([T0])
+            with trio.fail_after(10):
+                await until(lambda: consumer._parts.fetcher._resting > 0)
+                await trio.testing.wait_all_tasks_blocked(2)  # what metadata bring at the start would wake it
+                assert len(await receiver.gather(None, None, 10**6, 10**9)) == 3
+                with pytest.raises(CorruptRecordError):
+                    await receiver.gather(None, None, 10**6, 10**9)

@@ -100,6 +100,7 @@ def test_an_unknown_name_gets_the_nearest_right_one(cls: type[ClientConfig], nam
         (ProducerConfig, {"acks": "1"}, "acks must be one of"),
         (ProducerConfig, {"acks": 1}, "enable_idempotence=True needs acks='all', not 1"),
         (ProducerConfig, {"max_in_flight_requests_per_connection": 6}, "at most 5"),
+        (ProducerConfig, {"max_in_flight_requests_per_connection": 101, "enable_idempotence": False}, "100"),
         (ProducerConfig, {"transactional_id": "t", "enable_idempotence": False}, "transactional_id needs"),
         (ProducerConfig, {"delivery_timeout_ms": 30_000}, "must be at least linger_ms \\+ request_timeout_ms \\(30005\\)"),
     ],

@@ -180,3 +180,13 @@ async def test_requests_from_many_tasks_while_the_socket_is_full() -> None:
         for each in asked:
             assert isinstance(await each.outcome(), ProduceAnswer)
         assert not isinstance(line.connection._failure, TrikafkaError)
+
+
+async def test_a_stream_that_is_closed_already_is_a_lost_connection() -> None:
+    ours, theirs = (trio.SocketStream(end) for end in trio.socket.socketpair())
+    await ours.aclose()
+    connection = Connection(ours, NODE, config())
+    async with theirs, trio.open_nursery() as nursery:
+        nursery.start_soon(connection.run)
+        with pytest.raises(KafkaConnectionError):
+            await connection.negotiate("1")

@@ -152,3 +152,13 @@ async def test_observers_are_told(autojump_clock: Clock) -> None:
         assert watcher.seen == ["opened"]
         await producer.aclose()
     assert watcher.seen == ["opened", "closed"]
+
+
+async def test_as_many_requests_in_flight_as_may_be(autojump_clock: Clock) -> None:
+    settings = {"enable_idempotence": False, "max_in_flight_requests_per_connection": 100, "batch_size": 1}
+    async with ScriptedCluster(nodes=1, topics={"t": 1}) as cluster, opened(cluster, **settings) as producer:
+        await producer.send("t", b"first")
+        cluster.delay("Produce", 0.05)
+        acks = [await producer.enqueue("t", b"x") for _ in range(300)]
+        for ack in acks:
+            await ack.wait()

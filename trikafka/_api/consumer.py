@@ -102,6 +102,7 @@ class Consumer:
         """Hand out nothing of these partitions until :meth:`resume`; heartbeats and the assignment go on."""
         for state in [self._subscription.state(tp) for tp in partitions]:
             state.paused = True
+        self._parts.fetcher.wake.notify()  # what is buffered of them takes no room from the others any more
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """End a :meth:`pause`."""

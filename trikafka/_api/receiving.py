@@ -181,6 +181,7 @@ class Receiver:
             if isinstance(batch, CorruptRecordError):
                 if not chunk.stale:
                     chunk.state.refetch(chunk.state.position or 0)  # met again, and raised, by the next receive
+                    self._fetcher.wake.notify()
                 return None
             if (ready := self._accept(chunk, batch)) is not None:
                 return self._hand_out(*ready)
@@ -213,12 +214,18 @@ class Receiver:
         """Serve what is to be served, and take the next batch that holds a record; ``None`` at the deadline or stop."""
         if stop is not None or not self._fetcher.buffer.empty:  # else it waits, which gives the others their turn
             await trio.lowlevel.checkpoint()
-        self._claim()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        breathed = now = trio.current_time()
+        try:
+            self._claim()
+            self._begin(now)
+        except Exception:  # it comes again at the next call: whoever makes that at once must not keep others from running
+            await trio.lowlevel.cancel_shielded_checkpoint()
+            raise
         self._busy = self._subscription.receiving = True
         self.deadline = deadline
         try:
-            breathed = now = trio.current_time()
-            self._begin(now)
             self._release()
             while True:
                 if now - breathed >= _BREATH:  # there may be much that holds no record
@@ -267,9 +274,9 @@ class Receiver:
 
     def _begin(self, now: float) -> None:
         """The user came back: what was handed out before is done."""
-        self._check_all()
         if self._heartbeats is not None:
             self._heartbeats.last_poll = now
+        self._check_all()
         self._fetcher.buffer.begin()
         for state in self._subscription.partitions.values():
             state.done = state.position

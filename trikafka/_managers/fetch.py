@@ -109,10 +109,13 @@ class Fetcher:
                 await self._rest(node_id)
                 continue
             self._in_flight.update(chosen)
+            seen = self._metadata.snapshot
             try:
                 failed = not await self._fetch(node, chosen, full, room)
             finally:
                 self._in_flight.difference_update(chosen)
+            if self._metadata.snapshot is not seen:
+                self.wake.notify()  # some may be another broker's now, whose task found them in flight here
             failures = failures + 1 if failed else 0
             if failed:
                 await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))

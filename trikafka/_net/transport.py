@@ -107,4 +107,6 @@ class StreamTransport:
 
 def transport_of(stream: Stream) -> Transport:
     """The quickest way to use ``stream``; a subclass of Trio's may do something of its own with the bytes."""
-    return SocketTransport(stream) if type(stream) is trio.SocketStream else StreamTransport(stream)
+    if type(stream) is trio.SocketStream and stream.socket.fileno() >= 0:  # one that is closed says so at the first call
+        return SocketTransport(stream)
+    return StreamTransport(stream)
