@@ -26,6 +26,8 @@ async def test_topics_and_offsets(kafka_broker: object) -> None:
         await admin.create_topics({name: NewTopic(2, 1, {"retention.ms": 3_600_000})})
         with pytest.raises(trikafka.TopicAlreadyExistsError, match=name):
             await admin.create_topics({name: NewTopic(2)})
+        with pytest.raises(trikafka.ConfigurationError, match="a mapping of names to NewTopic"):
+            await admin.create_topics([name])  # type: ignore[arg-type]
         with pytest.raises(trikafka.InvalidTopicError, match="no such name"):
             await admin.create_topics({"no such name": NewTopic(2)})
         with pytest.raises(trikafka.BrokerResponseError, match="INVALID_REPLICATION_FACTOR"):

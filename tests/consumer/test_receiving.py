@@ -14,6 +14,7 @@ from trio.testing import MockClock as Clock
 from trikafka import TopicPartition
 from trikafka.errors import (
     AuthorizationError,
+    ConfigurationError,
     CorruptRecordError,
     IllegalStateError,
     NoOffsetForPartitionError,
@@ -566,3 +567,19 @@ async def test_something_corrupt_is_met_again_after_what_stood_before_it(monkeyp
                 assert len(await receiver.gather(None, None, 10**6, 10**9)) == 3
                 with pytest.raises(CorruptRecordError):
                     await receiver.gather(None, None, 10**6, 10**9)
+
+
+@pytest.mark.parametrize("wrong", [5, T0, [T0]])
+async def test_until_is_a_mapping(wrong: Any) -> None:
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        for make in (consumer.batches, consumer.arrow_batches):
+            with pytest.raises(TypeError, match="until must be a mapping of partitions to offsets"):
+                make(wrong)
+
+
+async def test_what_is_no_listener_is_refused_before_anything_changes() -> None:
+    async with cluster_of() as cluster, consumer_of(cluster, group_id="g") as consumer:
+        with pytest.raises(ConfigurationError, match="has no on_partitions_assigned, on_partitions_lost, on_partitions_revoked"):
+            consumer.subscribe(["t"], listener=print)  # type: ignore[arg-type]
+        assert not consumer.subscription()

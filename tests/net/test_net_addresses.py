@@ -20,7 +20,7 @@ from trikafka.errors import ConfigurationError
         (("a:1",), [("a", 1)]),
         ("[::1]:9092", [("::1", 9092)]),
         ("[fe80::1%eth0]:9092,10.0.0.1:9092", [("fe80::1%eth0", 9092), ("10.0.0.1", 9092)]),
-        ("PLAINTEXT://a:1", [("a", 1)]),
+        ("PLAINTEXT://a:1,plaintext://b:2", [("a", 1), ("b", 2)]),
         ("kafka.example.com:09092", [("kafka.example.com", 9092)]),
     ],
 )
@@ -50,6 +50,8 @@ def test_addresses_that_are_read(given: Any, expected: list[tuple[str, int]]) ->
         ("a]:9092", "has no valid host"),
         ("[]:9092", "has no valid host"),
         ("user@a:9092", "has no valid host"),
+        ("SASL_SSL://a:1", "bootstrap_servers: SASL_SSL:// is not there yet"),
+        ("a:1,kafka://b:1", "kafka:// is not there yet"),
         ("", "must name at least one 'host:port', not ''"),
         (" , ", "must name at least one"),
         ([], "must name at least one"),

@@ -68,6 +68,8 @@ class Admin:
 
         Those that could be created stay. A broker may need a moment more to know of them.
         """
+        if not isinstance(topics, Mapping):
+            raise ConfigurationError(f"create_topics wants a mapping of names to NewTopic, not {topics!r}")
         for name, topic in topics.items():
             if not isinstance(topic, NewTopic):
                 raise ConfigurationError(f"create_topics wants a NewTopic for {name!r}, not {topic!r}")

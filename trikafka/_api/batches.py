@@ -29,6 +29,8 @@ class Batches:
 
     def __init__(self, parts: ConsumerParts, until: Mapping[TopicPartition, int] | None) -> None:
         self._parts = parts
+        if until is not None and not isinstance(until, Mapping):
+            raise TypeError(f"until must be a mapping of partitions to offsets, not {until!r}")
         self._until = None if until is None else {checked_partition(tp): offset for tp, offset in until.items()}
         for tp, offset in (self._until or {}).items():
             parts.subscription.state(tp)

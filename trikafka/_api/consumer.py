@@ -16,6 +16,7 @@ from .._state.member import MemberState
 from .._state.subscription import checked_partition
 from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError, IllegalStateError, RequestTimedOutError, TrikafkaError, from_code
+from ..hooks import missing_members
 from ..interfaces import RebalanceListener
 from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, Record, TopicPartition
 from .batches import ArrowBatches, Batches
@@ -63,13 +64,15 @@ class Consumer:
     def subscribe(self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None) -> None:
         """Follow ``topics``, or all topics whose whole name matches a compiled pattern, as a member of the group.
 
-        Replaces an earlier subscription and listener. Raises :exc:`ConfigurationError` without a ``group_id``,
-        :exc:`IllegalStateError` after :meth:`assign`, :exc:`trio.BusyResourceError` while another task unsubscribes. After an error
-        that stopped the group's work (no authorization, say) it is tried again.
+        Replaces an earlier subscription and listener. Raises :exc:`ConfigurationError` without a ``group_id`` or for what is no
+        listener, :exc:`IllegalStateError` after :meth:`assign`, :exc:`trio.BusyResourceError` while another task unsubscribes. After
+        an error that stopped the group's work (no authorization, say) it is tried again.
         """
         self._settled()
         if self._parts.membership is None:
             raise ConfigurationError("subscribing needs a group_id; to read without a group use assign()")
+        if listener is not None and (missing := missing_members(listener, RebalanceListener)):
+            raise ConfigurationError(f"listener must be a RebalanceListener; {listener!r} has no {', '.join(missing)}")
         if isinstance(topics, re.Pattern):
             self._subscription.subscribe_pattern(topics)
             self._parts.metadata.want((), everything=True)

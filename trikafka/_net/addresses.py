@@ -22,7 +22,9 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
 
 
 def _parse(text: str) -> tuple[str, int]:
-    address = text.partition("://")[2] if "://" in text else text
+    scheme, separator, address = text.rpartition("://")
+    if separator and scheme.upper() != "PLAINTEXT":
+        raise ConfigurationError(f"bootstrap_servers: {scheme}:// is not there yet (no TLS, no SASL); write 'host:port'")
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or (":" in host and not bracketed):
