@@ -65,8 +65,8 @@ class Consumer:
         """Follow ``topics``, or all topics whose whole name matches a compiled pattern, as a member of the group.
 
         Replaces an earlier subscription and listener. Raises :exc:`ConfigurationError` without a ``group_id`` or for what is no
-        listener, :exc:`IllegalStateError` after :meth:`assign`, :exc:`trio.BusyResourceError` while another task unsubscribes. After
-        an error that stopped the group's work (no authorization, say) it is tried again.
+        listener, :exc:`IllegalStateError` after :meth:`assign`, :exc:`trio.BusyResourceError` while another task unsubscribes.
+        After an error that stopped the group's work (no authorization, say) it is tried again.
         """
         self._settled()
         if self._parts.membership is None:
