@@ -1,7 +1,7 @@
 """Builds the compiled record path (``trikafka/_wire/_native.pyx``) where Cython and a C compiler are at hand.
 
 Without them the package is installed all the same, and ``trikafka/_wire/_fallback.py`` does the work. In the environment,
-``TRIKAFKA_PURE=1`` leaves the extension out and ``TRIKAFKA_SANITIZE=address`` builds it for a run under the sanitizer.
+``TRIKAFKA_PURE=1`` leaves the extension out. For a run under the sanitizers ``tests/wire/sanitized.py`` compiles it once more.
 """
 
 import os
@@ -17,16 +17,11 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    flags = ["-O3"]
-    sanitizer = os.environ.get("TRIKAFKA_SANITIZE")
-    if sanitizer:
-        flags = ["-O1", "-g", "-fno-omit-frame-pointer", f"-fsanitize={sanitizer}"]
     native = Extension(
         "trikafka._wire._native",
         ["trikafka/_wire/_native.pyx"],
         depends=sorted(glob("trikafka/_wire/_native_*.pxi")),
-        extra_compile_args=flags,
-        extra_link_args=[flag for flag in flags if flag.startswith("-fsanitize")],
+        extra_compile_args=["-O3"],
     )
     built: list[Extension] = cythonize([native], language_level=3)
     for extension in built:

@@ -17,7 +17,8 @@ _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 
 class HandMade:
-    """Looks to ``_net`` like a message of kafka-python. Subclasses name what they are, and write their bodies."""
+    """Looks to ``_net`` like a message of kafka-python, but gives its frame in pieces. Subclasses name what they are, and write
+    their bodies."""
 
     API_KEY: int
     name: str
