@@ -129,9 +129,11 @@ class CommitManager(Protocol):
 
 @runtime_checkable
 class PositionsManager(Protocol):
-    """Finds where to begin in a partition. ``wanted`` is notified when there is something to find."""
+    """Finds where to begin in a partition."""
 
-    wanted: Any
+    @property
+    def last_error(self) -> TrikafkaError | None:
+        """Why the last attempt did not find all positions, if it did not: the cause of a ``position()`` that times out."""
 
     async def run(self) -> None:
         """The background work."""
@@ -139,10 +141,7 @@ class PositionsManager(Protocol):
 
 @runtime_checkable
 class FetchManager(Protocol):
-    """Fetches what is assigned into ``buffer``. ``wake`` is notified when something may have become fetchable."""
-
-    buffer: Any
-    wake: Any
+    """Fetches what is assigned into the consumer's fetch buffer."""
 
     async def run(self) -> None:
         """The background work."""
@@ -150,16 +149,7 @@ class FetchManager(Protocol):
 
 @runtime_checkable
 class HeartbeatManager(Protocol):
-    """Says to the coordinator that the member lives, and watches the user's receives (KIP-62)."""
-
-    last_poll: float
-    waiting: int
-
-    def polled(self) -> None:
-        """The user came back for more."""
-
-    async def watch(self) -> None:
-        """Return when the user did not for too long."""
+    """Says to the coordinator that the member lives."""
 
     async def run(self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]) -> None:
         """Send heartbeats until cancelled."""
@@ -167,10 +157,11 @@ class HeartbeatManager(Protocol):
 
 @runtime_checkable
 class MembershipManager(Protocol):
-    """Keeps the consumer in its group. ``fatal`` is the error that stopped that; ``assigned`` is notified of every change."""
+    """Keeps the consumer in its group. ``fatal`` is the error that stopped that."""
 
-    assigned: Any
-    fatal: TrikafkaError | None
+    @property
+    def fatal(self) -> TrikafkaError | None:
+        """The error that stopped the group's work, until the user subscribes again."""
 
     def subscription_changed(self) -> None:
         """The user subscribed to something else: ``fatal`` is forgotten, and it is tried again."""
@@ -179,7 +170,7 @@ class MembershipManager(Protocol):
         """The background work, until cancelled. Started anew after each :meth:`reset`."""
 
     async def leave(self) -> None:
-        """Tell the group goodbye. :meth:`run` has ended before."""
+        """Leave the group. :meth:`run` has ended before."""
 
     def reset(self) -> None:
         """Be out of the group, also where :meth:`leave` was cancelled or not reached; the next :meth:`run` makes up for it."""

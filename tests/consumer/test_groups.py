@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from itertools import product
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import trio
 from consuming import T0, T1, T2, T3, Notes, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
-from trikafka import TopicPartition
+from trikafka import TopicPartition, hookimpl
 from trikafka.errors import (
     BrokerResponseError,
     CommitFailedError,
@@ -76,7 +77,7 @@ async def test_who_does_not_come_back_leaves_at_exactly_that_time(autojump_clock
         await trio.sleep(60)
         assert times(cluster, "LeaveGroup") == [came + 10]
         assert max(times(cluster, "Heartbeat")) <= came + 10
-        assert consumer.statistics().state == "expelled"
+        assert consumer.statistics().state == "stale"
         with pytest.raises(CommitFailedError, match="max_poll_interval_ms"):
             await consumer.commit()
         with pytest.raises(CommitFailedError):
@@ -235,9 +236,9 @@ async def test_the_rest_of_a_batch_survives_a_cooperative_rebalance(autojump_clo
 
 async def test_listeners_run_in_order_and_backwards_on_the_way_out(autojump_clock: Clock) -> None:
     told: list[Any] = []
-    async with cluster_of() as cluster, consumer_of(cluster, group_id="g") as consumer:
+    plugin = SimpleNamespace(trikafka_rebalance_listener=hookimpl(lambda context: Notes(told, "plugin")))
+    async with cluster_of() as cluster, consumer_of(cluster, group_id="g", plugins=[plugin]) as consumer:
         consumer.subscribe(["t"], Notes(told, "user"))
-        consumer._parts.rendezvous.listeners.insert(0, Notes(told, "plugin"))
         await consumer.receive_batch(timeout=1)
     assert told == [
         ("plugin", "assigned", [T0]), ("user", "assigned", [T0]), ("user", "revoked", [T0]), ("plugin", "revoked", [T0]),

@@ -12,6 +12,7 @@ from consuming import T0, T1, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import TopicPartition
+from trikafka._api.reader import Decoder
 from trikafka.errors import (
     AuthorizationError,
     ConfigurationError,
@@ -558,11 +559,11 @@ async def test_something_corrupt_is_met_again_after_what_stood_before_it(monkeyp
         damaged[-5] ^= 0xFF
         object.__setattr__(cluster.partition("t", 0).batches[3], "data", bytes(damaged))
         async with consumer_of(cluster, fetch_buffer_bytes=200_000, max_partition_fetch_bytes=20_000) as consumer:
-            receiver = consumer._parts.receiver
-            monkeypatch.setattr(receiver, "_is_quick", lambda records: False)
+            receiver = consumer._receiver
+            monkeypatch.setattr(Decoder, "_is_quick", lambda self, records: False)
             consumer.assign([T0])
             with trio.fail_after(10):
-                await until(lambda: consumer._parts.fetcher._resting > 0)
+                await until(lambda: consumer._parts.manager("fetch")._resting > 0)
                 await trio.testing.wait_all_tasks_blocked(2)  # what metadata bring at the start would wake it
                 assert len(await receiver.gather(None, None, 10**6, 10**9)) == 3
                 with pytest.raises(CorruptRecordError):

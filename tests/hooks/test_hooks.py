@@ -59,7 +59,9 @@ async def test_a_request_manager_is_replaced_and_used(autojump_clock: MockClock)
     def manager(kind: str, context: Any) -> object | None:
         if kind != "heartbeat":
             return None
-        return Counting(context.config, context.config.group_id, context.brokers, context.manager("coordinator"), context.member)
+        return Counting(
+            context.config, context.config.group_id, context.brokers, context.manager("coordinator"), context.core.member
+        )
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
         given = settings(cluster, plugin(trikafka_request_manager=manager), group_id="g")
@@ -184,9 +186,9 @@ async def test_a_manager_of_the_wrong_shape_is_an_error_at_open(autojump_clock: 
     class Half:
         async def run(self) -> None: ...
 
-    half = plugin(trikafka_request_manager=lambda kind: Half() if kind == "fetch" else None)
+    half = plugin(trikafka_request_manager=lambda kind: Half() if kind == "positions" else None)
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        with pytest.raises(PluginError, match=r"^plugin 'SimpleNamespace': .*Half.*no FetchManager.*buffer, wake"):
+        with pytest.raises(PluginError, match=r"^plugin 'SimpleNamespace': .*Half.*no PositionsManager.*last_error"):
             async with trikafka.open_consumer(**settings(cluster, half)):
                 pass
 

@@ -12,9 +12,13 @@ from hypothesis import strategies as st
 
 from trikafka import TopicPartition
 from trikafka._managers import group_messages
-from trikafka._state.fetch_buffer import Chunk, FetchBuffer
+from trikafka._state.assignment import _AFTER as PARTITION_AFTER
+from trikafka._state.assignment import AssignedPartition, Assignment, PartitionState, Wake
+from trikafka._state.fetch_buffer import CompletedFetch, FetchBuffer
 from trikafka._state.member import _AFTER, Member, MemberState
-from trikafka._state.subscription import Mode, PartitionState, Subscription
+from trikafka._state.progress import Progress
+from trikafka._state.subscription import Mode, Subscription
+from trikafka._wire.columns import RecordBatch
 from trikafka._wire.records import decode_records
 from trikafka.config import ConsumerConfig
 from trikafka.errors import IllegalStateError, ProtocolError
@@ -71,7 +75,7 @@ def test_the_ways_to_partitions_do_not_mix() -> None:
             "pattern": lambda s: s.subscribe_pattern(re.compile("t")),
             "manual": lambda s: s.assign([A]),
         }
-        subscription = Subscription()
+        subscription = Subscription(Assignment())
         ways[first](subscription)
         ways[first](subscription)
         with pytest.raises(IllegalStateError, match="unsubscribe"):
@@ -80,23 +84,8 @@ def test_the_ways_to_partitions_do_not_mix() -> None:
         ways[second](subscription)
 
 
-def test_assign_keeps_the_positions_of_what_stays_and_forgets_what_goes() -> None:
-    subscription = Subscription()
-    subscription.assign([A, B, A])
-    subscription.state(A).jump(7)
-    gone = subscription.state(B)
-    epoch = gone.epoch
-    subscription.assign([C, A])
-    assert list(subscription.partitions) == [C, A]
-    assert subscription.state(A).position == 7
-    assert gone.epoch > epoch
-    assert not gone.usable
-    with pytest.raises(IllegalStateError, match="t-1 is not assigned"):
-        subscription.state(B)
-
-
 def test_a_pattern_matches_whole_names() -> None:
-    subscription = Subscription()
+    subscription = Subscription(Assignment())
     subscription.subscribe_pattern(re.compile("a|ab"))
     assert subscription.match(["a", "ab", "abc", "xa"])
     assert subscription.topics == {"a", "ab"}
@@ -105,110 +94,339 @@ def test_a_pattern_matches_whole_names() -> None:
     assert subscription.mode is Mode.PATTERN
 
 
-def test_of_what_is_not_followed_any_more_nothing_is_handed_out() -> None:
-    subscription = Subscription()
+def test_of_what_is_not_followed_any_more_nothing_is_delivered() -> None:
+    assignment = Assignment()
+    subscription = Subscription(assignment)
     subscription.subscribe(["t", "u"])
-    subscription.add([A, TopicPartition("u", 0)], ready=True)
+    new = assignment.add([A, TopicPartition("u", 0)])
+    assignment.callback_done(new)
+    for partition in assignment:
+        partition.located(0)
     subscription.subscribe(["u"])
-    assert [tp for tp, state in subscription.partitions.items() if state.usable] == [("u", 0)]
+    assert [partition.tp for partition in assignment if partition.deliverable] == [("u", 0)]
+    assert assignment.get(A).state is PartitionState.REVOKING
 
 
-def test_a_jump_forgets_all_that_was_asked_before() -> None:
-    state = PartitionState(A, ready=True)
-    state.ask_reset(OffsetSpec.LATEST)
-    state.error, state.retry_at, epoch = ValueError(), 99.0, state.epoch
-    assert state.position is None
-    assert not state.fetchable
-    state.jump(5)
-    assert (state.position, state.done, state.fetch_offset, state.reset, state.error, state.retry_at) == (5, 5, 5, None, None, 0.0)
-    assert state.epoch > epoch
-    assert state.fetchable
+# --- the assignment ---------------------------------------------------------------------------------------------------
 
 
-def test_a_limit_ends_handing_out_and_fetching() -> None:
-    state = PartitionState(A, ready=True)
-    state.jump(5)
-    state.fetch_offset = 10
-    for limit, usable, fetchable in ((None, True, True), (11, True, True), (10, True, False), (5, False, False), (0, False, False)):
-        state.limit = limit
-        assert (state.usable, state.fetchable) == (usable, fetchable)
+class Woken:
+    """Notes who was woken."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+        self.wake = Wake(
+            deliver=lambda partition: self.names.append("deliver"),
+            fetch=lambda: self.names.append("fetch"),
+            locate=lambda: self.names.append("locate"),
+            commit=lambda: self.names.append("commit"),
+            assigned=lambda: self.names.append("assigned"),
+            overtaken=lambda partition: self.names.append("overtaken"),
+        )
+
+    def take(self) -> set[str]:
+        names, self.names = self.names, []
+        return set(names)
+
+
+def assigned(*tps: TopicPartition, wake: Wake | None = None) -> list[AssignedPartition]:
+    """Partitions assigned by hand, their positions not known."""
+    table = Assignment(wake)
+    table.assign(tps)
+    return list(table)
+
+
+def records(count: int = 3, first: int = 0) -> RecordBatch:
+    data = encode_batch([b"%d" % number for number in range(count)], timestamp=0)
+    data = first.to_bytes(8) + data[8:]  # the base offset is outside the checksum
+    return decode_records(data, topic="t", partition=0, fetch_offset=first, aborted=None, check_crcs=True, max_bytes=10_000)
+
+
+def test_assign_keeps_the_positions_of_what_stays_and_forgets_what_goes() -> None:
+    table = Assignment()
+    table.assign([A, B, A])
+    table.get(A).seek(7)
+    gone = table.get(B)
+    ticket = gone.ticket
+    table.assign([C, A])
+    assert list(table.partitions) == [C, A]
+    assert table.get(A).position == 7
+    assert not gone.accepts(ticket)
+    assert (gone.state, gone.deliverable, gone.owned) == (PartitionState.GONE, False, False)
+    with pytest.raises(IllegalStateError, match="t-1 is not assigned"):
+        table.get(B)
+
+
+def test_the_life_of_a_partition_of_the_group() -> None:
+    woken = Woken()
+    table = Assignment(woken.wake)
+    assert table.add([A]) == [A]
+    partition = table.get(A)
+    assert (partition.state, partition.awaits_callback, list(table.unlocated)) == (PartitionState.AWAITING_CALLBACK, True, [])
+    assert "assigned" in woken.take()
+    table.callback_done([A])
+    assert (partition.state, list(table.unlocated)) == (PartitionState.AWAITING_POSITION, [partition])
+    assert woken.take() == {"locate"}
+    partition.located(5)
+    assert (partition.state, partition.fetchable, partition.deliverable) == (PartitionState.FETCHING, True, True)
+    assert (list(table.fetchable), list(table.unlocated)) == ([partition], [])
+    assert woken.take() == {"fetch", "deliver", "overtaken"}
+    partition.pause()
+    assert (partition.fetchable, partition.deliverable) == (False, False)
+    partition.resume()
+    assert table.begin_revocation() == [A]
+    assert (partition.state, partition.fetchable, partition.deliverable) == (PartitionState.REVOKING, False, False)
+    table.revoked([A])
+    assert (partition.state, len(table)) == (PartitionState.GONE, 0)
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(PartitionState, PartitionState)))
+def test_a_partition_takes_only_the_steps_of_its_table(before: PartitionState, after: PartitionState) -> None:
+    partition = AssignedPartition(Assignment(), A, before, Progress())
+    if after is before or after in PARTITION_AFTER[before]:
+        partition.enter(after)
+        assert partition.state is after
+    else:
+        with pytest.raises(AssertionError, match=f"from {before.value} to {after.value}"):
+            partition.enter(after)
+
+
+def test_a_seek_in_the_listener_stands_when_the_callback_is_done() -> None:
+    table = Assignment()
+    table.add([A])
+    table.get(A).seek(3)
+    assert table.get(A).state is PartitionState.AWAITING_CALLBACK
+    assert not table.get(A).deliverable
+    table.callback_done([A])
+    assert (table.get(A).state, table.get(A).position, list(table.unlocated)) == (PartitionState.FETCHING, 3, [])
+
+
+def test_a_position_that_is_asked_for_is_located_before_the_callback_is_done() -> None:
+    table = Assignment()
+    table.add([A])
+    table.get(A).request_position()
+    assert list(table.unlocated) == [table.get(A)]
+    table.get(A).located(9)
+    assert (table.get(A).state, list(table.unlocated)) == (PartitionState.AWAITING_CALLBACK, [])
+
+
+def test_a_seek_forgets_all_that_was_asked_before() -> None:
+    (partition,) = assigned(A)
+    partition.ask_reset(OffsetSpec.LATEST)
+    partition.failed(ValueError())
+    partition.back_off(99.0)
+    ticket = partition.ticket
+    assert partition.position is None
+    assert not partition.fetchable
+    partition.seek(5)
+    known = (partition.position, partition.processed, partition.fetch_offset, partition.reset, partition.error, partition.retry_at)
+    assert known == (5, 5, 5, None, None, 0.0)
+    assert not partition.accepts(ticket)
+    assert partition.fetchable
+
+
+def test_a_limit_ends_delivering_and_fetching() -> None:
+    (partition,) = assigned(A)
+    partition.seek(5)
+    partition.fetched(10)
+    for limit, deliverable, fetchable in (
+        (None, True, True),
+        (11, True, True),
+        (10, True, False),
+        (5, False, False),
+        (0, False, False),
+    ):
+        partition.limit_to(limit)
+        assert (partition.deliverable, partition.fetchable) == (deliverable, fetchable)
+
+
+def test_an_error_is_told_once_and_then_it_is_tried_again() -> None:
+    woken = Woken()
+    table = Assignment(woken.wake)
+    table.assign([A, B])
+    for partition in table:
+        partition.seek(0)
+    woken.take()
+    table.get(B).failed(error := ValueError())
+    assert woken.take() == {"deliver"}
+    assert list(table.fetchable) == [table.get(A)]
+    assert (table.take_error(), table.take_error()) == (error, None)
+    assert woken.take() == {"fetch"}
+    assert set(table.fetchable) == set(table)
+
+
+# --- how far the user is ----------------------------------------------------------------------------------------------
+
+
+def test_processed_follows_the_user_and_is_a_partitions_own() -> None:
+    a, b = assigned(A, B)
+    for partition in (a, b):
+        partition.seek(0)
+        partition.delivered(records(3))
+    assert (a.position, a.processed, b.position, b.processed) == (3, 0, 3, 0)
+    a.came_back()
+    assert (a.processed, b.processed) == (3, 0)
+
+
+def test_a_cursor_delivers_record_by_record() -> None:
+    (a,) = assigned(A)
+    a.seek(0)
+    cursor = a.begin_records(records(3))
+    assert [cursor.take().offset, a.position, a.processed] == [0, 1, 0]
+    assert [cursor.take().offset, a.position, a.processed] == [1, 2, 1]
+    assert cursor.live
+    assert [cursor.take().offset, a.position, a.processed] == [2, 3, 2]
+    assert not cursor.live
+    a.came_back()
+    assert (a.position, a.processed) == (3, 3)
+
+
+@pytest.mark.parametrize("what", ["seek", "ask_reset", "pause", "enter", "limit_to"])
+def test_what_overtakes_a_cursor_ends_it(what: str) -> None:
+    (a,) = assigned(A)
+    a.seek(0)
+    cursor = a.begin_records(records(3))
+    cursor.take()
+    arguments = {"seek": 7, "ask_reset": OffsetSpec.LATEST, "enter": PartitionState.REVOKING, "limit_to": 1}
+    getattr(a, what)(*([arguments[what]] if what in arguments else []))
+    assert not cursor.live
+    assert [record.offset for record in cursor.rest] == [1, 2]
+
+
+def test_what_holds_no_record_is_processed_unless_the_user_holds_something_before_it() -> None:
+    (a,) = assigned(A)
+    a.seek(0)
+    a.passed_over(2)
+    assert (a.position, a.processed) == (2, 2)
+    a.delivered(records(3, first=2))
+    a.passed_over(9)
+    assert (a.position, a.processed) == (9, 2)
+
+
+def test_marks_commit_only_what_has_no_gap_before_it() -> None:
+    table = Assignment(marks=True)
+    table.assign([A])
+    a = table.get(A)
+    a.seek(10)
+    a.delivered(records(3, first=10))
+    a.came_back()
+    assert a.processed == 10
+    for offset, processed in ((11, 10), (11, 10), (99, 10), (10, 12), (12, 13)):
+        a.mark_processed(offset)
+        assert a.processed == processed
+
+
+@given(st.permutations(range(8)), st.integers(1, 8))
+def test_marks_in_any_order(order: list[int], cut: int) -> None:
+    progress = Progress(marks=True)
+    progress.start_at(0, None)
+    batch = records(8)
+    cursor = progress.begin_cursor(batch)
+    taken = [cursor.take().offset for _ in range(cut)]
+    progress.end_cursor()
+    progress.deliver(batch[cut:])
+    marked = set()
+    for offset in order:
+        progress.mark(offset)
+        marked.add(offset)
+        assert progress.processed == next(number for number in range(9) if number not in marked)
+    assert taken == list(range(cut))
 
 
 # --- the fetch buffer -------------------------------------------------------------------------------------------------
 
 
-def chunk(state: PartitionState, size: int = 10) -> Chunk:
-    return Chunk(state, state.epoch, memoryview(bytes(size)), None)
+def fetch(partition: AssignedPartition, size: int = 10) -> CompletedFetch:
+    return CompletedFetch(partition, partition.ticket, memoryview(bytes(size)), None)
 
 
-def ready(*tps: TopicPartition) -> list[PartitionState]:
-    states = [PartitionState(tp, ready=True) for tp in tps]
-    for state in states:
-        state.jump(0)
-    return states
+def ready(*tps: TopicPartition, limit: int = 1000) -> tuple[FetchBuffer, list[AssignedPartition]]:
+    """A buffer and partitions that may be delivered; what overtakes them is dropped from it."""
+    buffers: list[FetchBuffer] = []
+    wake = Wake(overtaken=lambda partition: buffers[0].drop(partition))
+    buffers.append(FetchBuffer(limit, wake))
+    table = Assignment(wake)
+    table.assign(tps)
+    for partition in table:
+        partition.seek(0)
+    return buffers[0], list(table)
+
+
+def take(buffer: FetchBuffer) -> CompletedFetch | None:
+    """What is to be delivered next."""
+    partition = buffer.next_partition()
+    return None if partition is None else buffer.take(partition)
 
 
 def test_partitions_take_turns_and_each_keeps_its_order() -> None:
-    buffer, (a, b, c) = FetchBuffer(1000), ready(A, B, C)
-    put = [chunk(a), chunk(a), chunk(a), chunk(b), chunk(b), chunk(c)]
+    buffer, (a, b, c) = ready(A, B, C)
+    put = [fetch(a), fetch(a), fetch(a), fetch(b), fetch(b), fetch(c)]
     for each in put:
         buffer.put(each)
-    taken = [buffer.take() for _ in range(6)]
-    assert [each.state.tp for each in taken if each] == [A, B, C, A, B, A]
-    assert [each for each in taken if each and each.state is a] == put[:3]
-    assert buffer.take() is None
+    taken = [take(buffer) for _ in range(6)]
+    assert [each.partition.tp for each in taken if each] == [A, B, C, A, B, A]
+    assert [each for each in taken if each and each.partition is a] == put[:3]
+    assert take(buffer) is None
     assert buffer.buffered == 0
 
 
-def test_a_paused_partition_waits_aside_and_does_not_count() -> None:
-    buffer, (a, b) = FetchBuffer(100), ready(A, B)
-    buffer.put(chunk(a, 90))
-    buffer.put(chunk(b, 20))
-    assert buffer.buffered == 110
-    a.paused = True
-    assert buffer.buffered == 20
-    taken = buffer.take()
+def test_a_paused_partition_waits_and_counts() -> None:
+    buffer, (a, b) = ready(A, B)
+    buffer.put(fetch(a, 90))
+    buffer.put(fetch(b, 20))
+    a.pause()
+    assert (buffer.buffered, buffer.size_of(a), buffer.has(a), buffer.has(b)) == (110, 90, False, True)
+    taken = take(buffer)
     assert taken is not None
-    assert taken.state is b
-    assert buffer.take() is None
-    a.paused = False
-    taken = buffer.take()
+    assert taken.partition is b
+    assert take(buffer) is None
+    a.resume()
+    taken = take(buffer)
     assert taken is not None
-    assert taken.state is a
+    assert taken.partition is a
 
 
 def test_what_was_overtaken_is_dropped() -> None:
-    buffer, (a, b) = FetchBuffer(100), ready(A, B)
-    for state in (a, a, b):
-        buffer.put(chunk(state))
-    a.jump(5)
-    taken = buffer.take()
+    buffer, (a, b) = ready(A, B)
+    for partition in (a, a, b):
+        buffer.put(fetch(partition))
+    a.seek(5)
+    assert (buffer.buffered, buffer.size_of(a)) == (10, 0)
+    taken = take(buffer)
     assert taken is not None
-    assert taken.state is b
-    buffer.put(chunk(b))
-    b.jump(9)
-    buffer.drop_stale()
-    assert (buffer.buffered, a.buffered, b.buffered) == (0, 0, 0)
+    assert taken.partition is b
+    buffer.put(fetch(b))
+    b.seek(9)
+    assert buffer.empty
 
 
 def test_what_is_put_back_comes_first() -> None:
-    buffer, (a, b) = FetchBuffer(100_000), ready(A, B)
-    data = encode_batch([b"x", b"y", b"z"], timestamp=0)
-    batch = decode_records(data, topic="t", partition=0, fetch_offset=0, aborted=None, check_crcs=True, max_bytes=10_000)
-    for state in (a, b, a):
-        buffer.put(chunk(state))
-    first = buffer.take()
-    assert first is not None
-    rest = chunk(a)
+    buffer, (a, b) = ready(A, B)
+    for partition in (a, b, a):
+        buffer.put(fetch(partition))
+    assert take(buffer) is not None
+    rest = fetch(a)
     buffer.put_first(rest)
-    buffer.put_back(a, batch[1:])
-    again = buffer.take()
+    buffer.put_back(a, records(3)[1:])
+    again = take(buffer)
     assert again is not None
     assert again.batch is not None
     assert list(again.batch.offsets) == [1, 2]
-    assert buffer.take_from(a) is rest
-    assert [each.state.tp for each in (buffer.take(), buffer.take()) if each] == [B, A]
-    assert (a.buffered, b.buffered) == (0, 0)
+    assert buffer.take(a) is rest
+    assert [each.partition.tp for each in (take(buffer), take(buffer)) if each] == [B, A]
+    assert buffer.empty
+
+
+def test_who_waits_for_room_is_woken_when_something_is_taken() -> None:
+    woken = Woken()
+    buffer = FetchBuffer(100, woken.wake)
+    (a,) = assigned(A)
+    a.seek(0)
+    buffer.put(fetch(a))
+    assert woken.take() == {"deliver"}
+    buffer.fetcher_idle(True)
+    buffer.take(a)
+    assert woken.take() == {"fetch"}
 
 
 def test_the_share_of_a_partition() -> None:
@@ -237,8 +455,8 @@ def test_the_share_of_a_partition() -> None:
 )
 def test_the_room_for_a_fetch(brokers: int, buffered: int, held: int, wanted: int, room: int) -> None:
     buffer = FetchBuffer(400)
-    buffer.hand_out(held // 2)
-    buffer.hand_out(held - held // 2)
+    buffer.count_delivered(held // 2)
+    buffer.count_delivered(held - held // 2)
     assert buffer.room(brokers, buffered, wanted) == room
     buffer.begin()
     assert buffer.room(brokers, buffered, wanted) == room, "it still is with the user"
@@ -246,31 +464,32 @@ def test_the_room_for_a_fetch(brokers: int, buffered: int, held: int, wanted: in
     assert buffer.room(1, 275, 400) == 25
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["put", "take", "jump", "pause", "resume", "back"]))))
+@given(st.lists(st.tuples(st.integers(0, 2), st.sampled_from(["put", "take", "seek", "pause", "resume"]))))
 def test_the_buffer_counts_what_it_holds(steps: list[tuple[int, str]]) -> None:
-    buffer, states = FetchBuffer(100), ready(A, B, C)
-    waiting: list[list[Chunk]] = [[], [], []]
+    buffer, partitions = ready(A, B, C)
+    waiting: list[list[CompletedFetch]] = [[], [], []]
     for number, what in steps:
-        state = states[number]
+        partition = partitions[number]
         match what:
             case "put":
-                new = chunk(state, 7)
+                new = fetch(partition, 7)
                 buffer.put(new)
                 waiting[number].append(new)
-            case "jump":
-                state.jump(0)
+            case "seek":
+                partition.seek(0)
                 waiting[number].clear()
-            case "pause" | "resume":
-                state.paused = what == "pause"
-            case "take" | "back":
-                taken = buffer.take()
-                allowed = [chunks[0] for chunks, each in zip(waiting, states, strict=True) if chunks and each.usable]
+            case "pause":
+                partition.pause()
+            case "resume":
+                partition.resume()
+            case "take":
+                taken = take(buffer)
+                allowed = [fetches[0] for fetches, each in zip(waiting, partitions, strict=True) if fetches and each.deliverable]
                 assert (taken is None) == (not allowed)
                 if taken is not None:
                     assert any(taken is each for each in allowed)
-                    waiting[states.index(taken.state)].pop(0)
-    buffer.drop_stale()
-    assert [state.buffered for state in states] == [7 * len(chunks) for chunks in waiting]
+                    waiting[partitions.index(taken.partition)].pop(0)
+    assert [buffer.size_of(partition) for partition in partitions] == [7 * len(fetches) for fetches in waiting]
 
 
 # --- what members tell each other -------------------------------------------------------------------------------------

@@ -8,14 +8,15 @@ from typing import TYPE_CHECKING, Self
 
 import trio
 
-from .._state.subscription import checked_partition
+from .._state.arguments import checked_partition
 from .._wire.columns import RecordBatch
 from ..types import TopicPartition
 
 if TYPE_CHECKING:
     import pyarrow
 
-    from .consumer_parts import ConsumerParts
+    from .._state.assignment import Assignment
+    from .receiving import Receiver
 
 _ARROW = "trikafka._wire.arrow"
 #: A table of chunks smaller than this (rows, on average) is joined into one chunk: readers of columns pay by the chunk.
@@ -27,13 +28,13 @@ _FEW_CHUNKS = 12
 class Batches:
     """An async iterator of :class:`RecordBatch`; made by ``Consumer.batches``. Leave it at any time, nothing is lost."""
 
-    def __init__(self, parts: ConsumerParts, until: Mapping[TopicPartition, int] | None) -> None:
-        self._parts = parts
+    def __init__(self, receiver: Receiver, assignment: Assignment, until: Mapping[TopicPartition, int] | None) -> None:
+        self._receiver, self._assignment = receiver, assignment
         if until is not None and not isinstance(until, Mapping):
             raise TypeError(f"until must be a mapping of partitions to offsets, not {until!r}")
         self._until = None if until is None else {checked_partition(tp): offset for tp, offset in until.items()}
         for tp, offset in (self._until or {}).items():
-            parts.subscription.state(tp)
+            assignment.get(tp)
             if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
                 raise ValueError(f"the offset to read {tp} until must be a whole number from 0, not {offset!r}")
 
@@ -42,7 +43,7 @@ class Batches:
 
     async def __anext__(self) -> RecordBatch:
         """The next batch; ends the iteration when all is read. Raises as ``Consumer.receive``."""
-        batch = await self._parts.receiver.batch(None, self._until, None if self._until is None else self._reached)
+        batch = await self._receiver.batch(None, self._until, None if self._until is None else self._reached)
         if batch is None:
             raise StopAsyncIteration
         return batch
@@ -50,25 +51,25 @@ class Batches:
     async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
         """As ``__anext__``, with what is buffered beside the next batch, up to the wanted size."""
         stop = None if self._until is None else self._reached
-        batches = await self._parts.receiver.gather(self._until, stop, max_rows, max_bytes)
+        batches = await self._receiver.gather(self._until, stop, max_rows, max_bytes)
         if not batches:
             raise StopAsyncIteration
         return batches
 
     def _reached(self) -> bool:
         assert self._until is not None
-        positions = ((self._parts.subscription.state(tp).position, end) for tp, end in self._until.items())
+        positions = ((self._assignment.get(tp).position, end) for tp, end in self._until.items())
         return all(position is not None and position >= end for position, end in positions)
 
 
 class ArrowBatches:
     """An async iterator of :class:`pyarrow.Table`; made by ``Consumer.arrow_batches``. Leave it at any time, nothing is lost."""
 
-    def __init__(self, parts: ConsumerParts, until: Mapping[TopicPartition, int] | None, max_rows: int, max_bytes: int) -> None:
+    def __init__(self, batches: Batches, max_rows: int, max_bytes: int) -> None:
         for name, value in (("max_rows", max_rows), ("max_bytes", max_bytes)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
-        self._parts, self._batches = parts, Batches(parts, until)
+        self._batches = batches
         self._max_rows, self._max_bytes = max_rows, max_bytes
         self._limiter = trio.CapacityLimiter(1)
 

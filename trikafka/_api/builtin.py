@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from .._managers.classic_membership import ClassicMembership
 from .._managers.commit import Commits
 from .._managers.coordinator import Coordinators
 from .._managers.fetch import Fetcher
 from .._managers.heartbeat import Heartbeats
-from .._managers.membership import Membership
 from .._managers.metadata import Metadata
 from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
@@ -47,48 +47,58 @@ class Builtin:
     @staticmethod
     def _commit(client: Any) -> Commits:
         config, group = client.config, client.config.group_id
-        return Commits(config, group, client.brokers, client.manager("coordinator"), lambda: client.member.identity)
+        return Commits(config, group, client.brokers, client.manager("coordinator"), lambda: client.core.member.identity)
 
     @staticmethod
     def _positions(client: Any) -> PositionsManager:
+        core = client.core
         commits = client.manager("commit") if client.config.group_id is not None else None
         return PositionsManager(
-            client.config, client.subscription, client.manager("metadata"), client.manager("offsets"), commits, client.positioned
+            client.config,
+            core.subscription,
+            core.assignment,
+            client.manager("metadata"),
+            client.manager("offsets"),
+            commits,
+            core.signals.locate,
         )
 
     @staticmethod
     def _fetch(client: Any) -> Fetcher:
+        core = client.core
         return Fetcher(
             client.config,
             client.brokers,
             client.manager("metadata"),
-            client.subscription,
+            core.subscription,
+            core.assignment,
+            core.buffer,
+            core.signals.fetch,
             client.start_soon,
-            client.manager("positions").wanted.notify,
-            client.happened,
         )
 
     @staticmethod
     def _heartbeat(client: Any) -> Heartbeats:
         config, group = client.config, client.config.group_id
-        return Heartbeats(config, group, client.brokers, client.manager("coordinator"), client.member)
+        return Heartbeats(config, group, client.brokers, client.manager("coordinator"), client.core.member)
 
     @staticmethod
-    def _membership(client: Any) -> Membership:
-        return Membership(
+    def _membership(client: Any) -> ClassicMembership:
+        core = client.core
+        return ClassicMembership(
             client.config,
             client.brokers,
             client.manager("metadata"),
             client.manager("coordinator"),
-            client.subscription,
-            client.member,
+            core.subscription,
+            core.member,
             client.manager("heartbeat"),
-            client.rendezvous,
+            client.reconciler,
+            core.poll_timer,
             client.assignors,
+            core.signals.deliver.notify,
         )
 
     @staticmethod
     def _produce(client: Any) -> ProduceManager[Ack]:
-        return ProduceManager(
-            client.config, client.brokers, client.manager("metadata"), client.start_soon, Ack, client.partitioner
-        )
+        return ProduceManager(client.config, client.brokers, client.manager("metadata"), client.start_soon, Ack, client.partitioner)

@@ -12,8 +12,9 @@ import trio
 
 from .._net.deadlines import Call, check_timeout, run_call
 from .._net.singleflight import again
+from .._state.arguments import checked_partition
 from .._state.member import MemberState
-from .._state.subscription import checked_partition
+from .._state.subscription import Mode
 from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError, IllegalStateError, RequestTimedOutError, TrikafkaError, from_code
 from ..hooks import missing_members
@@ -22,9 +23,11 @@ from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, Partition
 from .batches import ArrowBatches, Batches
 from .consumer_parts import ConsumerParts
 from .leaving import Leaving
+from .receiving import Receiver
 from .service import Exit
 
 _MAX_OFFSET = 2**63 - 1
+_UNSUBSCRIBING = "unsubscribe() is under way"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,16 +51,25 @@ class Consumer:
     """
 
     def __init__(self, parts: ConsumerParts) -> None:
-        self._parts = parts
-        self._config, self._subscription = parts.config, parts.subscription
-        self._receiver = parts.receiver
+        core = parts.core
+        self._parts, self._config = parts, parts.config
+        self._subscription, self._assignment, self._signals = core.subscription, core.assignment, core.signals
+        self._receiver = Receiver(
+            parts.config,
+            core.assignment,
+            core.buffer,
+            parts.readers,
+            parts.invoker,
+            core.poll_timer,
+            core.signals.deliver,
+            self._check_receive,
+        )
         self._closed = False  # for the user; not to be taken back
         self._shut = False  # the group was told, the sockets are closed
         self._leaving = Leaving(parts)
-        parts.check = self._check
 
     def __repr__(self) -> str:
-        return f"<trikafka.Consumer group_id={self._config.group_id!r} partitions={len(self._subscription.partitions)}>"
+        return f"<trikafka.Consumer group_id={self._config.group_id!r} partitions={len(self._assignment)}>"
 
     # What cannot block.
 
@@ -89,42 +101,36 @@ class Consumer:
         wanted = [checked_partition(tp) for tp in partitions]
         if self._parts.auto_commit is not None and not self._subscription.grouped:
             self._parts.auto_commit.leave_behind(wanted)
+        self._parts.metadata.want({tp.topic for tp in wanted})
         self._subscription.assign(wanted)
-        self._parts.metadata.want(self._subscription.topics)
-        self._parts.assignment_changed()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer has now."""
-        return frozenset(self._subscription.partitions)
+        return frozenset(self._assignment.partitions)
 
     def subscription(self) -> frozenset[str]:
         """The topics that are subscribed to (of a pattern: those that match now)."""
         return self._subscription.topics if self._subscription.grouped else frozenset()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
-        """Hand out nothing of these partitions until :meth:`resume`; heartbeats and the assignment go on."""
-        for state in [self._subscription.state(tp) for tp in partitions]:
-            state.paused = True
-        self._parts.fetcher.wake.notify()  # what is buffered of them takes no room from the others any more
+        """Deliver nothing of these partitions until :meth:`resume`; heartbeats and the assignment go on."""
+        for partition in [self._assignment.get(tp) for tp in partitions]:
+            partition.pause()
 
     def resume(self, partitions: Iterable[TopicPartition]) -> None:
         """End a :meth:`pause`."""
-        for state in [self._subscription.state(tp) for tp in partitions]:
-            state.paused = False
-        self._parts.fetcher.wake.notify()
-        self._parts.happened.notify()
+        for partition in [self._assignment.get(tp) for tp in partitions]:
+            partition.resume()
 
     def paused(self) -> frozenset[TopicPartition]:
         """The partitions that are paused."""
-        return frozenset(tp for tp, state in self._subscription.partitions.items() if state.paused)
+        return frozenset(partition.tp for partition in self._assignment if partition.paused)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Go on at ``offset``. Wins over any reset or answer under way. Raises :exc:`IllegalStateError` if not assigned."""
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
             raise ValueError(f"an offset must be a whole number from 0, not {offset!r}")
-        self._subscription.state(partition).jump(offset)
-        self._parts.fetcher.wake.notify()
-        self._parts.happened.notify()
+        self._assignment.get(partition).seek(offset)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
         """Go to the first offset (of all assigned partitions if none is given). It is looked up in the background."""
@@ -136,19 +142,14 @@ class Consumer:
 
     def statistics(self) -> ConsumerStatistics:
         """A snapshot of what the consumer knows of itself."""
-        states = self._subscription.partitions
-        lag = {
-            tp: None if s.position is None or s.high_watermark is None else max(0, s.high_watermark - s.position)
-            for tp, s in states.items()
-        }
-        member = self._parts.member
+        member = self._parts.core.member
         return ConsumerStatistics(
             member.state.value,
             member.identity.member_id,
             member.identity.generation,
-            MappingProxyType({tp: s.position for tp, s in states.items()}),
-            MappingProxyType(lag),
-            self._parts.fetcher.buffer.buffered,
+            MappingProxyType({partition.tp: partition.position for partition in self._assignment}),
+            MappingProxyType({partition.tp: partition.lag for partition in self._assignment}),
+            self._parts.core.buffer.buffered,
         )
 
     # Receiving.
@@ -188,7 +189,7 @@ class Consumer:
         (control records, compacted gaps) is waited through. Raises :exc:`IllegalStateError` for a partition that is not
         assigned, also when a rebalance takes it away on the way.
         """
-        return Batches(self._parts, until)
+        return Batches(self._receiver, self._assignment, until)
 
     def arrow_batches(
         self,
@@ -203,7 +204,7 @@ class Consumer:
         (which the last batch may exceed). It copies no values, unless it would be made of many small chunks. Commits as with
         :meth:`batches`. Raises ``ImportError`` without pyarrow (the extra ``trikafka[arrow]``).
         """
-        return ArrowBatches(self._parts, until, max_rows, max_bytes)
+        return ArrowBatches(self.batches(until), max_rows, max_bytes)
 
     # Calls that reach the network.
 
@@ -217,25 +218,28 @@ class Consumer:
         """
         check_timeout(timeout, 0.0)
         self._open()
-        commits, owned = self._parts.need_commits(), self._subscription.partitions
+        commits, owned = self._parts.need_commits(), self._assignment.partitions
         self._check_membership()
         if offsets is None:
-            todo = {tp: OffsetAndMetadata(s.position, s.leader_epoch) for tp, s in owned.items() if s.position is not None}
+            todo = {
+                tp: OffsetAndMetadata(partition.position, partition.progress.leader_epoch)
+                for tp, partition in owned.items()
+                if partition.position is not None
+            }
         else:
             todo = {checked_partition(tp): _position(tp, value) for tp, value in offsets.items()}
         began = {tp: owned[tp] for tp in todo if tp in owned}
 
         def check() -> None:
             self._check_membership()
-            if gone := [str(tp) for tp, state in began.items() if self._subscription.partitions.get(tp) is not state]:
+            if gone := [str(tp) for tp, partition in began.items() if self._assignment.partitions.get(tp) is not partition]:
                 raise from_code(27, f"{', '.join(gone)} was given up meanwhile")
 
         if self._parts.auto_commit is not None:
             self._parts.auto_commit.make_way()
         await commits.commit(todo, timeout=timeout, check=check)
-        for tp, state in began.items():  # the user says that it is done: auto commit must not go back
-            if state.done is not None and state.position is not None:
-                state.done = max(state.done, min(todo[tp].offset, state.position))
+        for tp, partition in began.items():  # the user says that it is processed: auto commit must not go back
+            partition.processed_upto(todo[tp].offset)
         if self._parts.auto_commit is not None:
             self._parts.auto_commit.committed(todo)
 
@@ -251,17 +255,15 @@ class Consumer:
         """The offset of the next record that will be handed out; waits until it is known. A rebalance listener may ask, too."""
         check_timeout(timeout, 0.0)
         self._open()
-        self._subscription.state(partition)
+        self._assignment.get(partition)
 
         async def known() -> int:
-            while (state := self._subscription.state(partition)).position is None:
+            while (position := (assigned := self._assignment.get(partition)).position) is None:
                 self._check()
-                if not state.position_asked:
-                    state.position_asked = True
-                    self._parts.positions.wanted.notify()
-                await self._parts.happened.wait()
+                assigned.request_position()
+                await self._signals.deliver.wait()
                 self._open()
-            return state.position
+            return position
 
         async def attempt(call: Call) -> int:
             await trio.lowlevel.checkpoint()
@@ -315,11 +317,11 @@ class Consumer:
         if self._leaving.under_way:
             await self._leaving.join(deadline)
             return
-        self._receiver.leaving = True
+        self._receiver.stop(_UNSUBSCRIBING)
         try:
             await self._leaving.run(Exit.CLEAN, deadline)
         finally:
-            self._receiver.leaving = False
+            self._receiver.stop(None)
             if not self._closed:
                 self._parts.start_over()
 
@@ -334,7 +336,7 @@ class Consumer:
         limit = check_timeout(timeout, self._config.close_timeout_ms / 1000)
         if not self._closed:
             self._outside_listeners("aclose")
-        elif self._parts.rendezvous.inside():
+        elif self._parts.invoker.inside():
             await trio.lowlevel.checkpoint()
             return
         await self._close(Exit.CLEAN, trio.current_time() + limit)
@@ -350,7 +352,7 @@ class Consumer:
     async def _close(self, how: Exit, deadline: float) -> None:
         """Leave for good, unless that has been done; if it was cut, this goes through all of it again."""
         self._closed = True
-        self._parts.happened.notify()
+        self._signals.deliver.notify()
         while self._leaving.under_way:
             await self._leaving.join(deadline)
         if self._shut:
@@ -368,13 +370,12 @@ class Consumer:
             self._parts.shut_down()
 
     def _outside_listeners(self, call: str) -> None:
-        if self._parts.rendezvous.inside():
+        if self._parts.invoker.inside():
             raise IllegalStateError(f"{call}() would wait for the rebalance listener that it was called in; call it after that")
 
     def _reset(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> None:
-        for state in [self._subscription.state(tp) for tp in (list(partitions) or list(self._subscription.partitions))]:
-            state.ask_reset(spec)
-        self._parts.positions.wanted.notify()
+        for partition in [self._assignment.get(tp) for tp in (list(partitions) or list(self._assignment.partitions))]:
+            partition.ask_reset(spec)
 
     async def _ends(
         self, name: str, partitions: Iterable[TopicPartition], spec: OffsetSpec, timeout: float | None
@@ -392,7 +393,7 @@ class Consumer:
 
     def _open(self) -> None:
         """Raise once closed. The hooks that run on closing may still commit and ask."""
-        if self._closed and (self._shut or not self._parts.rendezvous.inside()):
+        if self._closed and (self._shut or not self._parts.invoker.inside()):
             raise trio.ClosedResourceError("this consumer is closed")
 
     def _settled(self) -> None:
@@ -408,20 +409,22 @@ class Consumer:
             raise trio.ClosedResourceError("this consumer is closed")
         if self._parts.membership is not None and (fatal := self._parts.membership.fatal) is not None:
             raise fatal.with_traceback(None)
-        for state in self._subscription.partitions.values():
-            if state.error is not None:
-                error, state.error = state.error, None
-                self._parts.positions.wanted.notify()
-                self._parts.fetcher.wake.notify()
-                raise error
+        if (error := self._assignment.take_error()) is not None:
+            raise error
+
+    def _check_receive(self) -> None:
+        """As :meth:`_check`, for a receive."""
+        self._check()
+        if self._subscription.mode is Mode.NONE:
+            raise IllegalStateError("there is nothing to receive: subscribe() or assign() first")
 
     def _check_membership(self) -> None:
         """A member that is out of its group cannot commit."""
-        member = self._parts.member
+        member = self._parts.core.member
         if not self._subscription.grouped:
             return
-        if member.state in (MemberState.FENCED, MemberState.EXPELLED):
-            raise self._parts.thrown_out()
+        if member.state in (MemberState.FENCED, MemberState.STALE):
+            raise self._parts.commit_failed()
         if not member.identity.joined:
             raise from_code(27, "the consumer has not joined its group yet")
 

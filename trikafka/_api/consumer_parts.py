@@ -2,37 +2,67 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import trio
 from kafka.protocol.metadata import MetadataRequest
 
-from .._managers.commit import AutoCommit, Commits, thrown_out
+from .._managers.classic_membership import ClassicMembership
+from .._managers.commit import AutoCommit, Commits, commit_failed
 from .._managers.coordinator import Coordinators
 from .._managers.fetch import Fetcher
-from .._managers.heartbeat import Heartbeats
-from .._managers.membership import Membership
+from .._managers.listener_invoker import RebalanceListenerInvoker
 from .._managers.metadata import Metadata, read_metadata
 from .._managers.offsets import Found, Offsets
 from .._managers.positions import PositionsManager
-from .._managers.rendezvous import Rendezvous
+from .._managers.reconciler import Reconciler
 from .._net.deadlines import Call, check_timeout, run_call
-from .._net.signal import Signal
+from .._state.arguments import checked_partition
+from .._state.assignment import Assignment
 from .._state.assignors import Assignor
-from .._state.member import Member
-from .._state.subscription import Subscription, checked_partition
 from ..config import ConsumerConfig
 from ..errors import CommitFailedError, ConfigurationError, TrikafkaError
 from ..hooks import call_all, call_first
 from ..interfaces import RebalanceListener
 from ..types import PartitionInfo, TopicPartition
+from .consumer_core import ConsumerCore
 from .context import Context
-from .receiving import Receiver
+from .receiving import Readers
 from .service import Service
 
 T = TypeVar("T")
+
+
+class MembershipTask:
+    """The task that keeps the consumer in its group: started again after each leave, once at a time."""
+
+    def __init__(self, membership: ClassicMembership, start_soon: Callable[..., None]) -> None:
+        self._membership, self._start_soon = membership, start_soon
+        self._scope = trio.CancelScope()
+        self._ended: trio.Event | None = None  # while it runs
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        if self._ended is None:
+            scope, ended = trio.CancelScope(), trio.Event()
+            self._start_soon(self._run, scope, ended)
+            self._scope, self._ended = scope, ended
+
+    async def _run(self, scope: trio.CancelScope, ended: trio.Event) -> None:
+        try:
+            with scope:
+                await self._membership.run()
+        finally:
+            self._ended = None
+            ended.set()
+
+    async def stop(self) -> None:
+        """Stop joining, syncing and heartbeating; the group is not told. Once this returns, nothing of it runs any more."""
+        self._scope.cancel()
+        if self._ended is not None:
+            with trio.CancelScope(shield=True):  # it ends at once, but a step that is due already is still made
+                await self._ended.wait()
 
 
 class ConsumerParts(Context[ConsumerConfig]):
@@ -40,39 +70,36 @@ class ConsumerParts(Context[ConsumerConfig]):
 
     def __init__(self, config: ConsumerConfig, service: Service) -> None:
         super().__init__(config, service)
-        self.happened = Signal()  # records, positions, a rebalance or an error: whoever receives looks again
-        self.subscription = Subscription()
-        self.member = Member(config.group_instance_id)
-        self.check: Callable[[], None] = lambda: None  # the consumer's: raises what the user has to know first
-        self.rendezvous = Rendezvous(self._before_revoke, self.happened)
+        self.core = ConsumerCore(config)
+        self.invoker = RebalanceListenerInvoker(self._before_revoke, self.core.signals.deliver.notify)
+        self.reconciler = Reconciler(self.core.assignment, self.invoker)
+        self.readers = Readers(config, self.core.buffer)
         self.metadata: Metadata = self.fill("metadata")
         self.coordinators: Coordinators = self.fill("coordinator")
         self.offsets: Offsets = self.fill("offsets")
         self.commits: Commits | None = None
         self.auto_commit: AutoCommit | None = None
-        self.heartbeats: Heartbeats | None = None
-        self.membership: Membership | None = None
-        self._membership_scope = trio.CancelScope()
-        self._membership_ended: trio.Event | None = None  # of the membership task, while there is one
-        self.leave_deadline: float | None = None  # of the leave under way
+        self.membership: ClassicMembership | None = None
+        self._membership_task: MembershipTask | None = None
         if config.group_id is not None:
             self.commits = self.fill("commit")
         self.positions: PositionsManager = self.fill("positions")
-        self.fetcher: Fetcher = self.fill("fetch")
+        self._fetcher: Fetcher = self.fill("fetch")
         if config.group_id is not None:
             self._fill_group_seats()
-        self.receiver = Receiver(config, self.subscription, self.fetcher, self.rendezvous, self.heartbeats, lambda: self.check())
+        self.core.on_assigned(self._assigned)
         self._plugin_listeners = call_all(self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self)
         self.use_listener(None)
 
     def _fill_group_seats(self) -> None:
         assert self.commits is not None
         if self.config.enable_auto_commit:
-            interval = self.config.auto_commit_interval_ms / 1000
-            self.auto_commit = AutoCommit(self.commits, self.subscription, self.member, interval)
+            core, interval = self.core, self.config.auto_commit_interval_ms / 1000
+            self.auto_commit = AutoCommit(self.commits, core.subscription, core.assignment, core.member, interval)
         self.assignors = [self._assignor(name) for name in self.config.partition_assignment_strategy]
-        self.heartbeats = self.fill("heartbeat")
-        self.membership = self.fill("membership")
+        self.fill("heartbeat")
+        self.membership = membership = self.fill("membership")
+        self._membership_task = MembershipTask(membership, self.start_soon)
 
     def _assignor(self, name: str) -> Assignor:
         assignor: Assignor | None = call_first(self.plugins, "trikafka_assignor", Assignor, name=name)
@@ -86,101 +113,59 @@ class ConsumerParts(Context[ConsumerConfig]):
         start_soon = self.start_soon
         start_soon(self.metadata.run)
         start_soon(self.positions.run)
-        start_soon(self.fetcher.run)
+        start_soon(self._fetcher.run)
         if self.auto_commit is not None:
             start_soon(self.auto_commit.run)
-        if self.heartbeats is not None:
-            self.heartbeats.polled()
-            self.restart_membership()
+        if self._membership_task is not None:
+            self.core.poll_timer.polled(trio.current_time())
+            self._membership_task.start()
         self.tell_opened()
 
-    def positioned(self) -> None:
-        """A partition has got its position, and can be fetched; or an error."""
-        self.fetcher.wake.notify()
-        self.happened.notify()
+    def _assigned(self, assignment: Assignment) -> None:
+        """Partitions came or went."""
+        if self.auto_commit is not None:
+            self.auto_commit.keep(assignment.partitions)
+        self.readers.keep(assignment)
 
     # The group.
 
-    def restart_membership(self) -> None:
-        """Start the membership task (again, after unsubscribing), unless it runs."""
-        if self.membership is not None and self._membership_ended is None:
-            scope, ended = trio.CancelScope(), trio.Event()
-            self.start_soon(self._run_membership, scope, ended)
-            self._membership_scope, self._membership_ended = scope, ended
-
-    async def _run_membership(self, scope: trio.CancelScope, ended: trio.Event) -> None:
-        assert self.membership is not None
-        try:
-            with scope:
-                async with self._following_assignment():
-                    await self.membership.run()
-        finally:
-            self._membership_ended = None
-            ended.set()
-
-    @asynccontextmanager
-    async def _following_assignment(self) -> AsyncIterator[None]:
-        assert self.membership is not None
-        membership = self.membership
-
-        async def follow() -> None:
-            while True:
-                await membership.assigned.wait()
-                self.assignment_changed()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(follow)
-            yield
-            nursery.cancel_scope.cancel()
-
     async def stop_membership(self) -> None:
         """Stop joining, syncing and heartbeating; the group is not told. Once this returns, nothing of it runs any more."""
-        self._membership_scope.cancel()
-        if self._membership_ended is not None:
-            with trio.CancelScope(shield=True):  # it ends at once, but a step that is due already is still made
-                await self._membership_ended.wait()
+        if self._membership_task is not None:
+            await self._membership_task.stop()
 
     def start_over(self) -> None:
         """After unsubscribing, however that ended: no subscription, out of the group, ready for the next."""
         if self.membership is not None:
             self.membership.reset()
-        self.rendezvous.forget()
-        self.subscription.clear()
+        self.invoker.forget()
+        self.core.subscription.clear()
         if self.auto_commit is not None:
             self.auto_commit.hold(False)
-        self.assignment_changed()
-        self.restart_membership()
+        if self._membership_task is not None:
+            self._membership_task.start()
 
     async def leave_group(self) -> None:
-        """Tell the group goodbye, if there is one."""
+        """Leave the group, if there is one."""
         if self.membership is not None:
             await self.membership.leave()
 
-    def assignment_changed(self) -> None:
-        """Partitions came or went."""
-        if self.auto_commit is not None:
-            self.auto_commit.keep(self.subscription.partitions)
-        self.positions.wanted.notify()
-        self.fetcher.wake.notify()
-        self.happened.notify()
-
     def use_listener(self, listener: RebalanceListener | None) -> None:
         """Have the plugins' listeners and the user's told of rebalances, in this order."""
-        self.rendezvous.listeners = [*self._plugin_listeners, *([listener] if listener is not None else [])]
+        self.invoker.use([*self._plugin_listeners, *([listener] if listener is not None else [])])
 
-    async def _before_revoke(self, partitions: Sequence[TopicPartition], since: float) -> bool:
+    async def _before_revoke(self, partitions: Sequence[TopicPartition], since: float, deadline: float) -> bool:
         """Whether to go on: not if only this receive was too short for the commit."""
         patience = since + self.config.default_api_timeout
-        return await self.auto_commit_now(partitions) or trio.current_time() >= patience
+        return await self.auto_commit_now(partitions, deadline) or trio.current_time() >= patience
 
-    async def auto_commit_now(self, partitions: Sequence[TopicPartition]) -> bool:
-        """Commit what is done of ``partitions``, if auto commit is on, within the receive (or close) that is under way.
+    async def auto_commit_now(self, partitions: Sequence[TopicPartition], deadline: float) -> bool:
+        """Commit what is processed of ``partitions``, if auto commit is on, until ``deadline``.
 
         Returns False if only the time ran out.
         """
         if self.auto_commit is None:
             return True
-        deadline = self.receiver.deadline if self.leave_deadline is None else self.leave_deadline
         left = max(0.0, deadline - trio.current_time())
         return await self.auto_commit.commit(partitions, timeout=min(left, self.config.default_api_timeout))
 
@@ -190,9 +175,9 @@ class ConsumerParts(Context[ConsumerConfig]):
             raise ConfigurationError("committed offsets belong to a group; open the consumer with a group_id")
         return self.commits
 
-    def thrown_out(self) -> CommitFailedError:
-        """The error of a commit after the member was put out."""
-        return thrown_out(self.config.group_id or "")
+    def commit_failed(self) -> CommitFailedError:
+        """The error of a commit by a member that is out of the group."""
+        return commit_failed(self.config.group_id or "")
 
     # Questions to the cluster.
 
@@ -224,8 +209,8 @@ class ConsumerParts(Context[ConsumerConfig]):
     async def all_topics(self, call: Call) -> dict[str, list[PartitionInfo]]:
         """All topics that are not internal."""
         request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
-        answer: Any = await call.step("list the topics", lambda: self.metadata.ask_any(request))
-        topics = read_metadata(answer).topics.values()
+        response: Any = await call.step("list the topics", lambda: self.metadata.ask_any(request))
+        topics = read_metadata(response).topics.values()
         return {t.name: list(t.partitions.values()) for t in sorted(topics, key=lambda t: t.name) if not t.internal}
 
     def _recover(self, error: TrikafkaError) -> None:
@@ -236,7 +221,6 @@ class ConsumerParts(Context[ConsumerConfig]):
 
     def shut_down(self) -> None:
         """Close the sockets; the tasks end with the service."""
-        self.subscription.clear()
+        self.core.subscription.clear()
         self.brokers.close()
-        self.happened.notify()
         self.tell_closed()

@@ -11,6 +11,7 @@ from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchReques
 
 from .._net.brokers import Brokers
 from .._net.deadlines import Call, run_call
+from .._state.assignment import Assignment
 from .._state.member import Identity, Member
 from .._state.subscription import Subscription
 from ..config import ClientConfig
@@ -58,7 +59,7 @@ class Commits:
         async def attempt(call: Call) -> None:
             now = self._identity()
             if began.joined and (not now.joined or now.member_id != began.member_id):
-                raise thrown_out(self._group)  # as somebody else, or outside the group, it would overwrite the new owner's
+                raise commit_failed(self._group)  # as somebody else, or outside the group, it would overwrite the new owner's
             check()
             await self._commit_once(call, left)
 
@@ -87,9 +88,9 @@ class Commits:
             async with self._order:
                 return await self._brokers.request(node, request, purpose="coordinator")
 
-        answer = await call.step(f"OffsetCommit to {node}", send)
+        response = await call.step(f"OffsetCommit to {node}", send)
         failure: TrikafkaError | None = None
-        for topic in answer.topics:  # type: ignore[attr-defined]
+        for topic in response.topics:  # type: ignore[attr-defined]
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
                 if part.error_code:
@@ -99,7 +100,7 @@ class Commits:
         if failure is None:
             return
         if isinstance(failure, MemberFencedError) and self._identity() == identity:
-            raise thrown_out(self._group) from failure
+            raise commit_failed(self._group) from failure
         if isinstance(failure, MemberFencedError | RebalanceInProgressError):
             failure.retriable = True  # the member is on its way into the next generation, which does not need the user
         raise failure
@@ -110,8 +111,8 @@ class Commits:
         """One attempt to read committed offsets, as a step of ``call``."""
         node = await call.step("find the coordinator", lambda: self._coordinators.find(self._group))
         request = _fetch_request(self._group, partitions)
-        answer = await call.step(f"OffsetFetch to {node}", lambda: self._brokers.request(node, request, purpose="coordinator"))
-        group = answer.groups[0] if answer.groups else answer
+        response = await call.step(f"OffsetFetch to {node}", lambda: self._brokers.request(node, request, purpose="coordinator"))
+        group = response.groups[0] if response.groups else response
         if group.error_code:
             raise from_code(group.error_code, f"group {self._group!r}")
         found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
@@ -135,21 +136,24 @@ class Commits:
 class AutoCommit:
     """Commits, at an interval, what the user has come back from; never what was just handed out."""
 
-    def __init__(self, commits: Commits, subscription: Subscription, member: Member, interval: float) -> None:
-        self._commits, self._subscription, self._member, self._interval = commits, subscription, member, interval
+    def __init__(
+        self, commits: Commits, subscription: Subscription, assignment: Assignment, member: Member, interval: float
+    ) -> None:
+        self._commits, self._subscription, self._assignment = commits, subscription, assignment
+        self._member, self._interval = member, interval
         self._last: dict[TopicPartition, int] = {}
         self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}  # of partitions that ``assign`` took away
         self._tick = trio.CancelScope()
         self._held = False
 
     def due(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is done and not committed yet."""
-        states = self._subscription.partitions
-        chosen = list(states) if partitions is None else [tp for tp in partitions if tp in states]
+        """What is processed and not committed yet."""
+        owned = self._assignment.partitions
+        chosen = list(owned) if partitions is None else [tp for tp in partitions if tp in owned]
         mine = {
-            tp: OffsetAndMetadata(done, states[tp].leader_epoch)
+            tp: OffsetAndMetadata(processed, owned[tp].progress.leader_epoch)
             for tp in chosen
-            if (done := states[tp].done) is not None and self._last.get(tp) != done
+            if (processed := owned[tp].processed) is not None and self._last.get(tp) != processed
         }
         return self._left_behind | mine
 
@@ -204,7 +208,7 @@ class AutoCommit:
                 await self._commit(None, self._interval)
 
 
-def thrown_out(group: str) -> CommitFailedError:
+def commit_failed(group: str) -> CommitFailedError:
     """The error of a commit by a member that is not in the group's present generation."""
     return CommitFailedError(
         f"the offsets were not committed: group {group!r} has moved on without this member, and its partitions may be with"

@@ -6,13 +6,14 @@ The committed offset first, then ``auto_offset_reset``; or the reset that the us
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import trio
 
 from .._net.deadlines import Call, backoff
 from .._net.signal import Signal
-from .._state.subscription import PartitionState, Subscription
+from .._state.assignment import AssignedPartition, Assignment
+from .._state.subscription import Subscription
 from ..config import ConsumerConfig
 from ..errors import NoOffsetForPartitionError, TrikafkaError
 from ..types import OffsetSpec, TopicPartition
@@ -21,7 +22,7 @@ from .metadata import Metadata
 from .offsets import Found, Offsets
 
 _log = logging.getLogger("trikafka.positions")
-_Asked = Mapping[TopicPartition, tuple[PartitionState, int]]
+_Asked = Mapping[TopicPartition, tuple[AssignedPartition, int]]
 
 
 class PositionsManager:
@@ -31,52 +32,52 @@ class PositionsManager:
         self,
         config: ConsumerConfig,
         subscription: Subscription,
+        assignment: Assignment,
         metadata: Metadata,
         offsets: Offsets,
         commits: Commits | None,
-        known: Callable[[], object],
+        unlocated: Signal,
     ) -> None:
-        self._config, self._subscription, self._metadata = config, subscription, metadata
+        self._config, self._subscription, self._assignment, self._metadata = config, subscription, assignment, metadata
         self._offsets, self._commits = offsets, commits
-        self.wanted = Signal()  # a partition needs a position
-        self._known = known  # is told that a partition has got its position, or an error
-        self.last_error: TrikafkaError | None = None
+        self._wake = unlocated  # a partition needs a position
+        self._last_error: TrikafkaError | None = None
+
+    @property
+    def last_error(self) -> TrikafkaError | None:
+        """Why the last attempt did not find all positions, if it did not."""
+        return self._last_error
 
     async def run(self) -> None:
         """Resolve until cancelled; a failed look-up is tried again after a wait."""
         failures = 0
         while True:
-            if not (unknown := self._unknown()):
+            if not (unlocated := [(partition, partition.ticket) for partition in self._assignment.unlocated]):
                 failures = 0
-                await self.wanted.wait()
+                await self._wake.wait()
                 continue
-            errors = await self._resolve(unknown)
-            self.last_error = errors[-1] if errors else None
+            errors = await self._resolve(unlocated)
+            self._last_error = errors[-1] if errors else None
             for error in errors:
                 self._take_error(error)
-            left = [state for state, epoch in unknown if state.epoch == epoch and state.position is None and state.error is None]
+            left = [p for p, ticket in unlocated if p.accepts(ticket) and p in self._assignment.unlocated]
             fatal = next((error for error in errors if not error.retriable), None)
-            for state in left if fatal is not None else ():
-                state.error = fatal
-            for state in left:
-                self._miss(state)
+            for partition in left:
+                if fatal is not None:
+                    partition.failed(fatal)
+                else:
+                    self._note_missing(partition)
             failures = failures + 1 if left else 0
-            self._known()
             if failures:
                 with trio.move_on_after(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)):
-                    await self.wanted.wait()
+                    await self._wake.wait()
 
-    def _unknown(self) -> list[tuple[PartitionState, int]]:
-        """The partitions that need a position, each with its epoch now."""
-        states = self._subscription.partitions.values()
-        wanted = (s for s in states if s.position is None and (s.ready or s.position_asked))
-        return [(s, s.epoch) for s in wanted if not s.revoking and s.error is None]
-
-    def _miss(self, state: PartitionState) -> None:
+    def _note_missing(self, partition: AssignedPartition) -> None:
         try:
-            self._metadata.snapshot.leader(state.tp)
+            self._metadata.snapshot.leader(partition.tp)
+            self._assignment.found(partition)
         except TrikafkaError as error:
-            self._subscription.note_missing(state, error, trio.current_time())
+            self._assignment.missing(partition, error, trio.current_time(), grouped=self._subscription.grouped)
 
     def _take_error(self, error: TrikafkaError) -> None:
         if error.refresh_metadata:
@@ -85,11 +86,11 @@ class PositionsManager:
             self._commits.recover(error)
         _log.debug("positions could not be resolved: %s", error)
 
-    async def _resolve(self, unknown: list[tuple[PartitionState, int]]) -> list[TrikafkaError]:
+    async def _resolve(self, unlocated: list[tuple[AssignedPartition, int]]) -> list[TrikafkaError]:
         """One attempt. A reset that was asked for does not wait for a coordinator that is away. Returns what went wrong."""
         call = Call("positions", self._config.default_api_timeout, self._config.request_timeout)
-        asked = {state.tp: (state, epoch) for state, epoch in unknown}
-        resets = {state.tp: state.reset for state, _ in unknown if state.reset is not None}
+        asked = {partition.tp: (partition, ticket) for partition, ticket in unlocated}
+        resets = {partition.tp: partition.reset for partition, _ in unlocated if partition.reset is not None}
         errors: list[TrikafkaError] = []
         if fresh := [tp for tp in asked if tp not in resets]:
             try:
@@ -108,11 +109,11 @@ class PositionsManager:
     ) -> None:
         committed = {} if self._commits is None else await self._commits.fetch_once(call, fresh)
         for tp in fresh:
-            state, epoch = asked[tp]
+            partition, ticket = asked[tp]
             if (position := committed.get(tp)) is not None:
-                self._settle(state, epoch, position.offset)
-            elif state.epoch == epoch:
-                self._choose(state, resets)
+                self._settle(partition, ticket, position.offset)
+            elif partition.accepts(ticket):
+                self._choose(partition, resets)
 
     async def _from_log(self, call: Call, asked: _Asked, resets: dict[TopicPartition, OffsetSpec]) -> None:
         found: Found = {}
@@ -123,15 +124,14 @@ class PositionsManager:
                 if where is not None:
                     self._settle(*asked[tp], where.offset)
 
-    def _choose(self, state: PartitionState, resets: dict[TopicPartition, OffsetSpec]) -> None:
+    def _choose(self, partition: AssignedPartition, resets: dict[TopicPartition, OffsetSpec]) -> None:
         if self._config.auto_offset_reset == "none":
-            state.error = NoOffsetForPartitionError(
-                f"partition {state.tp} has no committed offset in group {self._config.group_id!r} and auto_offset_reset is 'none'"
-            )
+            group = self._config.group_id
+            text = f"partition {partition.tp} has no committed offset in group {group!r} and auto_offset_reset is 'none'"
+            partition.failed(NoOffsetForPartitionError(text))
         else:
-            resets[state.tp] = OffsetSpec.EARLIEST if self._config.auto_offset_reset == "earliest" else OffsetSpec.LATEST
+            resets[partition.tp] = OffsetSpec.EARLIEST if self._config.auto_offset_reset == "earliest" else OffsetSpec.LATEST
 
-    def _settle(self, state: PartitionState, epoch: int, offset: int) -> None:
-        if state.epoch == epoch and state.position is None:
-            state.jump(offset)
-            self._known()
+    def _settle(self, partition: AssignedPartition, ticket: int, offset: int) -> None:
+        if partition.accepts(ticket) and partition.position is None:
+            partition.located(offset)

@@ -1,14 +1,29 @@
-"""What a caller may give as the parts of a record. No I/O."""
+"""What a caller may give as a partition, or as the parts of a record. No I/O."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from .._wire import _format
 from ..errors import ConfigurationError
+from ..types import TopicPartition
 
 #: Headers as they are given: pairs of a name and a value.
 HeaderPairs = Sequence[tuple[str, bytes | None]]
+
+
+def checked_partition(given: Any) -> TopicPartition:
+    """A partition that a user named, checked. Raises :exc:`ConfigurationError` that shows what is wrong."""
+    try:
+        topic, number = given
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"a partition is a TopicPartition(topic, number), not {given!r}") from None
+    if not isinstance(topic, str) or not topic:
+        raise ConfigurationError(f"a partition's topic must be a name, not {topic!r}")
+    if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+        raise ConfigurationError(f"a partition's number must be a whole number from 0, not {number!r}")
+    return TopicPartition(topic, number)
 
 
 def as_bytes(what: str, data: object) -> bytes:

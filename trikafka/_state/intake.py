@@ -104,7 +104,11 @@ class Intake(Generic[Ack]):
         self._crowded = False
         #: The quick way in for one record. It keeps ``free``, the bytes of ``buffer_memory`` that may still be taken.
         self.appender: Any = _implementation.current.Appender(
-            ticket, self.append, self._batch_size, self._largest, limits.buffer_memory  # type: ignore[arg-type]
+            ticket,
+            self.append,
+            self._batch_size,
+            self._largest,
+            limits.buffer_memory,  # type: ignore[arg-type]
         )
         self.appender.careful = partitioner is not None
         self._entries: dict[str, TopicEntry] = {}
@@ -423,4 +427,3 @@ class Intake(Generic[Ack]):
         if end == start:
             return None
         return Taken(self._open(queue, encoder), 0, end)
-

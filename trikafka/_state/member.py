@@ -1,4 +1,4 @@
-"""The life of a group member as a table: its states and which may follow which. No I/O; the membership manager writes it.
+"""The life of a group member as a table: its states and which may follow which. No I/O; the membership manager alone tells it.
 
 ====================  ======================================================================================
 UNJOINED              not in the group; the next step is to join
@@ -6,7 +6,7 @@ JOINING               a JoinGroup is under way
 SYNCING               the generation is known; a SyncGroup is under way
 RECONCILING           the assignment is known; listeners run, partitions come and go
 STABLE                in the group, consuming
-EXPELLED              left because ``max_poll_interval_ms`` passed; joins again at the next receive (KIP-62)
+STALE                 left because ``max_poll_interval_ms`` passed; joins again at the next receive (KIP-62)
 FENCED                the group no longer knows the member; its partitions are lost, then it joins again
 LEAVING               on the way out
 ====================  ======================================================================================
@@ -26,7 +26,7 @@ class MemberState(Enum):
     SYNCING = "syncing"
     RECONCILING = "reconciling"
     STABLE = "stable"
-    EXPELLED = "expelled"
+    STALE = "stale"
     FENCED = "fenced"
     LEAVING = "leaving"
 
@@ -34,11 +34,11 @@ class MemberState(Enum):
 _S = MemberState
 _AFTER: dict[MemberState, frozenset[MemberState]] = {
     _S.UNJOINED: frozenset({_S.JOINING, _S.LEAVING}),
-    _S.JOINING: frozenset({_S.SYNCING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.EXPELLED}),
-    _S.SYNCING: frozenset({_S.RECONCILING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.EXPELLED, _S.JOINING}),
-    _S.RECONCILING: frozenset({_S.STABLE, _S.JOINING, _S.FENCED, _S.EXPELLED, _S.LEAVING}),
-    _S.STABLE: frozenset({_S.JOINING, _S.FENCED, _S.EXPELLED, _S.LEAVING}),
-    _S.EXPELLED: frozenset({_S.UNJOINED, _S.LEAVING}),
+    _S.JOINING: frozenset({_S.SYNCING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.STALE}),
+    _S.SYNCING: frozenset({_S.RECONCILING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.STALE, _S.JOINING}),
+    _S.RECONCILING: frozenset({_S.STABLE, _S.JOINING, _S.FENCED, _S.STALE, _S.LEAVING}),
+    _S.STABLE: frozenset({_S.JOINING, _S.FENCED, _S.STALE, _S.LEAVING}),
+    _S.STALE: frozenset({_S.UNJOINED, _S.LEAVING}),
     _S.FENCED: frozenset({_S.UNJOINED, _S.LEAVING}),
     _S.LEAVING: frozenset({_S.UNJOINED}),
 }

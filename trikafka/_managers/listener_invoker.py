@@ -7,18 +7,14 @@ leaving task runs them; never are two changes told at the same time.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import Enum
+from typing import Protocol
 
 import trio
 
-from .._net.signal import Signal
 from ..interfaces import RebalanceListener
 from ..types import TopicPartition
-
-#: Commits what is done of partitions that go. Answers whether to go on: False when only the time of the receive was too
-#: short, and since the change was posted (the second argument) there has been little of it.
-BeforeRevoke = Callable[[Sequence[TopicPartition], float], Awaitable[bool]]
 
 
 class Change(Enum):
@@ -29,7 +25,17 @@ class Change(Enum):
     ASSIGNED = "assigned"
 
 
-class Rebalance:
+class BeforeRevoke(Protocol):
+    """Commits what is processed of partitions that go, until ``deadline`` (of the receive or the close; Trio's clock).
+
+    Answers whether to go on: False when only that deadline was too near, and since the change was posted (``since``) there has
+    been little time for it.
+    """
+
+    async def __call__(self, partitions: Sequence[TopicPartition], since: float, deadline: float) -> bool: ...
+
+
+class _Posted:
     """One posted change and who has been told of it."""
 
     __slots__ = ("change", "done", "partitions", "posted_at", "prepared", "told")
@@ -42,50 +48,69 @@ class Rebalance:
         self.done = trio.Event()
 
 
-class Rendezvous:
-    """At most one change is posted at a time, by the membership task."""
+class RebalanceListenerInvoker:
+    """Runs the rebalance listeners. At most one change is posted at a time, by the membership task.
 
-    def __init__(self, before_revoke: BeforeRevoke, posted: Signal) -> None:
-        self._before_revoke = before_revoke
+    ``wake`` is called when something was posted: a receive that waits has to look.
+    """
+
+    def __init__(self, before_revoke: BeforeRevoke, wake: Callable[[], object]) -> None:
+        self._before_revoke, self._wake = before_revoke, wake
         self._heard: set[TopicPartition] = set()  # assigned, and the listeners know it
         self._telling = trio.Lock()  # a receive and a leave may be in two tasks
         self._teller: trio.lowlevel.Task | None = None  # the task in which a listener runs now
         self._around: list[trio.Nursery] = []  # its nurseries that the listener did not open
-        self.listeners: list[RebalanceListener] = []
-        self.pending: Rebalance | None = None
-        self.posted = posted
+        self._listeners: list[RebalanceListener] = []
+        self._posted: _Posted | None = None
+
+    @property
+    def pending(self) -> bool:
+        """Whether a change was posted that has not been told yet."""
+        return self._posted is not None
+
+    @property
+    def has_listeners(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self._listeners)
+
+    def use(self, listeners: Iterable[RebalanceListener]) -> None:
+        """Tell these from now on, in this order (of what goes: in the reverse one)."""
+        self._listeners = list(listeners)
 
     async def post(self, change: Change, partitions: Sequence[TopicPartition]) -> None:
         """Post a change and wait until a receive has run the listeners. Cancellation: the change is withdrawn."""
-        rebalance = self.pending = Rebalance(change, tuple(partitions))
-        self.posted.notify()
+        posted = self._posted = _Posted(change, tuple(partitions))
+        self._wake()
         try:
-            await rebalance.done.wait()
+            await posted.done.wait()
         finally:
-            if self.pending is rebalance:
-                self.pending = None
+            if self._posted is posted:
+                self._posted = None
 
-    async def serve(self) -> None:
-        """Run the listeners for what is posted, if anything. What a listener raises comes out once all have been told."""
-        while (rebalance := self.pending) is not None:
-            if not await self._prepare(rebalance):
+    async def invoke(self, deadline: float) -> None:
+        """Run the listeners for what is posted, if anything; commits before a revocation have until ``deadline``.
+
+        What a listener raises comes out once all have been told.
+        """
+        while (posted := self._posted) is not None:
+            if not await self._prepare(posted, deadline):
                 return
             async with self._telling:
-                if self.pending is not rebalance:  # withdrawn meanwhile
+                if self._posted is not posted:  # withdrawn meanwhile
                     continue
-                failed = await self._tell(rebalance)
-            if self.pending is rebalance:
-                self.pending = None
-            rebalance.done.set()
+                failed = await self._tell(posted)
+            if self._posted is posted:
+                self._posted = None
+            posted.done.set()
             if failed is not None:
                 raise failed
 
-    async def tell(self, change: Change, partitions: Sequence[TopicPartition]) -> None:
+    async def tell(self, change: Change, partitions: Sequence[TopicPartition], deadline: float) -> None:
         """Run the listeners now, in this task: for leaving the group. Waits for one that still runs inside a receive."""
-        rebalance = Rebalance(change, tuple(partitions))
-        await self._prepare(rebalance)
+        posted = _Posted(change, tuple(partitions))
+        await self._prepare(posted, deadline)
         async with self._telling:
-            failed = await self._tell(rebalance)
+            failed = await self._tell(posted)
         if failed is not None:
             raise failed
 
@@ -103,31 +128,31 @@ class Rendezvous:
             task = nursery.parent_task
         return task is not None
 
-    async def _prepare(self, rebalance: Rebalance) -> bool:
-        if not rebalance.prepared:
-            rebalance.prepared = await self._before_revoke(rebalance.partitions, rebalance.posted_at)
-        return rebalance.prepared
+    async def _prepare(self, posted: _Posted, deadline: float) -> bool:
+        if not posted.prepared:
+            posted.prepared = await self._before_revoke(posted.partitions, posted.posted_at, deadline)
+        return posted.prepared
 
-    async def _tell(self, rebalance: Rebalance) -> Exception | None:
+    async def _tell(self, posted: _Posted) -> Exception | None:
         """Tell the listeners that have not been told yet, of a loss only what they have heard of before."""
-        partitions, failed = rebalance.partitions, None
-        if rebalance.change is Change.ASSIGNED:
-            listeners = self.listeners
+        partitions, failed = posted.partitions, None
+        if posted.change is Change.ASSIGNED:
+            listeners = self._listeners
             self._heard.update(partitions)
         else:
-            listeners = self.listeners[::-1]
+            listeners = self._listeners[::-1]
             partitions = tuple(tp for tp in partitions if tp in self._heard)
         self._teller = trio.lowlevel.current_task()
         self._around = list(self._teller.child_nurseries)
         try:
-            for listener in listeners[rebalance.told :] if partitions else ():
+            for listener in listeners[posted.told :] if partitions else ():
                 try:
-                    await getattr(listener, f"on_partitions_{rebalance.change.value}")(partitions)
+                    await getattr(listener, f"on_partitions_{posted.change.value}")(partitions)
                 except Exception as error:
                     failed = failed or error
-                rebalance.told += 1
+                posted.told += 1
         finally:
             self._teller, self._around = None, []
-        if rebalance.change is not Change.ASSIGNED:
+        if posted.change is not Change.ASSIGNED:
             self._heard.difference_update(partitions)
         return failed

@@ -1,7 +1,7 @@
-"""The membership manager of the classic group protocol: join, sync, reconcile, as straight-line code around the state table.
+"""The membership manager of the classic group protocol: join, sync, run, as straight-line code around the state table.
 
-It owns the member's state and, for a subscription, which partitions are assigned. Heartbeats run beside it from the moment
-that the generation is known until the next JoinGroup is sent. KIP-848's protocol takes the same seat.
+It owns the member's state; what the group assigned it hands to the reconciler. Heartbeats run beside it from the moment that the
+generation is known until the next JoinGroup is sent.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from .._net.deadlines import backoff
 from .._net.gather import with_background
 from .._net.signal import Signal
 from .._state.assignors import Assignor
+from .._state.cluster import ClusterSnapshot
 from .._state.member import Member, MemberState
 from .._state.subscription import Mode, Subscription
 from .._wire.messages import ApiMessage
@@ -37,7 +38,8 @@ from .coordinator import Coordinators
 from .group_messages import Joined
 from .heartbeat import Heartbeats
 from .metadata import Metadata
-from .rendezvous import Change, Rendezvous
+from .poll_timer import PollTimer
+from .reconciler import Reconciler
 
 _log = logging.getLogger("trikafka.membership")
 _MEMBER_ID_REQUIRED = 79
@@ -47,18 +49,49 @@ _JOIN_SLACK = 5.0
 _LEAVE_LIMIT, _LEAVE_ATTEMPTS = 5.0, 3
 
 
-class _Reason(Enum):
+class Reason(Enum):
     """Why a generation ends for this member. In the last two cases it is out of it at once, whatever it is doing."""
 
     REJOIN = "rejoin"
     FENCED = "fenced"
-    EXPELLED = "expelled"
+    STALE = "stale"
 
 
-_OUT = (_Reason.FENCED, _Reason.EXPELLED)
+class Ending:
+    """Why the generation that the member is in ends, if it does. The first reason to be out of it counts."""
+
+    def __init__(self) -> None:
+        self.reason: Reason | None = None
+        self.error: TrikafkaError | None = None  # what fenced the member
+        self._changed = Signal()
+
+    @property
+    def out(self) -> bool:
+        """Whether the member is out of the generation, and not only about to join the next."""
+        return self.reason in (Reason.FENCED, Reason.STALE)
+
+    def rejoin(self) -> None:
+        """The member is to join again soon."""
+        if self.reason is None:
+            self.reason = Reason.REJOIN
+        self._changed.notify()
+
+    def put_out(self, reason: Reason, error: TrikafkaError | None = None) -> None:
+        """The member is out of its generation."""
+        if not self.out:
+            self.reason, self.error = reason, error
+        self._changed.notify()
+
+    def clear(self) -> None:
+        """A new generation begins."""
+        self.reason = self.error = None
+
+    async def changed(self) -> None:
+        """Wait until there is news: a reason, or another subscription."""
+        await self._changed.wait()
 
 
-class Membership:
+class ClassicMembership:
     """Keeps the consumer in its group while it subscribes. Its background work is :meth:`run`."""
 
     def __init__(
@@ -70,20 +103,20 @@ class Membership:
         subscription: Subscription,
         member: Member,
         heartbeats: Heartbeats,
-        rendezvous: Rendezvous,
+        reconciler: Reconciler,
+        poll_timer: PollTimer,
         assignors: Sequence[Assignor],
+        wake: Callable[[], object],
     ) -> None:
         assert config.group_id is not None
         self._config, self._group = config, config.group_id
         self._brokers, self._metadata, self._coordinators = brokers, metadata, coordinators
         self._subscription, self._member = subscription, member
-        self._heartbeats, self._rendezvous = heartbeats, rendezvous
+        self._heartbeats, self._reconciler, self._poll_timer = heartbeats, reconciler, poll_timer
         self._assignors = {assignor.name: assignor for assignor in assignors}
         self._eager = not all(assignor.cooperative for assignor in assignors)
-        self._reason: _Reason | None = None
-        self._fenced_by: TrikafkaError | None = None
-        self._nudge = Signal()  # the subscription or the reason changed
-        self.assigned = Signal()  # partitions came or went
+        self._ending = Ending()
+        self._wake = wake  # has the receive that waits look at ``fatal``
         self.fatal: TrikafkaError | None = None
 
     # What others tell the membership.
@@ -96,20 +129,13 @@ class Membership:
     def rejoin(self, why: str) -> None:
         """Join again soon."""
         _log.debug("group %s: joining again, because %s", self._group, why)
-        if self._reason is None:
-            self._reason = _Reason.REJOIN
-        self._nudge.notify()
+        self._ending.rejoin()
 
     def fenced(self, error: TrikafkaError) -> None:
         """The group does not know the member any more, or will not have it; its partitions are lost."""
-        _log.info("group %s: this member is out: %s", self._group, error)
-        if self._reason not in _OUT:
-            self._fenced_by = error
-            self._put_out(_Reason.FENCED)
-
-    def _put_out(self, reason: _Reason) -> None:
-        self._reason = reason
-        self._nudge.notify()
+        if not self._ending.out:
+            _log.info("group %s: this member was fenced: %s", self._group, error)
+        self._ending.put_out(Reason.FENCED, error)
 
     # The background work.
 
@@ -120,16 +146,16 @@ class Membership:
         """
         failures, self.fatal = 0, None
         if not self._subscription.grouped and self._member.identity.member_id:
-            await self._say_goodbye()  # the leave before was cut
+            await self._leave_group()  # the leave before was cut
         while True:
             if not self._subscription.grouped:
-                await self._nudge.wait()
+                await self._ending.changed()
                 continue
             try:
                 failures = 0 if await self._cycle() else failures + 1
             except TrikafkaError as error:
                 if not self._may_go_on(error):
-                    await self._stand_still(error)
+                    await self._enter_fatal(error)
                     failures = 0
                     continue
                 failures += 1
@@ -142,117 +168,116 @@ class Membership:
             self._coordinators.forget(self._group)
         return error.retriable or isinstance(error, RebalanceInProgressError)
 
-    async def _stand_still(self, error: TrikafkaError) -> None:
+    async def _enter_fatal(self, error: TrikafkaError) -> None:
         """Tell the user of ``error``, and wait for a new subscription."""
         self.fatal = error
-        if self._subscription.partitions:  # nothing more is handed out, and at the end they are lost
+        if self._reconciler.begin_loss():  # nothing more is delivered, and at the end it is lost
             self._member.to(MemberState.FENCED)
-            for state in self._subscription.partitions.values():
-                state.revoking = True
-        self._rendezvous.posted.notify()
+        self._wake()
         while self.fatal is not None:
-            await self._nudge.wait()
+            await self._ending.changed()
         if self._member.state is MemberState.FENCED:
             await self._lose(MemberState.FENCED)
 
     async def _cycle(self) -> bool:
         """One generation: join it, live in it, and leave it for the next. Returns whether it was joined."""
-        self._reason = self._fenced_by = None
+        self._ending.clear()
+        seen = self._metadata.snapshot
         self._match_pattern()
         self._want_topics()
         self._member.to(MemberState.JOINING)
         try:
-            await self._until_out(self._generation)
+            await self._until_out(partial(self._generation, seen))
         except MemberFencedError as error:
             self.fenced(error)
         except TrikafkaError:
-            if self._reason not in _OUT:
+            if not self._ending.out:
                 raise
         reached = self._member.state is MemberState.STABLE
-        if self._reason is _Reason.FENCED:
+        if self._ending.reason is Reason.FENCED:
             await self._lose(MemberState.FENCED)
-        elif self._reason is _Reason.EXPELLED:
-            await self._lose(MemberState.EXPELLED)
-        if self._fenced_by is not None and not isinstance(self._fenced_by, MemberFencedError):
-            raise self._fenced_by
+        elif self._ending.reason is Reason.STALE:
+            await self._lose(MemberState.STALE)
+        cause = self._ending.error
+        if cause is not None and not isinstance(cause, MemberFencedError):
+            raise cause
         return reached
 
     async def _until_out(self, work: Callable[[], Awaitable[None]]) -> None:
-        """Do ``work``, in or on the way into a generation, until it is done or the member is put out."""
+        """Do ``work``, in or on the way into a generation, until it is done or the member is out."""
 
         async def guard() -> None:
-            while self._reason not in _OUT:
-                await self._nudge.wait()
+            while not self._ending.out:
+                await self._ending.changed()
             scope.cancel()
 
         with trio.CancelScope() as scope:
             await with_background([guard, self._watch_poll], work)
 
-    async def _generation(self) -> None:
+    async def _generation(self, seen: ClusterSnapshot) -> None:
         joined = await self._join()
         works: list[Callable[[], Awaitable[object]]] = [
             partial(self._heartbeats.run, self.rejoin, self.fenced),
-            partial(self._watch_topics, joined),
+            partial(self._watch_topics, joined, seen),
         ]
-        await with_background(works, partial(self._live, joined))
+        await with_background(works, partial(self._sync_and_run, joined))
 
     async def _lose(self, state: MemberState) -> None:
         self._member.to(state)
-        lost = list(self._subscription.partitions)
-        for tp in lost:
-            self._subscription.partitions[tp].revoking = True
-        if state is MemberState.EXPELLED:
-            await self._say_goodbye()
+        self._reconciler.begin_loss()
+        if state is MemberState.STALE:
+            await self._leave_group()
         if state is MemberState.FENCED:
             self._member.forget(keep_id=self._still_known())
-        if lost or state is MemberState.EXPELLED:  # come back at the next receive, not before
-            await self._rendezvous.post(Change.LOST, lost)
-            self._drop(lost)
+        # A member that the user left alone comes back at the next receive, not before, also with nothing to lose.
+        await self._reconciler.lose(wait=state is MemberState.STALE)
         self._member.to(MemberState.UNJOINED)
 
     def _still_known(self) -> bool:
         """Whether the group may know the member that is out: with a new id it would leave its old self behind in the group."""
-        if isinstance(self._fenced_by, MemberFencedError):
-            return self._fenced_by.code == _ILLEGAL_GENERATION  # only its generation has passed
+        error = self._ending.error
+        if isinstance(error, MemberFencedError):
+            return error.code == _ILLEGAL_GENERATION  # only its generation has passed
         return self._member.identity.instance_id is None
 
-    async def _live(self, joined: Joined) -> None:
+    async def _sync_and_run(self, joined: Joined) -> None:
         self._member.to(MemberState.SYNCING)
         assignment = await self._sync(joined)
         self._member.to(MemberState.RECONCILING)
         await self._reconcile(assignment)
         self._member.to(MemberState.STABLE)
-        while self._reason is None and self._subscription.grouped:
-            await self._nudge.wait()
-        if self._reason in _OUT:  # lost, and not to be given up
+        while self._ending.reason is None and self._subscription.grouped:
+            await self._ending.changed()
+        if self._ending.out:  # lost, and not to be given up
             return
-        await self._give_up([tp for tp, state in self._subscription.partitions.items() if self._eager or state.revoking])
+        owned = self._reconciler.owned
+        await self._reconciler.revoke(owned if self._eager else self._reconciler.to_revoke(owned))
 
     async def _join(self) -> Joined:
         while True:
             identity, topics = self._member.identity, self._subscription.topics
             request = group_messages.join_request(self._config, identity, self._assignors, topics, self._owned())
             # The coordinator answers when the whole group has joined, or when the rebalance timeout has passed.
-            answer = await self._ask(request, max(self._heartbeats.poll_limit + _JOIN_SLACK, self._config.request_timeout))
-            if answer.error_code == _MEMBER_ID_REQUIRED and not identity.member_id:
-                self._member.know_as(answer.member_id)
+            response = await self._ask(request, max(self._poll_timer.limit + _JOIN_SLACK, self._config.request_timeout))
+            if response.error_code == _MEMBER_ID_REQUIRED and not identity.member_id:
+                self._member.know_as(response.member_id)
                 continue
-            if answer.error_code:
-                raise from_code(answer.error_code, f"joining group {self._group!r}")
-            self._member.know_as(answer.member_id, answer.generation_id)
-            return group_messages.read_join(answer)
+            if response.error_code:
+                raise from_code(response.error_code, f"joining group {self._group!r}")
+            self._member.know_as(response.member_id, response.generation_id)
+            return group_messages.read_join(response)
 
     async def _sync(self, joined: Joined) -> list[TopicPartition]:
         assignments: Mapping[str, Sequence[TopicPartition]] = {}
         if joined.leads:
-            assignments = await self._deal_out(joined)
+            assignments = await self._perform_assignment(joined)
         request = group_messages.sync_request(self._group, self._member.identity, joined, assignments)
-        answer = await self._ask(request, self._config.request_timeout)
-        if answer.error_code:
-            raise from_code(answer.error_code, f"syncing group {self._group!r}")
-        return group_messages.read_assignment(answer.assignment)
+        response = await self._ask(request, self._config.request_timeout)
+        if response.error_code:
+            raise from_code(response.error_code, f"syncing group {self._group!r}")
+        return group_messages.read_assignment(response.assignment)
 
-    async def _deal_out(self, joined: Joined) -> Mapping[str, Sequence[TopicPartition]]:
+    async def _perform_assignment(self, joined: Joined) -> Mapping[str, Sequence[TopicPartition]]:
         topics = set().union(*(member.topics for member in joined.members.values()))
         if missing := topics - set(self._metadata.snapshot.topics):
             await self._metadata.refresh(missing)
@@ -264,45 +289,29 @@ class Membership:
         return self._assignors[joined.protocol].assign(joined.members, joined.dealt)
 
     async def _reconcile(self, assignment: list[TopicPartition]) -> None:
-        owned, wanted = self._subscription.partitions, set(assignment)
-        if revoked := [tp for tp, state in owned.items() if tp not in wanted or state.revoking]:
-            await self._give_up(revoked)
+        if await self._reconciler.revoke(self._reconciler.to_revoke(set(assignment))):
             self.rejoin("partitions were given up")
-        added = [tp for tp in assignment if tp not in owned]
-        for topic in {tp.topic for tp in added} - set(self._metadata.snapshot.topics):
+        unknown = {tp.topic for tp in assignment} - set(self._metadata.snapshot.topics)
+        for topic in unknown:
             self._metadata.also_want(topic)
+        if unknown:
             self._metadata.mark_stale()
-        self._subscription.add(added, ready=False)
-        if added and self._rendezvous.listeners:
-            await self._rendezvous.post(Change.ASSIGNED, added)
-        for tp in added:
-            self._subscription.partitions[tp].ready = True
-        self.assigned.notify()
-
-    async def _give_up(self, partitions: list[TopicPartition]) -> None:
-        if not partitions:
-            return
-        for tp in partitions:
-            self._subscription.partitions[tp].revoking = True
-        await self._rendezvous.post(Change.REVOKED, partitions)
-        self._drop(partitions)
-
-    def _drop(self, partitions: Sequence[TopicPartition]) -> None:
-        self._subscription.remove(partitions)
-        self.assigned.notify()
+        await self._reconciler.assign(assignment)
 
     async def _watch_poll(self) -> None:
-        await self._heartbeats.watch()
+        await self._poll_timer.expired()
         _log.warning(
             "group %s: nothing was received for max_poll_interval_ms (%g ms); leaving the group until the next receive",
             self._group,
             self._config.max_poll_interval_ms,
         )
-        self._put_out(_Reason.EXPELLED)
+        self._ending.put_out(Reason.STALE)
 
-    async def _watch_topics(self, joined: Joined) -> None:
-        """Join again when topics come or go that the pattern matches, or, as the leader, when a topic gets more partitions."""
-        seen = self._metadata.snapshot
+    async def _watch_topics(self, joined: Joined, seen: ClusterSnapshot) -> None:
+        """Join again when topics come or go that the pattern matches, or, as the leader, when a topic gets more partitions.
+
+        ``seen`` is the snapshot that was looked at before the join: what came since then counts.
+        """
         while True:
             seen = await self._metadata.changed(seen)
             if self._match_pattern():
@@ -326,14 +335,14 @@ class Membership:
         return {name: [tp.partition for tp in snapshot.partitions_of(name)] for name in topics if snapshot.partitions_of(name)}
 
     def _owned(self) -> list[TopicPartition]:
-        return [] if self._eager else list(self._subscription.partitions)
+        return [] if self._eager else self._reconciler.owned
 
     async def _ask(self, message: ApiMessage, allowance: float) -> Any:
         """Ask the coordinator something that may take it ``allowance`` seconds."""
         with trio.move_on_after(allowance):
             node = await self._coordinators.find(self._group)
             return await self._brokers.request(node, message, purpose="group", allowance=allowance)
-        raise RequestTimedOutError(f"no answer from the coordinator of group {self._group!r} within {allowance:g} s")
+        raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {allowance:g} s")
 
     # On the way out.
 
@@ -342,19 +351,20 @@ class Membership:
         self.fatal = None
         self._member.to(MemberState.LEAVING)
         try:
-            await self._say_goodbye()
+            await self._leave_group()
         finally:
             self._member.to(MemberState.UNJOINED)
 
     def reset(self) -> None:
-        """Be out of the group, at whatever point a leave was cut. :meth:`run` has ended before, and when it starts says goodbye."""
-        self.fatal = self._fenced_by = self._reason = None
+        """Be out of the group, at whatever point a leave was cut. :meth:`run` has ended before, and leaves when it starts."""
+        self.fatal = None
+        self._ending.clear()
         self._member.to(MemberState.LEAVING)
         self._member.to(MemberState.UNJOINED)
         self._member.forget(keep_id=self._member.identity.instance_id is None)
 
-    async def _say_goodbye(self) -> None:
-        """Tell the group that this member goes; static members stay until their session ends."""
+    async def _leave_group(self) -> None:
+        """Tell the group that this member leaves; static members stay until their session ends."""
         identity = self._member.identity
         static = identity.instance_id is not None
         # Until the group has confirmed it the id is kept: to join with a new one would leave the old self behind in the group.
@@ -366,13 +376,13 @@ class Membership:
                 try:
                     node = await self._coordinators.find(self._group)
                     request = group_messages.leave_request(self._group, identity)
-                    answer = await self._brokers.request(node, request, purpose="coordinator")
-                    if not answer.error_code:
+                    response = await self._brokers.request(node, request, purpose="coordinator")
+                    if not response.error_code:
                         self._member.forget()
                         return
-                    raise from_code(answer.error_code, f"leaving group {self._group!r}")
+                    raise from_code(response.error_code, f"leaving group {self._group!r}")
                 except TrikafkaError as error:
-                    _log.info("group %s: could not say goodbye: %s", self._group, error)
+                    _log.info("group %s: could not leave: %s", self._group, error)
                     if not self._may_go_on(error):
                         return
                 await trio.sleep(backoff(1, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))

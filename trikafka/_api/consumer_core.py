@@ -1,0 +1,62 @@
+"""What a consumer knows and who waits for what of it: the state that its managers share, and the signals between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .._managers.poll_timer import PollTimer
+from .._net.signal import Signal
+from .._state.assignment import AssignedPartition, Assignment, Wake
+from .._state.fetch_buffer import FetchBuffer
+from .._state.member import Member
+from .._state.subscription import Subscription
+from ..config import ConsumerConfig
+
+#: Told whenever partitions came or went.
+OnAssigned = Callable[[Assignment], None]
+
+
+class Signals:
+    """One for each kind of news. Only the state notifies them (:class:`~trikafka._state.assignment.Wake`), and closing."""
+
+    def __init__(self) -> None:
+        self.deliver = Signal()  # records, an error, a position or a rebalance: whoever receives looks again
+        self.fetch = Signal()  # something may have become fetchable
+        self.locate = Signal()  # a partition needs a position
+        self.commit = Signal()  # more has been processed
+
+
+class ConsumerCore:
+    """The state of one consumer. Each part is written by its own module; see there."""
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self.signals = signals = Signals()
+        self._on_assigned: list[OnAssigned] = []
+        self.wake = Wake(
+            deliver=self._deliver,
+            fetch=signals.fetch.notify,
+            locate=signals.locate.notify,
+            commit=signals.commit.notify,
+            assigned=self._tell_assigned,
+            overtaken=self._drop,
+        )
+        self.assignment = Assignment(self.wake, read_committed=config.isolation_level == "read_committed")
+        self.subscription = Subscription(self.assignment)
+        self.buffer = FetchBuffer(config.fetch_buffer_bytes, self.wake)
+        self.member = Member(config.group_instance_id)
+        # KIP-62: the poll interval is never below the session timeout.
+        self.poll_timer = PollTimer(max(config.max_poll_interval_ms, config.session_timeout_ms) / 1000)
+
+    def on_assigned(self, tell: OnAssigned) -> None:
+        """Have ``tell`` called whenever partitions came or went."""
+        self._on_assigned.append(tell)
+
+    def _deliver(self, partition: AssignedPartition | None) -> None:
+        self.signals.deliver.notify()
+
+    def _tell_assigned(self) -> None:
+        for tell in self._on_assigned:
+            tell(self.assignment)
+
+    def _drop(self, partition: AssignedPartition) -> None:
+        self.buffer.drop(partition)

@@ -1,0 +1,43 @@
+"""The poll timer: how long the user has asked for nothing (``max_poll_interval_ms``, KIP-62). Owned by the consumer's receives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import trio
+
+
+class PollTimer:
+    """Receives tell it that the user is there; the membership waits for him to be overdue."""
+
+    def __init__(self, limit: float) -> None:
+        self.limit = limit  #: seconds that the user may take between two receives
+        self._last_poll = trio.current_time()
+        self._waiting = 0  # receives that wait for records: the consuming task is there
+
+    def polled(self, now: float) -> None:
+        """The user came back for more."""
+        self._last_poll = now
+
+    @contextmanager
+    def waiting(self) -> Iterator[None]:
+        """A receive waits for records: the user is there all the time. (Listeners that a receive runs have to be quick.)"""
+        self._waiting += 1
+        try:
+            yield
+        finally:
+            self._waiting -= 1
+            self._last_poll = trio.current_time()
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the user has asked for nothing for longer than the limit."""
+        return not self._waiting and trio.current_time() >= self._last_poll + self.limit
+
+    async def expired(self) -> None:
+        """Return when the user is overdue."""
+        while not self.overdue:
+            # Many a receive goes by in this time; a signal from each of them would cost more than looking again.
+            now = trio.current_time()
+            await trio.sleep_until(max(self._last_poll, now if self._waiting else 0.0) + self.limit)

@@ -1,0 +1,57 @@
+"""The reconciler: brings what is owned to what the group wants, listeners included. It stands beside both group protocols.
+
+A membership only speaks its protocol; it says here what the group assigned, or that everything is lost. Revoke comes before
+assign, and the listeners (in the consuming task) before both take effect.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+
+from .._state.assignment import Assignment
+from ..types import TopicPartition
+from .listener_invoker import Change, RebalanceListenerInvoker
+
+
+class Reconciler:
+    """Revokes, assigns and loses partitions, one step at a time. Cancelled: what was begun is made good by the next step."""
+
+    def __init__(self, assignment: Assignment, invoker: RebalanceListenerInvoker) -> None:
+        self._assignment, self._invoker = assignment, invoker
+
+    @property
+    def owned(self) -> list[TopicPartition]:
+        """What is this member's, what is about to be given up included."""
+        return list(self._assignment.partitions)
+
+    def to_revoke(self, wanted: Collection[TopicPartition]) -> list[TopicPartition]:
+        """What is owned, and to be given up if ``wanted`` is what the group wants."""
+        return [partition.tp for partition in self._assignment if partition.tp not in wanted or not partition.owned]
+
+    async def revoke(self, tps: Iterable[TopicPartition]) -> bool:
+        """Give up these: deliver nothing more of them, run the listeners, let go. Returns whether there were any."""
+        revoked = self._assignment.begin_revocation(tps)
+        if revoked:
+            await self._invoker.post(Change.REVOKED, revoked)
+            self._assignment.revoked(revoked)
+        return bool(revoked)
+
+    async def assign(self, wanted: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """Take what is new in ``wanted``: run the listeners, then begin to fetch. Returns that."""
+        added = self._assignment.add(wanted)
+        waiting = [partition.tp for partition in self._assignment if partition.awaits_callback]
+        if waiting and self._invoker.has_listeners:
+            await self._invoker.post(Change.ASSIGNED, waiting)
+        self._assignment.callback_done(waiting)
+        return added
+
+    def begin_loss(self) -> list[TopicPartition]:
+        """Deliver nothing more of anything: the group has given it to others, or will. Returns what that is."""
+        return self._assignment.begin_revocation()
+
+    async def lose(self, *, wait: bool = False) -> None:
+        """Everything owned is lost: tell the listeners, let go. ``wait``: also with nothing to lose, until the next receive."""
+        lost = self.begin_loss()
+        if lost or wait:
+            await self._invoker.post(Change.LOST, lost)
+        self._assignment.lost(lost)

@@ -1,0 +1,505 @@
+"""The assigned partitions of one consumer: each in one state, and written here alone. No I/O.
+
+Others tell a partition *what happened* in the field's words (``located``, ``fetched``, ``seek``, ``begin_revocation`` ...) and read
+its attributes; nobody else assigns to them (``tests/test_one_writer.py`` holds that). Each change wakes those who wait for that
+kind of change, by :class:`Wake`, and nobody else has to.
+
+=================  ==================================================  ========================================================
+state              meaning                                             may become
+=================  ==================================================  ========================================================
+AWAITING_CALLBACK  assigned; the listeners have not been told yet      AWAITING_POSITION, VALIDATING, FETCHING, REVOKING, GONE
+AWAITING_POSITION  where to go on is being looked up                   VALIDATING, FETCHING, REVOKING, GONE
+VALIDATING         the position is checked against the new leader's    AWAITING_POSITION, FETCHING, REVOKING, GONE
+                   log (KIP-320); nothing is fetched or delivered
+FETCHING           fetched and delivered                               AWAITING_POSITION, VALIDATING, REVOKING, GONE
+REVOKING           to be given up; the listeners are told; nothing is  GONE
+                   fetched or delivered any more
+GONE               not this consumer's any more                        (nothing)
+=================  ==================================================  ========================================================
+
+Beside its state a partition may be *paused*, may have *failed* (an error that the next receive raises), and may have a *limit*.
+
+Whatever overtakes what is under way (a seek, a reset, a loss) changes the partition's *ticket*. A fetch or a look-up carries the
+ticket that it began with, and what comes of an old one is dropped where it arrives: ``accepts`` is the one place that decides.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import NamedTuple
+
+from .._wire.columns import RecordBatch
+from ..errors import IllegalStateError, TrikafkaError, UnknownTopicOrPartitionError
+from ..types import OffsetSpec, TopicPartition
+from .progress import Cursor, Progress
+
+
+class PartitionState(Enum):
+    """See the module."""
+
+    AWAITING_CALLBACK = "awaiting callback"
+    AWAITING_POSITION = "awaiting position"
+    VALIDATING = "validating"
+    FETCHING = "fetching"
+    REVOKING = "revoking"
+    GONE = "gone"
+
+
+_S = PartitionState
+_AFTER: Mapping[PartitionState, frozenset[PartitionState]] = {
+    _S.AWAITING_CALLBACK: frozenset({_S.AWAITING_POSITION, _S.VALIDATING, _S.FETCHING, _S.REVOKING, _S.GONE}),
+    _S.AWAITING_POSITION: frozenset({_S.VALIDATING, _S.FETCHING, _S.REVOKING, _S.GONE}),
+    _S.VALIDATING: frozenset({_S.AWAITING_POSITION, _S.FETCHING, _S.REVOKING, _S.GONE}),
+    _S.FETCHING: frozenset({_S.AWAITING_POSITION, _S.VALIDATING, _S.REVOKING, _S.GONE}),
+    _S.REVOKING: frozenset({_S.GONE}),
+    _S.GONE: frozenset(),
+}
+_LOCATING = (_S.AWAITING_POSITION, _S.VALIDATING, _S.FETCHING)  # those between which the position decides
+
+
+def _nobody(_: AssignedPartition | None = None) -> None:
+    """Nobody waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Whom a change concerns. Each is called in the step of the change, and must only wake tasks."""
+
+    #: There may be something to deliver: records, an error, a known position, a posted rebalance. Of one partition, or (None) any.
+    deliver: Callable[[AssignedPartition | None], None] = _nobody
+    fetch: Callable[[], None] = _nobody  #: something may have become fetchable, or there is room again
+    locate: Callable[[], None] = _nobody  #: a partition needs a position
+    commit: Callable[[], None] = _nobody  #: more has been processed, or nothing is in hand any more
+    assigned: Callable[[], None] = _nobody  #: partitions came or went
+    overtaken: Callable[[AssignedPartition], None] = _nobody  #: what was fetched of this partition is worth nothing any more
+
+
+class Ticket(NamedTuple):
+    """What a fetch or look-up of one partition began with."""
+
+    partition: AssignedPartition
+    number: int
+    offset: int
+
+
+class LogEnds(NamedTuple):
+    """Where a partition's log begins and ends, as the last fetch told; ``None`` where it did not."""
+
+    high_watermark: int | None = None
+    log_start: int | None = None
+    last_stable_offset: int | None = None
+
+
+class AssignedPartition:
+    """One assigned partition. See the module; attributes are for reading."""
+
+    __slots__ = (
+        "_table", "deliverable", "error", "fetch_offset", "fetchable", "limit", "log", "paused", "position_requested",
+        "progress", "reset", "retry_at", "state", "ticket", "tp",
+    )  # fmt: skip
+
+    def __init__(self, table: Assignment, tp: TopicPartition, state: PartitionState, progress: Progress) -> None:
+        self._table = table
+        self.tp = tp
+        self.state = state
+        self.progress = progress  # how far the user is
+        self.ticket = 0
+        self.fetch_offset = -1  # next to fetch, at or after the position; -1: known once what was fetched is decoded
+        self.retry_at = 0.0  # no fetch before this time, after an error
+        self.reset: OffsetSpec | None = None  # a reset that the user or the log asked for, not located yet
+        self.position_requested = False  # somebody waits for the position, though the listeners have not been told
+        self.paused = False
+        self.limit: int | None = None  # deliver nothing at or past this offset
+        self.error: Exception | None = None  # to be raised by the next receive
+        self.log = LogEnds()
+        self.deliverable = self.fetchable = False  # kept by _update
+
+    def __repr__(self) -> str:
+        return f"<AssignedPartition {self.tp} {self.state.value} position={self.position}>"
+
+    @property
+    def position(self) -> int | None:
+        """The offset of the next record to deliver; ``None``: not known yet."""
+        return self.progress.position
+
+    @property
+    def processed(self) -> int | None:
+        """The offset after what the user is done with: what auto commit may commit."""
+        return self.progress.processed
+
+    @property
+    def owned(self) -> bool:
+        """Whether it is this consumer's, and not about to be given up."""
+        return self.state not in (_S.REVOKING, _S.GONE)
+
+    @property
+    def awaits_callback(self) -> bool:
+        """Whether the listeners have not been told yet that it was assigned."""
+        return self.state is _S.AWAITING_CALLBACK
+
+    @property
+    def lag(self) -> int | None:
+        """Records between the position and the end that the last fetch told (read_committed: the last stable offset)."""
+        end, position = self._table.end_of(self.log), self.position
+        return None if end is None or position is None else max(0, end - position)
+
+    def accepts(self, ticket: int) -> bool:
+        """Whether nothing has overtaken what began with ``ticket``."""
+        return ticket == self.ticket
+
+    # Where it is.
+
+    def located(self, offset: int, leader_epoch: int | None = None) -> None:
+        """The position was looked up."""
+        self._set_position(offset, leader_epoch)
+
+    def seek(self, offset: int, leader_epoch: int | None = None) -> None:
+        """The user goes elsewhere: wins over everything under way."""
+        self._set_position(offset, leader_epoch)
+
+    def ask_reset(self, spec: OffsetSpec) -> None:
+        """Forget the position; it is to be looked up by ``spec``."""
+        self._overtake()
+        self.progress.forget()
+        self.fetch_offset, self.retry_at = -1, 0.0
+        self.reset, self.error = spec, None
+        if self.state in _LOCATING:
+            self._to(_S.AWAITING_POSITION)
+        self._update()
+
+    def request_position(self) -> None:
+        """Somebody waits for the position: it is looked up even before the listeners have been told."""
+        if not self.position_requested:
+            self.position_requested = True
+            self._update()
+
+    def _set_position(self, offset: int, leader_epoch: int | None) -> None:
+        self._overtake()
+        self.progress.start_at(offset, leader_epoch)
+        self.fetch_offset, self.retry_at = offset, 0.0
+        self.reset = self.error = None
+        self.position_requested = False
+        if self.state in _LOCATING:
+            self._to(_S.FETCHING)
+        self._update()
+        self._table.wake.deliver(self)
+
+    # Fetching.
+
+    def fetch_begun(self) -> Ticket:
+        """A fetch from :attr:`fetch_offset` goes out."""
+        return Ticket(self, self.ticket, self.fetch_offset)
+
+    def fetched(self, end: int | None) -> None:
+        """Records up to ``end`` were fetched (``None``: their end is known once they are decoded)."""
+        self.fetch_offset = -1 if end is None else end
+        if self.limit is not None or end is None:
+            self._update()
+
+    def log_ends(self, ends: LogEnds) -> None:
+        """A fetch told where the log begins and ends."""
+        self.log = ends
+
+    def refetch(self, offset: int) -> None:
+        """Fetch again from ``offset``; what was fetched and is not delivered yet is dropped."""
+        self._overtake()
+        self.fetch_offset, self.retry_at = offset, 0.0
+        self._update()
+
+    def decoded_to(self, end: int) -> None:
+        """What was fetched ends here: only decoding could tell."""
+        self.fetch_offset = end
+        self._update()
+
+    def back_off(self, until: float) -> None:
+        """Do not fetch it before ``until``."""
+        self.retry_at = until
+
+    def failed(self, error: Exception) -> None:
+        """It cannot go on: the next receive raises ``error``."""
+        self.error = error
+        self._update()
+        self._table.wake.deliver(self)
+
+    def take_error(self) -> Exception | None:
+        """The error that it failed with, told once: afterwards it is tried again."""
+        error, self.error = self.error, None
+        if error is not None:
+            self._update()
+        return error
+
+    # Delivering.
+
+    def delivered(self, batch: RecordBatch) -> None:
+        """The user was handed ``batch`` whole."""
+        self.progress.deliver(batch)
+        self._passed_limit()
+
+    def begin_records(self, batch: RecordBatch) -> Cursor:
+        """The user is about to be handed ``batch`` record by record: by the cursor that this returns, while it is live."""
+        return self.progress.begin_cursor(batch)
+
+    def end_records(self) -> None:
+        """The cursor delivers no more."""
+        self.progress.end_cursor()
+
+    def passed_over(self, upto: int) -> None:
+        """Up to ``upto`` there is no record for the user. That is processed at once, unless he still holds records before it."""
+        self.progress.passed_over(upto)
+        self._passed_limit()
+
+    def came_back(self) -> None:
+        """The user came back for more: what he was handed is processed."""
+        if self.progress.came_back():
+            self._table.wake.commit()
+
+    def processed_upto(self, offset: int) -> None:
+        """The user says that everything before ``offset`` is processed."""
+        self.progress.processed_upto(offset)
+        self._table.wake.commit()
+
+    def mark_processed(self, offset: int) -> None:
+        """The user says that the record at ``offset`` is processed; others before it may not be."""
+        self.progress.mark(offset)
+        self._table.wake.commit()
+
+    def _passed_limit(self) -> None:
+        if self.limit is not None:
+            self._update()
+
+    # What the user wants.
+
+    def pause(self) -> None:
+        """Deliver and fetch nothing until :meth:`resume`."""
+        self.paused = True
+        self._update()
+        self._table.wake.fetch()  # what is buffered of it takes no room from the others any more
+
+    def resume(self) -> None:
+        """End a :meth:`pause`."""
+        self.paused = False
+        self._update()
+        self._table.wake.fetch()
+        self._table.wake.deliver(self)
+
+    def limit_to(self, offset: int | None) -> None:
+        """Deliver, and fetch, nothing at or past ``offset`` (``None``: no limit)."""
+        if offset != self.limit:
+            self.limit = offset
+            self._update()
+
+    # The table's.
+
+    def enter(self, state: PartitionState) -> None:
+        """For :class:`Assignment`: go to a state that does not follow from the position."""
+        if state is _S.GONE:
+            self._overtake()
+        self._to(state)
+        self._update()
+
+    def callback_done(self) -> None:
+        """For :class:`Assignment`: the listeners have been told that it was assigned."""
+        if self.state is _S.AWAITING_CALLBACK:
+            self._to(_S.AWAITING_POSITION if self.position is None else _S.FETCHING)
+            self._update()
+
+    def _overtake(self) -> None:
+        self.ticket += 1
+        self.progress.end_cursor()
+        self._table.wake.overtaken(self)
+
+    def _to(self, state: PartitionState) -> None:
+        if state is not self.state and state not in _AFTER[self.state]:
+            raise AssertionError(f"{self.tp} cannot go from {self.state.value} to {state.value}")
+        self.state = state
+
+    def _update(self) -> None:
+        """Say anew what may be done with it, after a change. Ends a cursor whose next record must not be delivered."""
+        position, limit = self.position, self.limit
+        ended = limit is not None and position is not None and position >= limit
+        wanted = self.state is _S.FETCHING and not self.paused and not ended
+        if self.deliverable and (not wanted or limit is not None):
+            self.progress.end_cursor()
+        self.deliverable = wanted
+        self.fetchable = wanted and self.error is None and self.fetch_offset >= 0 and (limit is None or self.fetch_offset < limit)
+        self._table.sort(self)
+
+
+class Assignment:
+    """The table of the assigned partitions, in the order in which they came. See the module."""
+
+    def __init__(self, wake: Wake | None = None, *, read_committed: bool = False, marks: bool = False) -> None:
+        self.wake = wake or Wake()
+        self.partitions: dict[TopicPartition, AssignedPartition] = {}
+        self.fetchable: dict[AssignedPartition, None] = {}
+        self.unlocated: dict[AssignedPartition, None] = {}  # a position is wanted and not known
+        self.failed: dict[AssignedPartition, None] = {}
+        self._missing: dict[AssignedPartition, float] = {}  # since when the cluster has not known them
+        self._receivers = 0  # receives under way
+        self._limits: Mapping[TopicPartition, int] | None = None
+        self._read_committed, self._marks = read_committed, marks
+
+    def __iter__(self) -> Iterator[AssignedPartition]:
+        return iter(self.partitions.values())
+
+    def __contains__(self, tp: TopicPartition) -> bool:
+        return tp in self.partitions
+
+    def __len__(self) -> int:
+        return len(self.partitions)
+
+    def get(self, tp: TopicPartition) -> AssignedPartition:
+        """An assigned partition. Raises :exc:`IllegalStateError` for one that is not."""
+        partition = self.partitions.get(tp)
+        if partition is None:
+            raise IllegalStateError(f"partition {tp} is not assigned to this consumer")
+        return partition
+
+    def end_of(self, log: LogEnds) -> int | None:
+        """The end that this consumer can read to."""
+        return log.last_stable_offset if self._read_committed and log.last_stable_offset is not None else log.high_watermark
+
+    # Coming and going.
+
+    def assign(self, tps: Iterable[TopicPartition]) -> None:
+        """Exactly these, without a group: those that stay keep their positions."""
+        wanted = dict.fromkeys(tps)
+        self._remove([tp for tp in self.partitions if tp not in wanted])
+        self.partitions = {tp: self.partitions.get(tp) or self._new(tp, _S.AWAITING_POSITION) for tp in wanted}
+        for partition in self:
+            self.sort(partition)
+        self._came_or_went()
+
+    def add(self, tps: Iterable[TopicPartition]) -> list[TopicPartition]:
+        """The group assigned these; the listeners are to be told. Returns those that are new."""
+        new = [tp for tp in dict.fromkeys(tps) if tp not in self.partitions]
+        for tp in new:
+            self.partitions[tp] = self._new(tp, _S.AWAITING_CALLBACK)
+        if new:
+            self._came_or_went()
+        return new
+
+    def callback_done(self, tps: Iterable[TopicPartition]) -> None:
+        """The listeners have been told of these."""
+        for tp in tps:
+            if (partition := self.partitions.get(tp)) is not None:
+                partition.callback_done()
+
+    def begin_revocation(self, tps: Iterable[TopicPartition] | None = None) -> list[TopicPartition]:
+        """Deliver and fetch nothing more of these (``None``: of all); returns those that were assigned."""
+        chosen = [tp for tp in (list(self.partitions) if tps is None else tps) if tp in self.partitions]
+        for tp in chosen:
+            self.partitions[tp].enter(_S.REVOKING)
+        if chosen:
+            self.wake.fetch()
+        return chosen
+
+    def revoked(self, tps: Iterable[TopicPartition]) -> None:
+        """These have been given up: they are not this consumer's any more."""
+        self._remove(tps)
+        self._came_or_went()
+
+    def lost(self, tps: Iterable[TopicPartition]) -> None:
+        """These are somebody else's already."""
+        self.revoked(tps)
+
+    def clear(self) -> None:
+        """Nothing is assigned any more."""
+        self._limits = None
+        self.revoked(list(self.partitions))
+
+    def of_topics_not_in(self, topics: frozenset[str]) -> list[TopicPartition]:
+        """The partitions of other topics than these."""
+        return [tp for tp in self.partitions if tp.topic not in topics]
+
+    # Receives.
+
+    def receive_begun(self) -> None:
+        """Somebody waits for records."""
+        self._receivers += 1
+
+    def receive_ended(self) -> None:
+        """He does not any more."""
+        self._receivers -= 1
+
+    def limit(self, until: Mapping[TopicPartition, int] | None) -> None:
+        """Deliver, and fetch, only what stands before the offsets of ``until``, and nothing of others (``None``: no limits)."""
+        if until is None and self._limits is None:
+            return
+        changed, self._limits = until is not self._limits, until
+        for tp, partition in self.partitions.items():
+            partition.limit_to(None if until is None else until.get(tp, 0))
+        if changed:
+            self.wake.fetch()
+
+    def all_processed(self) -> None:
+        """The user is done with all that he was handed."""
+        for partition in self:
+            partition.came_back()
+
+    def take_error(self) -> Exception | None:
+        """The error of a partition that failed, each told once."""
+        for partition in self.failed:
+            return partition.take_error()
+        return None
+
+    def missing(self, partition: AssignedPartition, error: TrikafkaError, now: float, *, grouped: bool) -> None:
+        """The cluster does not know the partition (or its leader), and says ``error``.
+
+        That fails it once somebody has waited for as long as the error's ``patience``. A group waits for its topics to appear.
+        """
+        waited_for = not grouped and (self._receivers > 0 or partition.position_requested)
+        if not waited_for or not isinstance(error, UnknownTopicOrPartitionError):
+            self._missing.pop(partition, None)
+        elif now - self._missing.setdefault(partition, now) >= error.patience:
+            del self._missing[partition]
+            partition.failed(error)
+
+    def found(self, partition: AssignedPartition) -> None:
+        """The cluster knows it."""
+        self._missing.pop(partition, None)
+
+    # Inside.
+
+    def sort(self, partition: AssignedPartition) -> None:
+        """For :class:`AssignedPartition`: it may have to be fetched, located or told now, or not any more. Wakes who does that."""
+        here = self.partitions.get(partition.tp) is partition
+        if _put(self.fetchable, partition, here and partition.fetchable):
+            self.wake.fetch()
+        wanted = here and partition.owned and partition.position is None and partition.error is None
+        if _put(self.unlocated, partition, wanted and (partition.state is _S.AWAITING_POSITION or partition.position_requested)):
+            self.wake.locate()
+        _put(self.failed, partition, here and partition.error is not None)
+
+    def _new(self, tp: TopicPartition, state: PartitionState) -> AssignedPartition:
+        partition = AssignedPartition(self, tp, state, Progress(marks=self._marks))
+        if self._limits is not None:
+            partition.limit_to(self._limits.get(tp, 0))
+        return partition
+
+    def _remove(self, tps: Iterable[TopicPartition]) -> None:
+        for tp in tps:
+            if (partition := self.partitions.pop(tp, None)) is not None:
+                partition.enter(_S.GONE)
+                self._missing.pop(partition, None)
+
+    def _came_or_went(self) -> None:
+        for partition in self:  # also those that wait for their position since they came
+            self.sort(partition)
+        self.wake.assigned()
+        self.wake.locate()
+        self.wake.fetch()
+        self.wake.deliver(None)
+
+
+def _put(where: dict[AssignedPartition, None], partition: AssignedPartition, wanted: bool) -> bool:
+    """Have ``partition`` in ``where`` or not; whether it is new there."""
+    if not wanted:
+        where.pop(partition, None)
+        return False
+    if partition in where:
+        return False
+    where[partition] = None
+    return True

@@ -1,0 +1,177 @@
+"""How far the user is in one partition: the position, what is processed, and the batch that is being delivered record by record.
+
+A part of :class:`~trikafka._state.assignment.AssignedPartition`, which alone writes it; a reader takes records through the
+:class:`Cursor` that it began. No I/O.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from .._wire.columns import RecordBatch
+from ..types import Record
+
+
+class Cursor:
+    """A batch that is being delivered record by record. While there is one, the partition's position is the cursor's.
+
+    ``live`` is false once something has overtaken it (a seek, a pause, a revocation ...): then nothing more may be taken.
+    """
+
+    __slots__ = ("_batch", "_count", "_index", "_records", "live", "position", "processed")
+
+    def __init__(self, batch: RecordBatch, position: int, processed: int | None) -> None:
+        self._batch, self._index, self._count = batch, 0, len(batch)
+        self._records: Iterator[Record] = iter(batch)
+        self.position, self.processed = position, processed
+        self.live = True
+
+    def take(self) -> Record:
+        """The next record: the user came back for it, so what was delivered before is processed. Written for speed."""
+        record = next(self._records)
+        self.processed = self.position
+        self._index = index = self._index + 1
+        if index == self._count:
+            self.position = self._batch.next_offset
+            self.live = False
+        else:
+            self.position = record[2] + 1  # its offset
+        return record
+
+    @property
+    def rest(self) -> RecordBatch:
+        """What was not taken."""
+        return self._batch[self._index :]
+
+
+class Marks:
+    """Which of the delivered records are processed, where the user marks them one by one, in any order."""
+
+    __slots__ = ("_delivered", "_done", "_end")
+
+    def __init__(self) -> None:
+        self._delivered: list[int] = []  # offsets, ascending, from the first that is not processed
+        self._done: set[int] = set()
+        self._end = -1  # the last offset that was noted
+
+    def deliver(self, batch: RecordBatch) -> None:
+        """These were handed out, or are about to be. What was put back and comes again is noted once."""
+        self._delivered += [offset for offset in batch.offsets if offset > self._end]
+        if self._delivered:
+            self._end = max(self._end, self._delivered[-1])
+
+    def mark(self, offset: int, processed: int, position: int) -> int:
+        """The record at ``offset`` is processed; returns the offset before which all are."""
+        index = bisect_left(self._delivered, offset)
+        if index == len(self._delivered) or self._delivered[index] != offset:
+            return processed  # marked before, or of another time
+        self._done.add(offset)
+        count = 0
+        while count < len(self._delivered) and self._delivered[count] in self._done:
+            self._done.remove(self._delivered[count])
+            count += 1
+        if count:
+            processed = self._delivered[count - 1] + 1
+            del self._delivered[:count]
+        return position if not self._delivered else processed
+
+
+class Progress:
+    """Position and processed offset of one partition. See the module."""
+
+    __slots__ = ("_cursor", "_marks", "_position", "_processed", "leader_epoch")
+
+    def __init__(self, *, marks: bool = False) -> None:
+        self._position: int | None = None
+        self._processed: int | None = None
+        self._cursor: Cursor | None = None
+        self._marks = Marks() if marks else None
+        self.leader_epoch: int | None = None  # of the last record delivered
+
+    @property
+    def position(self) -> int | None:
+        """The offset of the next record to deliver."""
+        return self._position if self._cursor is None else self._cursor.position
+
+    @property
+    def processed(self) -> int | None:
+        """The offset before which everything is processed."""
+        return self._processed if self._cursor is None or self._marks is not None else self._cursor.processed
+
+    @property
+    def in_hand(self) -> bool:
+        """Whether the user holds records that are not processed."""
+        return self.processed != self.position
+
+    def start_at(self, offset: int, leader_epoch: int | None) -> None:
+        """Go on at ``offset``."""
+        self.end_cursor()
+        self._position = self._processed = offset
+        self.leader_epoch = leader_epoch
+        self._marks = None if self._marks is None else Marks()
+
+    def forget(self) -> None:
+        """The position is not known any more."""
+        self.end_cursor()
+        self._position = self._processed = self.leader_epoch = None
+        self._marks = None if self._marks is None else Marks()
+
+    def begin_cursor(self, batch: RecordBatch) -> Cursor:
+        """Deliver ``batch`` record by record from now on."""
+        self.end_cursor()
+        assert self._position is not None
+        self._note(batch)
+        self._cursor = Cursor(batch, self._position, self._processed)
+        return self._cursor
+
+    def end_cursor(self) -> None:
+        """The cursor, if there is one, delivers no more."""
+        cursor, self._cursor = self._cursor, None
+        if cursor is not None:
+            cursor.live = False
+            self._position = cursor.position
+            if self._marks is None:
+                self._processed = cursor.processed
+
+    def deliver(self, batch: RecordBatch) -> None:
+        """``batch`` is handed out whole."""
+        self.end_cursor()
+        self._note(batch)
+        self._position = batch.next_offset
+
+    def passed_over(self, upto: int) -> None:
+        """No record for the user stands before ``upto``."""
+        self.end_cursor()
+        if self._processed == self._position:
+            self._processed = upto
+        self._position = upto
+
+    def came_back(self) -> bool:
+        """All that was handed out is processed, unless the user marks what is; returns whether that changed something."""
+        self.end_cursor()
+        if self._marks is not None or self._processed == self._position:
+            return False
+        self._processed = self._position
+        return True
+
+    def processed_upto(self, offset: int) -> None:
+        """Everything before ``offset`` is processed; never more than was handed out, and never less than before."""
+        position, processed = self.position, self.processed
+        if position is None or processed is None:
+            return
+        processed = max(processed, min(offset, position))
+        if self._cursor is not None:
+            self._cursor.processed = processed
+        self._processed = processed
+
+    def mark(self, offset: int) -> None:
+        """The record at ``offset`` is processed."""
+        if self._marks is not None and self._processed is not None and self.position is not None:
+            self._processed = self._marks.mark(offset, self._processed, self.position)
+
+    def _note(self, batch: RecordBatch) -> None:
+        if batch.leader_epoch is not None and batch.leader_epoch >= 0:
+            self.leader_epoch = batch.leader_epoch
+        if self._marks is not None:
+            self._marks.deliver(batch)
