@@ -108,7 +108,7 @@ class ConsumerConfig(ClientConfig):
         " 'by_duration:<ISO 8601 duration>', so far back in time, such as 'by_duration:PT1H' (KIP-1106)",
     )
     enable_auto_commit: bool = setting(True, "commit what was processed, in the background and on leaving (needs group_id)")
-    auto_commit_interval_ms: float = setting(5_000, "how often", least=1)
+    auto_commit_interval_ms: float = setting(5_000, "how often what was processed is committed", least=1)
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
         "read_uncommitted", "whether records of open and aborted transactions are seen"
     )
@@ -199,7 +199,9 @@ class ProducerConfig(ClientConfig):
     enable_idempotence: bool = setting(True, "no doubles and no reordering by retries")
     batch_size: int = setting(16_384, "the size at which a batch is sent without lingering", least=0, most=INT32, unit="bytes")
     linger_ms: float = setting(5, "how long a batch waits for more records", least=0)
-    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | str = setting("none", "none, gzip, snappy, lz4 or zstd")
+    compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | str = setting(
+        "none", "how batches are compressed: 'none', 'gzip', 'snappy', 'lz4' or 'zstd'"
+    )
     buffer_memory: int = setting(
         33_554_432, "bytes of records that wait or are in flight; send waits above it", least=1, unit="bytes"
     )
