@@ -79,6 +79,6 @@ def test_mypy_finds_wrong_settings_and_nothing_else(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(find_spec("basedpyright") is None, reason="needs Pyright's engine: pip install basedpyright")
 def test_pyright_finds_wrong_settings_and_nothing_else(tmp_path: Path) -> None:
-    found, said = checked(tmp_path, "basedpyright", "--level", "error")
+    found, said = checked(tmp_path, "basedpyright", "--level", "error", "--pythonpath", sys.executable)
     assert found == WRONG, said
     assert 'No parameter named "bootstrap_server"' in said

@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import pytest
+import trio
 
 from trikafka.config import (
     AdminConfig,
@@ -107,6 +108,7 @@ def test_an_unknown_name_gets_the_nearest_right_one(cls: type[ClientConfig], nam
         (ConsumerConfig, {"auto_offset_reset": "first"}, "'none', 'by_duration:<ISO 8601 duration>', not 'first'"),
         (ConsumerConfig, {"auto_offset_reset": "by_duration:1h"}, "must be 'by_duration:' and an ISO 8601 duration"),
         (ConsumerConfig, {"group_id": ""}, "group_id must not be empty"),
+        (ConsumerConfig, {"value_deserializer": trio.sleep}, "value_deserializer must be a plain function"),
         (ConsumerConfig, {"group_id": "g", "group_instance_id": ""}, "group_instance_id must not be empty"),
         (ConsumerConfig, {"group_protocol": "streams"}, "must be one of 'auto', 'classic', 'consumer', not 'streams'"),
         (ConsumerConfig, {"group_membership_operation": "stay"}, "one of 'default', 'leave_group', 'remain_in_group', not 'stay'"),

@@ -7,6 +7,7 @@ After a change run ``make docs``: the typed keywords of ``open_*`` (``typed.py``
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -163,6 +164,9 @@ class ConsumerConfig(ClientConfig):
                 f"heartbeat_interval_ms ({self.heartbeat_interval_ms:g}) must be below"
                 f" session_timeout_ms ({self.session_timeout_ms:g})"
             )
+        for name in ("key_deserializer", "value_deserializer"):
+            if inspect.iscoroutinefunction(getattr(self, name)):
+                raise ConfigurationError(f"{name} must be a plain function (def), not an async one")
         self._check_group()
         self._check_assignors()
 
