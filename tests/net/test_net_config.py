@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import ast
 import dataclasses
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
 import trio
 
+import trikafka
 from trikafka.config import (
     AdminConfig,
     ClientConfig,
@@ -327,3 +330,35 @@ def test_every_name_of_java_leads_to_its_setting() -> None:
     for one in JAVA:
         assert one.java is not None
         assert list(from_properties({one.java: one.default})) == [one.name]
+
+
+#: Settings that nothing heeds yet. What heeds one of them takes it off this list.
+NOT_HEEDED_YET = {
+    "exclude_internal_topics",
+    "group_membership_operation",
+    "group_protocol",
+    "group_remote_assignor",
+    "key_deserializer",
+    "stall_warning_ms",
+    "value_deserializer",
+}
+
+
+#: Properties of a config, and the setting that each is made of.
+DERIVED = {
+    "acks_code": "acks",
+    "default_api_timeout": "default_api_timeout_ms",
+    "offset_reset": "auto_offset_reset",
+    "request_timeout": "request_timeout_ms",
+}
+
+
+def test_every_setting_is_heeded_somewhere() -> None:
+    package = Path(trikafka.__file__).parent
+    sources = [path.read_text() for path in package.rglob("*.py") if path.parent != package / "config"]
+    nodes = [node for source in sources for node in ast.walk(ast.parse(source))]
+    read = {node.attr for node in nodes if isinstance(node, ast.Attribute)}
+    calls = [node for node in nodes if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "getattr"]
+    read |= {call.args[1].value for call in calls if isinstance(call.args[1], ast.Constant)}
+    read |= {setting for derived, setting in DERIVED.items() if derived in read}
+    assert {one.name for _, one in SETTINGS} - read == NOT_HEEDED_YET
