@@ -7,7 +7,7 @@ TEST := .venv-test/bin
 # Plugins are imported from their folders: a type checker does not follow editable installs.
 export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 
-.PHONY: help demo test lint style types pytest fuzz bench smoke clean python env-demo env-test
+.PHONY: help demo test lint style types pytest fuzz bench smoke docs clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
@@ -16,6 +16,7 @@ help:
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
 	@echo 'make bench   the clients beside each other, twelve minutes (docs/benchmarks.md)'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
+	@echo 'make docs    write anew what is made from the code: docs/reference.md, the types of settings and of the package'
 	@echo 'make clean   remove environments and whatever was built (downloads in the cache stay)'
 
 demo: env-demo
@@ -44,6 +45,9 @@ bench: env-test
 
 smoke: env-test
 	@$(TEST)/python benchmarks/smoke.py $(ARGS)
+
+docs: env-test
+	@$(TEST)/python scripts/generate.py
 
 clean:
 	rm -rf .venv-demo .venv-test build plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out

@@ -8,13 +8,19 @@ from pathlib import Path
 import trikafka
 
 
-def test_what_is_imported_for_types_is_what_is_there() -> None:
-    tree = ast.parse(Path(trikafka.__file__).read_text())
-    block = next(node for node in tree.body if isinstance(node, ast.If))
-    for_types = {name.name for node in block.body if isinstance(node, ast.ImportFrom) for name in node.names}
-    assert for_types | {"__version__"} == set(trikafka.__all__)
+def test_each_public_name_is_there_and_where_type_checkers_look() -> None:
+    """The table of ``__init__`` is the one list; the stub is made from it (tests/test_generated.py)."""
+    tree = ast.parse(Path(trikafka.__file__).with_suffix(".pyi").read_text())
+    for_types = {name.asname or name.name for node in tree.body if isinstance(node, ast.ImportFrom) for name in node.names}
+    assert for_types == set(trikafka.__all__)
+    assert len(trikafka.__all__) == len(set(trikafka.__all__))
     for name in trikafka.__all__:
         assert getattr(trikafka, name) is not None
+
+
+def test_each_public_name_stands_once() -> None:
+    source = Path(trikafka.__file__).read_text()
+    assert not [name for name in trikafka.__all__ if name != "__version__" and source.count(f'"{name}"') != 1]
 
 
 def test_every_error_is_public() -> None:

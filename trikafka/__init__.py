@@ -1,242 +1,13 @@
 """trikafka: a Kafka client for Trio. The public names, nothing else.
 
-Each name is imported when it is first used, so that ``import trikafka`` and the command begin at once.
+Each name is imported when it is first used, so that ``import trikafka`` and the command begin at once. Type checkers read the names
+in ``__init__.pyi``, which ``make docs`` makes from the table here.
 """
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ._version import VERSION as __version__
-
-if TYPE_CHECKING:
-    from ._api.ack import (
-        Ack as Ack,
-    )
-    from ._api.admin import (
-        Admin as Admin,
-    )
-    from ._api.admin_types import (
-        ClusterDescription as ClusterDescription,
-    )
-    from ._api.admin_types import (
-        GroupListing as GroupListing,
-    )
-    from ._api.admin_types import (
-        ListedOffset as ListedOffset,
-    )
-    from ._api.admin_types import (
-        NewTopic as NewTopic,
-    )
-    from ._api.arrow_sending import (
-        ArrowDelivery as ArrowDelivery,
-    )
-    from ._api.arrow_sending import (
-        PartitionDelivery as PartitionDelivery,
-    )
-    from ._api.consumer import (
-        Consumer as Consumer,
-    )
-    from ._api.consumer import (
-        ConsumerStatistics as ConsumerStatistics,
-    )
-    from ._api.export import (
-        ExportProgress as ExportProgress,
-    )
-    from ._api.export import (
-        ExportResult as ExportResult,
-    )
-    from ._api.export import (
-        export as export,
-    )
-    from ._api.export_store import (
-        DirectoryStore as DirectoryStore,
-    )
-    from ._api.opening import (
-        open_admin as open_admin,
-    )
-    from ._api.opening import (
-        open_consumer as open_consumer,
-    )
-    from ._api.producer import (
-        Producer as Producer,
-    )
-    from ._api.producer import (
-        ProducerStatistics as ProducerStatistics,
-    )
-    from ._api.producer import (
-        open_producer as open_producer,
-    )
-    from ._wire.columns import (
-        RecordBatch as RecordBatch,
-    )
-    from .config import (
-        AdminConfig as AdminConfig,
-    )
-    from .config import (
-        ClientConfig as ClientConfig,
-    )
-    from .config import (
-        ConsumerConfig as ConsumerConfig,
-    )
-    from .config import (
-        ProducerConfig as ProducerConfig,
-    )
-    from .config import (
-        from_properties as from_properties,
-    )
-    from .errors import (
-        ArrowDeliveryError as ArrowDeliveryError,
-    )
-    from .errors import (
-        AuthenticationError as AuthenticationError,
-    )
-    from .errors import (
-        AuthorizationError as AuthorizationError,
-    )
-    from .errors import (
-        BootstrapError as BootstrapError,
-    )
-    from .errors import (
-        BrokerResponseError as BrokerResponseError,
-    )
-    from .errors import (
-        ClientFailedError as ClientFailedError,
-    )
-    from .errors import (
-        CommitFailedError as CommitFailedError,
-    )
-    from .errors import (
-        ConfigurationError as ConfigurationError,
-    )
-    from .errors import (
-        CoordinatorError as CoordinatorError,
-    )
-    from .errors import (
-        CorruptRecordError as CorruptRecordError,
-    )
-    from .errors import (
-        DeliveryTimeoutError as DeliveryTimeoutError,
-    )
-    from .errors import (
-        DuplicateSequenceError as DuplicateSequenceError,
-    )
-    from .errors import (
-        ExportError as ExportError,
-    )
-    from .errors import (
-        FetchSessionError as FetchSessionError,
-    )
-    from .errors import (
-        IllegalStateError as IllegalStateError,
-    )
-    from .errors import (
-        InvalidTopicError as InvalidTopicError,
-    )
-    from .errors import (
-        KafkaConnectionError as KafkaConnectionError,
-    )
-    from .errors import (
-        KafkaTimeoutError as KafkaTimeoutError,
-    )
-    from .errors import (
-        MemberFencedError as MemberFencedError,
-    )
-    from .errors import (
-        MessageTooLargeError as MessageTooLargeError,
-    )
-    from .errors import (
-        NoOffsetForPartitionError as NoOffsetForPartitionError,
-    )
-    from .errors import (
-        NotLeaderError as NotLeaderError,
-    )
-    from .errors import (
-        OffsetOutOfRangeError as OffsetOutOfRangeError,
-    )
-    from .errors import (
-        OutOfOrderSequenceError as OutOfOrderSequenceError,
-    )
-    from .errors import (
-        PluginError as PluginError,
-    )
-    from .errors import (
-        ProducerFencedError as ProducerFencedError,
-    )
-    from .errors import (
-        ProtocolError as ProtocolError,
-    )
-    from .errors import (
-        RebalanceInProgressError as RebalanceInProgressError,
-    )
-    from .errors import (
-        RecordTooLargeError as RecordTooLargeError,
-    )
-    from .errors import (
-        RequestTimedOutError as RequestTimedOutError,
-    )
-    from .errors import (
-        TopicAlreadyExistsError as TopicAlreadyExistsError,
-    )
-    from .errors import (
-        TrikafkaError as TrikafkaError,
-    )
-    from .errors import (
-        UnknownProducerIdError as UnknownProducerIdError,
-    )
-    from .errors import (
-        UnknownTopicOrPartitionError as UnknownTopicOrPartitionError,
-    )
-    from .errors import (
-        UnsupportedCompressionError as UnsupportedCompressionError,
-    )
-    from .errors import (
-        UnsupportedVersionError as UnsupportedVersionError,
-    )
-    from .hooks import (
-        hookimpl as hookimpl,
-    )
-    from .interfaces import (
-        RebalanceListener as RebalanceListener,
-    )
-    from .types import (
-        GroupDescription as GroupDescription,
-    )
-    from .types import (
-        IsolationLevel as IsolationLevel,
-    )
-    from .types import (
-        MemberDescription as MemberDescription,
-    )
-    from .types import (
-        Node as Node,
-    )
-    from .types import (
-        OffsetAndMetadata as OffsetAndMetadata,
-    )
-    from .types import (
-        OffsetAndTimestamp as OffsetAndTimestamp,
-    )
-    from .types import (
-        OffsetRange as OffsetRange,
-    )
-    from .types import (
-        OffsetSpec as OffsetSpec,
-    )
-    from .types import (
-        PartitionInfo as PartitionInfo,
-    )
-    from .types import (
-        Record as Record,
-    )
-    from .types import (
-        RecordMetadata as RecordMetadata,
-    )
-    from .types import (
-        TimestampType as TimestampType,
-    )
-    from .types import (
-        TopicPartition as TopicPartition,
-    )
 
 #: Where each public name lives.
 _HOMES = {
@@ -278,6 +49,12 @@ _HOMES = {
         "ConsumerConfig",
         "ProducerConfig",
         "from_properties",
+    ),
+    ".config.typed": (
+        "AdminSettings",
+        "ClientSettings",
+        "ConsumerSettings",
+        "ProducerSettings",
     ),
     ".errors": (
         "ArrowDeliveryError",

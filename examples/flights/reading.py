@@ -114,9 +114,15 @@ async def _member(name: str, servers: str, group: str, tally: Tally, both: trio.
     The offsets are committed by the consumer itself: on the way out, and when a partition goes to the other member.
     """
     batch_size = max(20, min(2_000, len(tally.flights) // 100))
-    settings = {"group_id": group, "auto_offset_reset": "earliest", "max_poll_records": batch_size}
-    # A member hears of a rebalance by its next heartbeat: the default of 3 s would be most of the time that this takes.
-    async with trikafka.open_consumer(bootstrap_servers=servers, heartbeat_interval_ms=500, **settings) as consumer:
+    settings: trikafka.ConsumerSettings = {
+        "bootstrap_servers": servers,
+        "group_id": group,
+        "auto_offset_reset": "earliest",
+        "max_poll_records": batch_size,
+        # A member hears of a rebalance by its next heartbeat: the default of 3 s would be most of the time that this takes.
+        "heartbeat_interval_ms": 500,
+    }
+    async with trikafka.open_consumer(**settings) as consumer:
         consumer.subscribe([tally.log.topic], _Ownership(name, consumer, tally, both))
         while not both.is_set():
             await consumer.receive_batch(timeout=0.05)

@@ -4,48 +4,57 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Unpack
 
-from ..config import AdminConfig, ConsumerConfig
+from ..config import AdminConfig, ConsumerConfig, check_topics_given
+from ..config.describe import documented
+from ..config.typed import AdminSettings, ConsumerSettings
 from ..errors import ConfigurationError
 from .admin import Admin
 from .consumer import Consumer
 from .consumer_parts import ConsumerParts
 from .service import Service, run_client
+from .trio_check import check_runs_under_trio
 
 
+@documented(ConsumerConfig)
 @asynccontextmanager
-async def open_consumer(*topics: str, **settings: Any) -> AsyncIterator[Consumer]:
+async def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> AsyncIterator[Consumer]:
     """Open a consumer, subscribed to ``topics`` if any are given; ``settings`` are those of :class:`ConsumerConfig`.
 
-    Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
-    :exc:`ClientFailedError` out of the block if a background task fails. On the way out: revoke hooks, last commit, leave the
-    group, close the sockets, within ``close_timeout_ms``; when cancelled the group is still left (best effort, 1 s).
+    Raises :exc:`ConfigurationError` for a wrong setting or topic before any I/O, :exc:`IllegalStateError` where no Trio runs,
+    :exc:`BootstrapError` if no bootstrap address answers, :exc:`ClientFailedError` out of the block if a background task fails.
+    On the way out: revoke hooks, last commit, leave the group, close the sockets, within ``close_timeout_ms``; when cancelled
+    the group is still left (best effort, 1 s).
     """
+    check_runs_under_trio("open_consumer")
+    names = check_topics_given("open_consumer", topics)
     config = ConsumerConfig.build(settings)
-    if topics and config.group_id is None:
+    if names and config.group_id is None:
         raise ConfigurationError("subscribing to topics needs a group_id; to read without a group use assign()")
 
     async def start(service: Service) -> Consumer:
         parts = ConsumerParts(config, service)
-        parts.metadata.want(topics)
+        parts.metadata.want(names)
         await parts.start()
         consumer = Consumer(parts)
-        if topics:
-            consumer.subscribe(topics)
+        if names:
+            consumer.subscribe(names)
         return consumer
 
     async with run_client(config, start) as consumer:
         yield consumer
 
 
+@documented(AdminConfig)
 @asynccontextmanager
-async def open_admin(**settings: Any) -> AsyncIterator[Admin]:
+async def open_admin(**settings: Unpack[AdminSettings]) -> AsyncIterator[Admin]:
     """Open an admin client; ``settings`` are those of :class:`AdminConfig`.
 
     Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
     :exc:`ClientFailedError` out of the block if a background task fails.
     """
+    check_runs_under_trio("open_admin")
     config = AdminConfig.build(settings)
 
     async def start(service: Service) -> Admin:

@@ -6,7 +6,7 @@ import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Unpack
 
 import trio
 
@@ -17,6 +17,8 @@ from .._state.accumulator import Partitioner
 from .._state.arguments import HeaderPairs
 from .._wire.compression import codec_named
 from ..config import ProducerConfig
+from ..config.describe import documented
+from ..config.typed import ProducerSettings
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
 from ..hooks import call_first
 from ..types import PartitionInfo, RecordMetadata
@@ -24,6 +26,7 @@ from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
+from .trio_check import check_runs_under_trio
 from .waiting import breath, within
 
 
@@ -320,14 +323,16 @@ def _check_target(topic: object, partition: object) -> None:
         raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")
 
 
+@documented(ProducerConfig)
 @asynccontextmanager
-async def open_producer(**settings: Any) -> AsyncIterator[Producer]:
+async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[Producer]:
     """Open a producer; ``settings`` are those of :class:`ProducerConfig`.
 
     Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
     :exc:`ClientFailedError` out of the block if a background task fails. On the way out, after an exception too, everything
     accepted is flushed within ``close_timeout_ms``; when cancelled within 1 s at most. What is left then fails.
     """
+    check_runs_under_trio("open_producer")
     config = ProducerConfig.build(settings)
     codec_named(config.compression_type)
     if config.transactional_id is not None:

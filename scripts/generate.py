@@ -1,0 +1,106 @@
+"""Write what is made from the code: ``python scripts/generate.py`` (that is ``make docs``), with trikafka importable.
+
+Makes the types of the keywords of ``open_*`` and the stub of the package, for editors and type checkers, and the reference for
+readers. tests/test_generated.py holds that what is committed is what this writes.
+"""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Callable
+from pathlib import Path
+
+import reference
+
+import trikafka
+from trikafka.config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, settings_of
+from trikafka.config.describe import default, describe
+
+ROOT = Path(__file__).resolve().parent.parent
+MADE = "Made by scripts/generate.py from {source}: run `make docs` after a change there; do not edit."
+WIDTH = 132
+#: What annotations of settings use: where it comes from.
+_IMPORTS = {
+    "collections.abc": ("Awaitable", "Callable", "Sequence"),
+    "typing": ("Any", "Literal", "TypedDict"),
+}
+_TYPED = {ClientConfig: None, AdminConfig: ClientConfig, ConsumerConfig: ClientConfig, ProducerConfig: ClientConfig}
+
+
+def typed_name(config: type) -> str:
+    return config.__name__.replace("Config", "Settings")
+
+
+def typed() -> str:
+    """The settings as keywords with types: a ``TypedDict`` a client."""
+    classes = "\n\n\n".join(_typed_class(config, base) for config, base in _TYPED.items())
+    words = set(classes.replace("[", " ").replace("]", " ").replace(",", " ").replace("(", " ").split())
+    imports = [
+        f"from {module} import {', '.join(name for name in names if name in words)}"
+        for module, names in _IMPORTS.items()
+        if words & set(names)
+    ]
+    made = MADE.format(source="trikafka/config/clients.py")
+    return f'"""The settings as typed keywords of ``open_*``.\n\n{made}\n"""\n\n' + "\n".join(
+        ["from __future__ import annotations", "", *imports, "", "import trio.abc", "", "", classes, ""]
+    )
+
+
+def _typed_class(config: type, base: type | None) -> str:
+    inherited = {} if base is None else settings_of(base)
+    lines = [
+        f"class {typed_name(config)}({'TypedDict' if base is None else typed_name(base)}, total=False):",
+        f'    """The keywords of :class:`{config.__name__}`, for annotations: ``**settings: Unpack[{typed_name(config)}]``."""',
+    ]
+    for name, one in settings_of(config).items():
+        if name not in inherited:
+            text = textwrap.wrap(f'"""{describe(one)} Default: {default(one)}."""'.replace('""""', '"" """'), WIDTH - 4)
+            lines += ["", f"    {name}: {one.annotation}", *(f"    {line}" for line in text)]
+    return "\n".join(lines)
+
+
+def stub() -> str:
+    """The public names for type checkers, which do not see through the package's lazy imports."""
+    homes: dict[str, list[str]] = {}
+    for name, module in trikafka._HOME.items():
+        homes.setdefault(module, []).append(name)
+    imports = ["from ._version import VERSION as __version__"]
+    imports += [_import(module, sorted(names, key=_by_type)) for module, names in homes.items()]
+    names = [f'    "{name}",' for name in sorted(trikafka.__all__, key=_by_type)]
+    made = MADE.format(source="trikafka/__init__.py")
+    return f"# {made}\n\n" + "\n".join([*sorted(imports), "", "__all__ = [", *names, "]", ""])
+
+
+def _import(module: str, names: list[str]) -> str:
+    line = f"from {module} import {', '.join(names)}"
+    return line if len(line) <= WIDTH else "\n".join([f"from {module} import (", *(f"    {name}," for name in names), ")"])
+
+
+def _by_type(name: str) -> tuple[bool, str]:
+    return name[0].islower(), name
+
+
+def reference_page() -> str:
+    """The reference of the public interface."""
+    made = MADE.format(source="the code")
+    return reference.page(made, {name: getattr(trikafka, name) for name in trikafka.__all__ if name != "__version__"})
+
+
+FILES: dict[str, Callable[[], str]] = {
+    "trikafka/config/typed.py": typed,
+    "trikafka/__init__.pyi": stub,
+    "docs/reference.md": reference_page,
+}
+
+
+def main() -> None:
+    for name, make in FILES.items():  # in this order: the reference is made from what uses the types
+        path = ROOT / name
+        text = make()
+        if not path.exists() or path.read_text() != text:
+            path.write_text(text)
+            print(f"{name} is new")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,24 @@
+"""The settings of clients, and the checks of what is given when one is opened. Nothing here does I/O.
+
+``clients.py`` has the settings, each once; ``typed.py`` is made from it by ``make docs``, for editors and type checkers.
+"""
+
+from .clients import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
+from .properties import from_properties
+from .resets import OffsetReset, parse_reset
+from .setting import Setting, settings_of
+from .topics import check_topic_name, check_topics_given
+
+__all__ = [
+    "AdminConfig",
+    "ClientConfig",
+    "ConsumerConfig",
+    "OffsetReset",
+    "ProducerConfig",
+    "Setting",
+    "check_topic_name",
+    "check_topics_given",
+    "from_properties",
+    "parse_reset",
+    "settings_of",
+]

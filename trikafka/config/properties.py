@@ -1,0 +1,44 @@
+"""Java's names of settings, as they stand in ``.properties`` files and on the command line, to ours."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from ..errors import ConfigurationError
+from .clients import AdminConfig, ConsumerConfig, ProducerConfig
+from .setting import Setting, settings_of, unknown
+
+
+def from_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Turn Java-style names (``{"group.id": "g"}``) into settings: ``open_consumer(**from_properties(...))``.
+
+    Strings are turned into numbers and booleans where the setting is one. Raises :exc:`ConfigurationError` for a name that
+    no client has, and for a setting that is given under two names.
+    """
+    known = {name: found for cls in (AdminConfig, ConsumerConfig, ProducerConfig) for name, found in settings_of(cls).items()}
+    by_java = {found.java: found for found in known.values() if found.java is not None}
+    settings: dict[str, Any] = {}
+    for dotted, value in properties.items():
+        found = by_java.get(dotted) or known.get(dotted.replace(".", "_"))
+        if found is None:
+            raise unknown(dotted, {*by_java, *(name.replace("_", ".") for name in known)}, "any client")
+        if found.name in settings:
+            raise ConfigurationError(f"{found.name} is given twice, the second time as {dotted!r}")
+        settings[found.name] = _from_text(dotted, value, found) if isinstance(value, str) else value
+    return settings
+
+
+def _from_text(name: str, text: str, known: Setting) -> object:
+    if bool in known.kinds:
+        if text.lower() not in ("true", "false"):
+            raise ConfigurationError(f"{name} must be true or false, not {text!r}")
+        return text.lower() == "true"
+    if known.number:
+        try:
+            return float(text) if "." in text else int(text)
+        except ValueError:
+            raise ConfigurationError(f"{name} must be a number, not {text!r}") from None
+    if Sequence in known.kinds and str not in known.kinds:
+        return tuple(part.strip() for part in text.split(",") if part.strip())
+    return next((choice for choice in known.choices or () if str(choice) == text), text)

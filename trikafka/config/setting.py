@@ -1,0 +1,133 @@
+"""What a setting is: how one is declared, what is known of it, and how a value is checked. Holds no setting itself.
+
+A setting stands once, as a field of a class in ``clients.py``: its annotation says which values it takes (a ``Literal`` where they
+are few), :func:`setting` its default, limits and sentence. The checks here, :func:`trikafka.from_properties`, the typed keywords
+of ``open_*``, ``help()`` and ``docs/reference.md`` are all made from that.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from ..errors import ConfigurationError
+
+Value = TypeVar("Value")
+#: The most that the protocol can carry of a size or a time.
+INT32 = 2**31 - 1
+#: Java's name is ours with dots for underscores.
+_DOTTED = "(dotted)"
+
+
+def setting(
+    default: Value,
+    doc: str,
+    *,
+    least: float | None = None,
+    most: float | None = None,
+    unit: str | None = None,
+    java: str | None = _DOTTED,
+    empty: bool = True,
+) -> Value:
+    """Declare a setting as a field of a client's class.
+
+    ``java`` is the name in Java's client where it is not ours with dots; ``None`` if it has none. ``empty=False``: no empty text.
+    """
+    known = {"doc": doc, "least": least, "most": most, "unit": unit, "java": java, "empty": empty}
+    value: Value = field(default=default, metadata=known)
+    return value
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is known of one setting. ``kinds`` are the types it takes; ``choices`` its values, where they are few."""
+
+    name: str
+    annotation: str
+    default: Any
+    doc: str
+    unit: str | None
+    java: str | None
+    least: float | None
+    most: float | None
+    kinds: tuple[type, ...]
+    choices: tuple[object, ...] | None
+    optional: bool
+    empty: bool
+
+    @property
+    def number(self) -> bool:
+        """Whether it is a time or a count."""
+        return float in self.kinds or (int in self.kinds and self.choices is None)
+
+    def check(self, value: object) -> None:
+        """Raises :exc:`ConfigurationError` unless ``value`` can be a value of this setting."""
+        if value is None and self.optional:
+            return
+        if self.choices is not None:
+            if isinstance(value, bool) or value not in self.choices:
+                raise ConfigurationError(f"{self.name} must be one of {', '.join(map(repr, self.choices))}, not {value!r}")
+        elif isinstance(value, bool) != (bool in self.kinds):
+            wanted = "True or False" if bool in self.kinds else "no boolean"
+            raise ConfigurationError(f"{self.name} must be {wanted}, not {value!r}")
+        elif self.number:
+            self._check_number(value)
+        elif str in self.kinds and Sequence not in self.kinds:
+            self._check_text(value)
+        elif Sequence in self.kinds and str not in self.kinds:
+            if isinstance(value, str | bytes) or not isinstance(value, Sequence):
+                raise ConfigurationError(f"{self.name} must be a sequence, not {value!r}")
+        elif Callable in self.kinds and not callable(value):  # type: ignore[comparison-overlap]
+            raise ConfigurationError(f"{self.name} must be a function or None, not {value!r}")
+
+    def _check_number(self, value: object) -> None:
+        if not isinstance(value, int | float) or value != value:
+            raise ConfigurationError(f"{self.name} must be a number, not {value!r}")
+        if float not in self.kinds and not isinstance(value, int):
+            raise ConfigurationError(f"{self.name} must be a whole number, not {value!r}")
+        low, high = self.least is not None and value < self.least, self.most is not None and value > self.most
+        if low or high:
+            limits = [f"at least {self.least:g}"] if self.least is not None else []
+            limits += [f"at most {self.most}"] if self.most is not None else []
+            raise ConfigurationError(f"{self.name} must be {' and '.join(limits)}, not {value!r}")
+
+    def _check_text(self, value: object) -> None:
+        if not isinstance(value, str):
+            raise ConfigurationError(f"{self.name} must be text{' or None' if self.optional else ''}, not {value!r}")
+        if not value and not self.empty:
+            raise ConfigurationError(f"{self.name} must not be empty text; leave it out instead")
+
+
+@cache
+def settings_of(cls: type) -> dict[str, Setting]:
+    """All settings of a client's class, by name, in the order of their declaration."""
+    hints = get_type_hints(cls)
+    found = {}
+    for f in fields(cls):
+        kinds, choices, optional = _values(hints[f.name])
+        known = dict(f.metadata)
+        known["java"] = f.name.replace("_", ".") if known["java"] == _DOTTED else known["java"]
+        known["unit"] = known["unit"] or ("ms" if f.name.endswith("_ms") else "bytes" if f.name.endswith("_bytes") else None)
+        found[f.name] = Setting(f.name, f"{f.type}", f.default, kinds=kinds, choices=choices, optional=optional, **known)
+    return found
+
+
+def _values(hint: Any) -> tuple[tuple[type, ...], tuple[object, ...] | None, bool]:
+    """The types that an annotation allows, its values if they are few, and whether ``None`` is one."""
+    parts = get_args(hint) if get_origin(hint) in (Union, UnionType) else (hint,)
+    rest = [part for part in parts if part is not NoneType]
+    choices = tuple(value for part in rest if get_origin(part) is Literal for value in get_args(part))
+    open_ended = [get_origin(part) or part for part in rest if get_origin(part) is not Literal]
+    kinds = open_ended or [type(value) for value in choices]
+    return tuple(kinds), None if open_ended else choices, len(rest) < len(parts)
+
+
+def unknown(name: str, known: Iterable[str], where: str) -> ConfigurationError:
+    """The error for a name that is none, with the nearest one that is."""
+    near = difflib.get_close_matches(name, list(known), n=1)
+    hint = f"; did you mean {near[0]!r}?" if near else ""
+    return ConfigurationError(f"unknown setting {name!r} for {where}{hint}")

@@ -1,0 +1,193 @@
+"""The settings as typed keywords of ``open_*``.
+
+Made by scripts/generate.py from trikafka/config/clients.py: run `make docs` after a change there; do not edit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Literal, TypedDict
+
+import trio.abc
+
+
+class ClientSettings(TypedDict, total=False):
+    """The keywords of :class:`ClientConfig`, for annotations: ``**settings: Unpack[ClientSettings]``."""
+
+    bootstrap_servers: str | Sequence[str]
+    """Addresses to begin with: 'host:port,host:port' or a sequence of these. Default: ""."""
+
+    client_id: str
+    """The name that brokers log and count quotas by. Default: "trikafka"."""
+
+    request_timeout_ms: float
+    """How long one request may wait for its response. In milliseconds, at least 1, at most 2**31 - 1. Default: 30_000."""
+
+    default_api_timeout_ms: float
+    """The limit of a call that is given no timeout=. In milliseconds, at least 0. Default: 60_000."""
+
+    close_timeout_ms: float
+    """The limit for leaving: last commit, leave the group, flush, close sockets. In milliseconds, at least 0. Default: 30_000."""
+
+    retry_backoff_ms: float
+    """The wait before the second attempt; doubles with each further one. In milliseconds, at least 0. Default: 100."""
+
+    retry_backoff_max_ms: float
+    """The longest wait between two attempts. In milliseconds, at least 0. Default: 1000."""
+
+    reconnect_backoff_ms: float
+    """The wait before a broker is dialled again; doubles with each failure. In milliseconds, at least 0. Default: 50."""
+
+    reconnect_backoff_max_ms: float
+    """The longest wait before a broker is dialled again. In milliseconds, at least 0. Default: 1000."""
+
+    socket_connection_setup_timeout_ms: float
+    """How long dialling and negotiating may take. In milliseconds, at least 1. Default: 10_000."""
+
+    connections_max_idle_ms: float
+    """A connection that carried nothing for so long is closed. In milliseconds, at least 1. Default: 540_000."""
+
+    metadata_max_age_ms: float
+    """Metadata older than this is refreshed. In milliseconds, at least 1. Default: 300_000."""
+
+    receive_message_max_bytes: int
+    """A longer response is taken for bytes that are not Kafka's. In bytes, at least 1024, at most 2**31 - 1. Default:
+    100_000_000."""
+
+    plugins: Sequence[object]
+    """Plugin objects to use beside those found by entry point. Default: ()."""
+
+    dial: Callable[[str, int], Awaitable[trio.abc.Stream]] | None
+    """An async function that opens a byte stream to (host, port); None: TCP. For proxies and tests. Default: None."""
+
+
+class AdminSettings(ClientSettings, total=False):
+    """The keywords of :class:`AdminConfig`, for annotations: ``**settings: Unpack[AdminSettings]``."""
+
+
+class ConsumerSettings(ClientSettings, total=False):
+    """The keywords of :class:`ConsumerConfig`, for annotations: ``**settings: Unpack[ConsumerSettings]``."""
+
+    group_id: str | None
+    """The consumer group; None: no group, no commits. Default: None."""
+
+    group_instance_id: str | None
+    """A stable name makes this a static member (KIP-345). Default: None."""
+
+    group_protocol: Literal['auto', 'classic', 'consumer']
+    """How the group is coordinated: by its members ('classic'), by the broker ('consumer', KIP-848), or by the broker where it can
+    ('auto'; Java's default is 'classic'). Default: "auto"."""
+
+    group_remote_assignor: str | None
+    """The broker's assignor to use with group_protocol='consumer'; None: the broker chooses. Default: None."""
+
+    group_membership_operation: Literal['default', 'leave_group', 'remain_in_group']
+    """Whether closing leaves the group (KIP-1092); 'default': a dynamic member leaves, a static one stays. Default: "default"."""
+
+    auto_offset_reset: Literal['earliest', 'latest', 'none'] | str
+    """Where to begin without a committed offset: 'earliest', 'latest', 'none' (an error), or 'by_duration:<ISO 8601 duration>', so
+    far back in time, such as 'by_duration:PT1H' (KIP-1106). Default: "latest"."""
+
+    enable_auto_commit: bool
+    """Commit what was processed, in the background and on leaving (needs group_id). Default: True."""
+
+    auto_commit_interval_ms: float
+    """How often what was processed is committed. In milliseconds, at least 1. Default: 5000."""
+
+    isolation_level: Literal['read_uncommitted', 'read_committed']
+    """Whether records of open and aborted transactions are seen. Default: "read_uncommitted"."""
+
+    key_deserializer: Callable[[bytes], Any] | None
+    """A plain function that makes of a key's bytes what records have as their key; None: bytes. Default: None."""
+
+    value_deserializer: Callable[[bytes], Any] | None
+    """A plain function that makes of a value's bytes what records have as their value; None: bytes. Default: None."""
+
+    check_crcs: bool
+    """Check the checksum of every record batch. Default: True."""
+
+    fetch_min_bytes: int
+    """A fetch waits for so many bytes. In bytes, at least 0, at most 2**31 - 1. Default: 1."""
+
+    fetch_max_bytes: int
+    """The most bytes one fetch asks for. In bytes, at least 1, at most 2**31 - 1. Default: 52_428_800."""
+
+    fetch_max_wait_ms: float
+    """How long a fetch waits for fetch_min_bytes. In milliseconds, at least 0, at most 2**31 - 1. Default: 500."""
+
+    max_partition_fetch_bytes: int
+    """The most bytes one fetch asks of one partition. In bytes, at least 1, at most 2**31 - 1. Default: 1_048_576."""
+
+    fetch_buffer_bytes: int
+    """Bytes being fetched, buffered and just handed out: fetches wait above (KIP-81). In bytes, at least 1. Default: 67_108_864."""
+
+    max_poll_records: int | None
+    """The most records that receive_batch returns; None: as they were fetched (Java has 500; whoever needs long for a record sets
+    it, so that a batch is done within max_poll_interval_ms). At least 1. Default: None."""
+
+    session_timeout_ms: float
+    """The group gives up a member it has not heard of for so long; with KIP-848 the broker decides. In milliseconds, at least 1, at
+    most 2**31 - 1. Default: 45_000."""
+
+    heartbeat_interval_ms: float
+    """How often a member says that it lives; with KIP-848 the broker decides. In milliseconds, at least 1. Default: 3000."""
+
+    max_poll_interval_ms: float
+    """A member that asks for nothing for so long leaves the group (KIP-62). In milliseconds, at least 1, at most 2**31 - 1.
+    Default: 300_000."""
+
+    partition_assignment_strategy: Sequence[str]
+    """Assignors of the classic protocol, the preferred one first. Default: ("range", "cooperative-sticky")."""
+
+    stall_warning_ms: float
+    """A partition that has lag and made no progress for so long is warned about. In milliseconds, at least 1. Default: 10_000."""
+
+    exclude_internal_topics: bool
+    """Whether a subscribed pattern leaves out Kafka's internal topics. Default: True."""
+
+    allow_auto_create_topics: bool
+    """Whether asking for a topic may create it, where the broker does that (Java's default is True). Default: False."""
+
+    client_rack: str
+    """The rack this consumer is in: it fetches from a replica there if the broker says so (KIP-392). Default: ""."""
+
+
+class ProducerSettings(ClientSettings, total=False):
+    """The keywords of :class:`ProducerConfig`, for annotations: ``**settings: Unpack[ProducerSettings]``."""
+
+    acks: Literal[0, 1, -1, 'all']
+    """How many replicas must have a record: 0, 1 or 'all' (-1). Default: "all"."""
+
+    enable_idempotence: bool
+    """No doubles and no reordering by retries. Default: True."""
+
+    batch_size: int
+    """The size at which a batch is sent without lingering. In bytes, at least 0, at most 2**31 - 1. Default: 16_384."""
+
+    linger_ms: float
+    """How long a batch waits for more records. In milliseconds, at least 0. Default: 5."""
+
+    compression_type: Literal['none', 'gzip', 'snappy', 'lz4', 'zstd'] | str
+    """How batches are compressed: 'none', 'gzip', 'snappy', 'lz4' or 'zstd'. Default: "none"."""
+
+    buffer_memory: int
+    """Bytes of records that wait or are in flight; send waits above it. In bytes, at least 1. Default: 33_554_432."""
+
+    max_block_ms: float
+    """How long a send waits for metadata and room. In milliseconds, at least 0. Default: 60_000."""
+
+    max_request_size: int
+    """The most bytes of one request, and so of one record. In bytes, at least 1, at most 2**31 - 1. Default: 1_048_576."""
+
+    delivery_timeout_ms: float
+    """From send to the verdict, retries included (KIP-91). In milliseconds, at least 1. Default: 120_000."""
+
+    max_in_flight_requests_per_connection: int
+    """Produce requests to one broker at a time. At least 1, at most 100. Default: 5."""
+
+    transactional_id: str | None
+    """Names this producer across restarts; makes transactions possible. Default: None."""
+
+    partitioner: Literal['default'] | str
+    """'default' (murmur2 of the key, sticky without one), or one that a plugin offers. Java's name: partitioner.class. Default:
+    "default"."""
