@@ -51,7 +51,9 @@ print(hasattr(kafka, "nothing_of_the_kind"))
     assert run(program) == "False"
 
 
-@pytest.mark.parametrize("ask", ["kafka.KafkaProducer", "'KafkaProducer' in dir(kafka) or 1/0", "kafka.__all__", "kafka.__version__"])
+@pytest.mark.parametrize(
+    "ask", ["kafka.KafkaProducer", "'KafkaProducer' in dir(kafka) or 1/0", "kafka.__all__", "kafka.__version__"]
+)
 def test_its_body_runs_when_it_is_asked_for_something(ask: str) -> None:
     run(f"import trikafka._wire, kafka; {ask}; import sys; assert 'kafka.producer' in sys.modules; kafka.KafkaAdminClient")
 
@@ -62,5 +64,7 @@ def test_what_it_does_not_have_is_an_attribute_error_as_ever() -> None:
 
 
 def test_a_kafka_python_that_is_imported_already_stays_as_it_is() -> None:
-    program = f"import kafka; before = vars(kafka).copy(); {OPEN}; print(type(kafka) is type(__builtins__), before.keys() - vars(kafka))"
+    program = (
+        f"import kafka; before = vars(kafka).copy(); {OPEN}; print(type(kafka) is type(__builtins__), before.keys() - vars(kafka))"
+    )
     assert run(program) == "True set()"
