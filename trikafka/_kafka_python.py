@@ -40,11 +40,12 @@ class _Deferred(ModuleType):
 
 
 def _run(module: ModuleType) -> None:
-    loader = module.__spec__ and module.__spec__.loader
-    assert loader is not None
+    spec = module.__spec__
+    assert spec is not None
+    assert spec.loader is not None
     module.__dict__["_running"] = True  # the body imports from itself
     try:
-        loader.exec_module(module)
+        spec.loader.exec_module(module)
     except BaseException:
         module.__dict__["_running"] = False
         raise

@@ -77,7 +77,8 @@ def test_a_damaged_response_is_a_lost_connection_and_a_port_that_is_not_kafkas_i
 def test_what_a_consumers_errors_say() -> None:
     tp = TopicPartition("t", 3)
     assert str(errors.LogTruncationError(tp, 42, OffsetAndMetadata(40))) == (
-        "the log of t-3 was truncated below the position 42: what was read from offset 40 on is gone; seek, or set auto_offset_reset"
+        "the log of t-3 was truncated below the position 42: what was read from offset 40 on is gone;"
+        " seek, or set auto_offset_reset"
     )
     assert "nobody knows since where" in str(errors.LogTruncationError(tp, 42))
     assert isinstance(errors.LogTruncationError(tp, 42), errors.OffsetOutOfRangeError)

@@ -45,7 +45,7 @@ def test_a_request_that_has_topic_ids_may_say_that_it_goes_in_the_version_with_i
     assert messages.choose_version(request_class(max_version=10), ranges, "b:1") == 10
     assert messages.choose_version(request_class(max_version=10), {request_class.API_KEY: (2, 9)}, "b:1") == 9
     assert messages.choose_version(request_class(max_version=99), ranges, "b:1") == 10
-    with pytest.raises(UnsupportedVersionError, match="versions 2 to 9 of .*, trikafka 10 to 10"):
+    with pytest.raises(UnsupportedVersionError, match=r"versions 2 to 9 of .*, trikafka 10 to 10"):
         messages.choose_version(request_class(min_version=10, max_version=10), {request_class.API_KEY: (2, 9)}, "b:1")
 
 
@@ -126,7 +126,7 @@ def test_a_response_that_ends_late_early_or_inside_a_text_is_damaged_which_may_b
     whole = _answer(MetadataResponse(version=8, brokers=[broker], cluster_id="c" * 20, topics=[]), 8, 7)
     assert messages.decode_response(outgoing, whole).brokers[0].rack == "r" * 20
     for frame in [*(whole[:end] for end in range(4, len(whole))), whole + b"\x00", whole + whole]:
-        with pytest.raises(DamagedResponseError, match="the response to MetadataRequest v8 .* cannot be read") as caught:
+        with pytest.raises(DamagedResponseError, match=r"the response to MetadataRequest v8 .* cannot be read") as caught:
             messages.decode_response(outgoing, frame)
         assert (caught.value.retriable, caught.value.refresh_metadata, caught.value.refresh_coordinator) == (True, True, True)
 

@@ -12,7 +12,7 @@ from kafka.protocol.producer import ProduceRequest
 from kafka.protocol.producer import ProduceResponse as KafkaPythons
 
 from trikafka._wire import messages
-from trikafka._wire.produce import ProduceResponse, ProduceMessage
+from trikafka._wire.produce import ProduceMessage, ProduceResponse
 from trikafka.errors import ProtocolError
 
 VERSIONS = range(3, 13)
