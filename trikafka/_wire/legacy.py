@@ -6,7 +6,6 @@ message is compared with its declared length, and decompression is ours.
 
 from __future__ import annotations
 
-import importlib
 import struct
 from typing import Any
 
@@ -77,8 +76,10 @@ def _entries(messages: memoryview) -> list[memoryview]:
 
 
 def _batch(message: memoryview | bytearray, magic: int) -> Any:
-    # Few topics have such messages still; kafka-python's reader comes with all of its codecs.
-    return importlib.import_module("kafka.record.legacy_records").LegacyRecordBatch(message, magic)
+    # Imported here, for few topics have such messages still, and kafka-python's reader comes with all of its codecs.
+    from kafka.record.legacy_records import LegacyRecordBatch
+
+    return LegacyRecordBatch(message, magic)
 
 
 def _open(message: memoryview, magic: int, check_crc: bool, inner: bool = False) -> Any:
