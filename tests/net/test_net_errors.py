@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import pickle
 from pathlib import Path
@@ -92,6 +93,42 @@ def test_what_a_consumers_errors_say() -> None:
     bad = errors.DeserializationError("t", 3, 42, "key", b"secret", b"more")
     assert str(bad) == "the key of the record at offset 42 of t-3 could not be deserialized"
     assert (bad.key, bad.value) == (b"secret", b"more")
+
+
+PACKAGE = Path(errors.__file__).parent
+#: Where numbers still stand; the scripted broker is to be an independent judge, so its numbers stay.
+NUMBERS_LEFT = {
+    "_managers/produce.py", "_managers/metadata.py", "_managers/fetch.py", "_managers/membership.py", "_net/connection.py",
+    "_api/admin.py", "_api/consumer.py",
+}  # fmt: skip
+
+
+def numbers_of_errors(tree: ast.AST) -> list[int]:
+    """The lines on which a code is compared with a number other than 0, or an error is made of one."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "from_code":
+            sides = [ast.Name("error_code"), *node.args[:1]]
+        else:
+            continue
+        code = any((getattr(side, "attr", None) or getattr(side, "id", "")) in ("error_code", "code") for side in sides)
+        inner = [part for side in sides for part in ast.walk(side)]
+        if code and any(isinstance(part, ast.Constant) and isinstance(part.value, int) and part.value for part in inner):
+            found.append(node.lineno)
+    return found
+
+
+def test_no_number_of_an_error_stands_anywhere_but_in_the_enum() -> None:
+    assert numbers_of_errors(ast.parse("if part.error_code == 3: raise from_code(5 if x else y, 'z')")) == [1, 1]
+    assert numbers_of_errors(ast.parse("if part.error_code == 0: raise from_code(error_code)")) == []
+    wrong = {
+        str(path.relative_to(PACKAGE)): lines
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "testing" not in path.parts and (lines := numbers_of_errors(ast.parse(path.read_text())))
+    }
+    assert not wrong.keys() - NUMBERS_LEFT, wrong
 
 
 def test_which_errors_send_for_the_coordinator() -> None:

@@ -131,6 +131,13 @@ def test_a_response_that_ends_late_early_or_inside_a_text_is_damaged_which_may_b
         assert (caught.value.retriable, caught.value.refresh_metadata, caught.value.refresh_coordinator) == (True, True, True)
 
 
+@pytest.mark.parametrize("filler", [b"\x80", b"\xff"])
+def test_a_length_without_end_is_refused_before_it_is_read(filler: bytes) -> None:
+    outgoing = messages.encode_request(MetadataRequest(topics=[]), 12, 7, "me")
+    with pytest.raises(DamagedResponseError, match="a length in it does not end"):  # else this takes an hour
+        messages.decode_response(outgoing, memoryview(bytes(4) + b"\x00" + bytes(4) + filler * 10_000_000))
+
+
 CASES = [(key, version) for key, versions in KAFKA_4.items() for version in range(versions[0], versions[1] + 1)]
 
 

@@ -22,7 +22,19 @@ def test_every_client_is_there_when_warnings_are_errors(module: str) -> None:
 
 
 def test_a_consumer_and_a_producer_bring_no_client_of_kafka_python() -> None:
-    heavy = ("admin", "cli", "consumer", "coordinator", "net", "producer", "sasl", "protocol.old", "protocol.admin", "record", "codec")
+    heavy = (
+        "admin",
+        "cli",
+        "consumer",
+        "coordinator",
+        "net",
+        "producer",
+        "sasl",
+        "protocol.old",
+        "protocol.admin",
+        "record",
+        "codec",
+    )
     program = f"import sys; {OPEN}; print([name for name in {heavy!r} if 'kafka.' + name in sys.modules])"
     assert run(program) == "[]"
 

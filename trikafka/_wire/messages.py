@@ -6,6 +6,7 @@ Owns which version of a request is spoken and how a frame becomes a message. Byt
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -43,6 +44,9 @@ _NEWEST = {ApiKey.Produce: 12, ApiKey.Fetch: 12, ApiKey.OffsetCommit: 9, ApiKey.
 _OLDEST = {ApiKey.Produce: 3, ApiKey.Fetch: 4, ApiKey.ListOffsets: 1, ApiKey.OffsetFetch: 1, ApiKey.OffsetCommit: 2}
 
 _INT32 = struct.Struct(">i")
+#: kafka-python reads a compact length to its end, wherever that is, which takes minutes for some hundred kilobytes of 0xff.
+_LONG_RUN = 16_384
+_ENDLESS = re.compile(rb"[\x80-\xff]{%d}" % _LONG_RUN)
 
 
 class EncodedRequest(NamedTuple):
@@ -139,6 +143,8 @@ def _decode(response_class: Any, body: memoryview, version: int) -> Any:
         return response_class.decode(bytes(body), version=version)
     # What its decode does, which does not tell where it ended: it cuts a field that reaches beyond the end without a word.
     flexible, whole = response_class.flexible_version_q(version), response_class[None]
+    if flexible and len(body) > _LONG_RUN and _ENDLESS.search(body):
+        raise ValueError("a length in it does not end")
     decode = whole._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=whole)
     message, end = decode(memoryview(body), 0)
     if end != len(body):
