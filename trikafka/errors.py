@@ -7,9 +7,15 @@ compare error codes: they call :func:`from_code` and look at the three flags of 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import trio
+
+from .error_codes import ErrorCode as ErrorCode
+
+if TYPE_CHECKING:
+    from .types import OffsetAndMetadata, TopicPartition
 
 
 class TrikafkaError(Exception):
@@ -17,9 +23,11 @@ class TrikafkaError(Exception):
 
     ``retriable`` tells whether the same call may succeed when it is made again; ``refresh_metadata`` and
     ``refresh_coordinator`` tell what has to be looked up before it is. A call gives up after ``patience`` seconds of the
-    same error, even before its own limit: a topic that does not exist after that is not about to appear.
+    same error, even before its own limit: a topic that does not exist after that is not about to appear. ``code`` is the
+    broker's, as an :class:`ErrorCode` where trikafka knows it; ``None`` where no broker said so.
     """
 
+    code: int | None = None
     patience: float = math.inf
     retriable: bool = False
     refresh_metadata: bool = False
@@ -89,8 +97,24 @@ class ProtocolError(TrikafkaError):
     """The peer sent bytes that are not Kafka's protocol, or answered what was not asked."""
 
 
+class DamagedResponseError(ProtocolError):
+    """A response came that cannot be what the broker wrote: cut, too long, of impossible lengths, or not what was asked.
+
+    A connection that carries such bytes is as good as lost; so the call is tried again, as after a lost one. While a client
+    opens it still ends in :exc:`BootstrapError`: the port may not be a Kafka broker's.
+    """
+
+    retriable = True
+    refresh_metadata = True
+    refresh_coordinator = True
+
+
 class UnsupportedVersionError(TrikafkaError):
     """The broker and trikafka have no version of a request in common."""
+
+
+class TelemetryNotSupportedError(UnsupportedVersionError):
+    """The broker takes no metrics from clients (KIP-714), so it has no instance id to give. Nothing to try again."""
 
 
 class CorruptRecordError(TrikafkaError):
@@ -114,11 +138,67 @@ class OffsetOutOfRangeError(TrikafkaError):
     """A position lies outside the partition's log, and ``auto_offset_reset='none'`` forbids choosing another."""
 
 
+class LogTruncationError(OffsetOutOfRangeError):
+    """Records that were read are not in the log any more: a leader without them took over (KIP-320).
+
+    Attributes: ``partition``; ``position``, the offset that was to be read next; ``diverging``, up to where what was read and
+    what is in the log agree (its ``offset`` is the first that may differ), ``None`` if the broker does not know.
+    """
+
+    def __init__(self, partition: TopicPartition, position: int, diverging: OffsetAndMetadata | None = None) -> None:
+        self.partition, self.position, self.diverging = partition, position, diverging
+        agree = "nobody knows since where" if diverging is None else f"what was read from offset {diverging.offset} on is gone"
+        super().__init__(
+            f"the log of {partition} was truncated below the position {position}: {agree}; seek, or set auto_offset_reset"
+        )
+
+
+class DeserializationError(TrikafkaError):
+    """A record's key or value could not be turned into what was asked for. The deserializer's error is the cause.
+
+    Attributes: ``topic``, ``partition``, ``offset``; ``part`` ("key" or "value"); the raw ``key`` and ``value``, which are
+    not in the text. The position stands at the record: seek to ``offset + 1`` to step over it.
+    """
+
+    def __init__(
+        self, topic: str, partition: int, offset: int, part: Literal["key", "value"], key: bytes | None, value: bytes | None
+    ) -> None:
+        self.topic, self.partition, self.offset, self.part, self.key, self.value = topic, partition, offset, part, key, value
+        super().__init__(f"the {part} of the record at offset {offset} of {topic}-{partition} could not be deserialized")
+
+
 class CommitFailedError(TrikafkaError):
     """The member is no longer in the group (or in that generation), so its offsets were not committed.
 
     Somebody else may be processing the same partitions already. Seen after ``max_poll_interval_ms`` (KIP-62).
     """
+
+
+class PollIntervalExceededError(CommitFailedError):
+    """The member left its group since the program took longer than ``max_poll_interval_ms`` between two receives (KIP-62).
+
+    Attributes: ``setting`` (what to change), ``interval_ms`` (what it is now).
+    """
+
+    setting = "max_poll_interval_ms"
+
+    def __init__(self, interval_ms: int) -> None:
+        self.interval_ms = interval_ms
+        super().__init__(
+            f"more than {self.setting} ({interval_ms} ms) passed without a receive, so the member left its group;"
+            f" raise {self.setting}, or take fewer records at a time"
+        )
+
+
+class PartitionNotOwnedError(CommitFailedError):
+    """Offsets were to be committed of partitions that this member does not own (any more): another's could be overwritten.
+
+    Attribute: ``partitions``. A consumer without a subscription, or the admin client, may set them all the same.
+    """
+
+    def __init__(self, partitions: Iterable[TopicPartition]) -> None:
+        self.partitions = tuple(partitions)
+        super().__init__(f"not committed, for this member does not own {', '.join(map(str, self.partitions))}")
 
 
 class RecordTooLargeError(TrikafkaError):
@@ -151,8 +231,12 @@ class BrokerResponseError(TrikafkaError):
     """A broker answered with an error code. Attributes: ``code``, ``name`` and the three flags of the table."""
 
     def __init__(self, code: int, name: str, text: str, detail: str = "") -> None:
-        self.code, self.name = code, name
+        self.code: int = _CODES.get(code, code)
+        self.name = name
         super().__init__(f"{text} [{name}]" + (f": {detail}" if detail else ""))
+
+
+_CODES: dict[int, ErrorCode] = {code.value: code for code in ErrorCode}
 
 
 class UnknownTopicOrPartitionError(BrokerResponseError):
@@ -193,6 +277,38 @@ class MemberFencedError(BrokerResponseError):
     """The group does not know this member (any more), or not in this generation."""
 
 
+class FencedInstanceIdError(BrokerResponseError):
+    """Another member has the same ``group_instance_id``: it took over, or still holds it. Give each process its own."""
+
+
+class GroupProtocolMismatchError(BrokerResponseError):
+    """The group's members have no assignor in common with this one, or the group is not one of consumers."""
+
+
+class UnsupportedAssignorError(BrokerResponseError):
+    """The coordinator does not have the assignor that ``group_remote_assignor`` names (KIP-848)."""
+
+
+class InvalidRegularExpressionError(BrokerResponseError, ValueError):
+    """The broker cannot read a subscription's pattern, which must be in RE2's syntax (KIP-848)."""
+
+
+class GroupIdNotFoundError(BrokerResponseError):
+    """No group of this id exists."""
+
+
+class GroupFullError(BrokerResponseError):
+    """The group has as many members as the broker's ``group.max.size`` allows."""
+
+
+class UnstableOffsetCommitError(BrokerResponseError):
+    """A transaction that is still open has offsets of this partition pending (KIP-447)."""
+
+
+class OffsetMovedToTieredStorageError(BrokerResponseError):
+    """The offset is not on the leader's own disk any more, but in tiered storage (KIP-405)."""
+
+
 class OutOfOrderSequenceError(BrokerResponseError):
     """The broker got a batch with a sequence number that does not follow the last one."""
 
@@ -218,7 +334,6 @@ class FetchSessionError(BrokerResponseError):
 
 
 class _Row(NamedTuple):
-    name: str
     text: str
     cls: type[BrokerResponseError] = BrokerResponseError
     retriable: bool = False
@@ -226,156 +341,157 @@ class _Row(NamedTuple):
     coordinator: bool = False
 
 
-_B, _R, _M, _C = BrokerResponseError, True, True, True
+_E, _B, _R, _M, _C = ErrorCode, BrokerResponseError, True, True, True
+_UNKNOWN = _Row("the broker answered with a code that trikafka does not know")
 _TABLE: dict[int, _Row] = {
-    -1: _Row("UNKNOWN_SERVER_ERROR", "the broker failed in a way it does not name"),
-    1: _Row("OFFSET_OUT_OF_RANGE", "the offset is outside the partition's log"),
-    2: _Row("CORRUPT_MESSAGE", "the broker found the records corrupt", _B, _R),
-    3: _Row(
-        "UNKNOWN_TOPIC_OR_PARTITION", "the broker does not know this topic or partition", UnknownTopicOrPartitionError, _R, _M
+    _E.UNKNOWN_SERVER_ERROR: _Row("the broker failed in a way it does not name"),
+    _E.OFFSET_OUT_OF_RANGE: _Row("the offset is outside the partition's log"),
+    _E.CORRUPT_MESSAGE: _Row("the broker found the records corrupt", _B, _R),
+    _E.UNKNOWN_TOPIC_OR_PARTITION: _Row("the broker does not know this topic or partition", UnknownTopicOrPartitionError, _R, _M),
+    _E.INVALID_FETCH_SIZE: _Row("the fetch size is not valid"),
+    _E.LEADER_NOT_AVAILABLE: _Row("the partition has no leader at the moment", NotLeaderError, _R, _M),
+    _E.NOT_LEADER_OR_FOLLOWER: _Row("the broker does not lead this partition", NotLeaderError, _R, _M),
+    _E.REQUEST_TIMED_OUT: _Row("the request timed out inside the broker", _B, _R),
+    _E.BROKER_NOT_AVAILABLE: _Row("the broker is not available", _B, _R, _M, _C),
+    _E.REPLICA_NOT_AVAILABLE: _Row("the replica is not available", _B, _R, _M),
+    _E.MESSAGE_TOO_LARGE: _Row("the broker refused records larger than its max.message.bytes", MessageTooLargeError),
+    _E.STALE_CONTROLLER_EPOCH: _Row("the controller moved"),
+    _E.OFFSET_METADATA_TOO_LARGE: _Row("the metadata string of the committed offset is too long"),
+    _E.NETWORK_EXCEPTION: _Row("the broker lost a connection of its own", _B, _R, _M),
+    _E.COORDINATOR_LOAD_IN_PROGRESS: _Row("the coordinator is loading", CoordinatorError, _R),
+    _E.COORDINATOR_NOT_AVAILABLE: _Row("the coordinator is not available", CoordinatorError, _R, False, _C),
+    _E.NOT_COORDINATOR: _Row("the broker is not the coordinator", CoordinatorError, _R, False, _C),
+    _E.INVALID_TOPIC_EXCEPTION: _Row("the topic's name is not valid", InvalidTopicError),
+    _E.RECORD_LIST_TOO_LARGE: _Row("the batch is larger than the segment size", MessageTooLargeError),
+    _E.NOT_ENOUGH_REPLICAS: _Row("fewer in-sync replicas than min.insync.replicas", _B, _R, _M),
+    _E.NOT_ENOUGH_REPLICAS_AFTER_APPEND: _Row("written, but to fewer in-sync replicas than required", _B, _R, _M),
+    _E.INVALID_REQUIRED_ACKS: _Row("acks must be 0, 1 or all"),
+    _E.ILLEGAL_GENERATION: _Row("the group has moved on to another generation", MemberFencedError),
+    _E.INCONSISTENT_GROUP_PROTOCOL: _Row(
+        "the group's members have no assignor in common with this one", GroupProtocolMismatchError
     ),
-    4: _Row("INVALID_FETCH_SIZE", "the fetch size is not valid"),
-    5: _Row("LEADER_NOT_AVAILABLE", "the partition has no leader at the moment", NotLeaderError, _R, _M),
-    6: _Row("NOT_LEADER_OR_FOLLOWER", "the broker does not lead this partition", NotLeaderError, _R, _M),
-    7: _Row("REQUEST_TIMED_OUT", "the request timed out inside the broker", _B, _R),
-    8: _Row("BROKER_NOT_AVAILABLE", "the broker is not available", _B, _R, _M, _C),
-    9: _Row("REPLICA_NOT_AVAILABLE", "the replica is not available", _B, _R, _M),
-    10: _Row("MESSAGE_TOO_LARGE", "the broker refused records larger than its max.message.bytes", MessageTooLargeError),
-    11: _Row("STALE_CONTROLLER_EPOCH", "the controller moved"),
-    12: _Row("OFFSET_METADATA_TOO_LARGE", "the metadata string of the committed offset is too long"),
-    13: _Row("NETWORK_EXCEPTION", "the broker lost a connection of its own", _B, _R, _M),
-    14: _Row("COORDINATOR_LOAD_IN_PROGRESS", "the coordinator is loading", CoordinatorError, _R),
-    15: _Row("COORDINATOR_NOT_AVAILABLE", "the coordinator is not available", CoordinatorError, _R, False, _C),
-    16: _Row("NOT_COORDINATOR", "the broker is not the coordinator", CoordinatorError, _R, False, _C),
-    17: _Row("INVALID_TOPIC_EXCEPTION", "the topic's name is not valid", InvalidTopicError),
-    18: _Row("RECORD_LIST_TOO_LARGE", "the batch is larger than the segment size", MessageTooLargeError),
-    19: _Row("NOT_ENOUGH_REPLICAS", "fewer in-sync replicas than min.insync.replicas", _B, _R, _M),
-    20: _Row("NOT_ENOUGH_REPLICAS_AFTER_APPEND", "written, but to fewer in-sync replicas than required", _B, _R, _M),
-    21: _Row("INVALID_REQUIRED_ACKS", "acks must be 0, 1 or all"),
-    22: _Row("ILLEGAL_GENERATION", "the group has moved on to another generation", MemberFencedError),
-    23: _Row("INCONSISTENT_GROUP_PROTOCOL", "the group's members have no assignor in common with this one"),
-    24: _Row("INVALID_GROUP_ID", "the group id is not valid"),
-    25: _Row("UNKNOWN_MEMBER_ID", "the group does not know this member", MemberFencedError),
-    26: _Row("INVALID_SESSION_TIMEOUT", "session_timeout_ms is outside the broker's limits"),
-    27: _Row("REBALANCE_IN_PROGRESS", "the group rebalances", RebalanceInProgressError),
-    28: _Row("INVALID_COMMIT_OFFSET_SIZE", "the committed offset's metadata is too large"),
-    29: _Row("TOPIC_AUTHORIZATION_FAILED", "not authorized for the topic", AuthorizationError),
-    30: _Row("GROUP_AUTHORIZATION_FAILED", "not authorized for the group", AuthorizationError),
-    31: _Row("CLUSTER_AUTHORIZATION_FAILED", "not authorized for the cluster", AuthorizationError),
-    32: _Row("INVALID_TIMESTAMP", "a record's timestamp is out of the allowed range"),
-    33: _Row("UNSUPPORTED_SASL_MECHANISM", "the broker does not offer this SASL mechanism", AuthenticationError),
-    34: _Row("ILLEGAL_SASL_STATE", "the request does not fit the state of authentication", AuthenticationError),
-    35: _Row("UNSUPPORTED_VERSION", "the broker does not support this version of the request"),
-    36: _Row("TOPIC_ALREADY_EXISTS", "a topic of that name exists", TopicAlreadyExistsError),
-    37: _Row("INVALID_PARTITIONS", "the number of partitions is not valid"),
-    38: _Row("INVALID_REPLICATION_FACTOR", "the replication factor is not valid, or larger than the number of brokers"),
-    39: _Row("INVALID_REPLICA_ASSIGNMENT", "the replica assignment is not valid"),
-    40: _Row("INVALID_CONFIG", "a topic or broker setting is not valid"),
-    41: _Row("NOT_CONTROLLER", "the broker is not the controller", _B, _R, _M),
-    42: _Row("INVALID_REQUEST", "the broker finds the request malformed"),
-    43: _Row("UNSUPPORTED_FOR_MESSAGE_FORMAT", "the topic's message format is too old for this"),
-    44: _Row("POLICY_VIOLATION", "a policy of the broker forbids this"),
-    45: _Row("OUT_OF_ORDER_SEQUENCE_NUMBER", "the batch's sequence number is out of order", OutOfOrderSequenceError),
-    46: _Row("DUPLICATE_SEQUENCE_NUMBER", "the broker has this batch already", DuplicateSequenceError),
-    47: _Row("INVALID_PRODUCER_EPOCH", "a newer producer of the same id is at work", ProducerFencedError),
-    48: _Row("INVALID_TXN_STATE", "the transaction is in a state that does not allow this"),
-    49: _Row("INVALID_PRODUCER_ID_MAPPING", "the transactional id belongs to another producer id", ProducerFencedError),
-    50: _Row("INVALID_TRANSACTION_TIMEOUT", "the transaction timeout is above the broker's limit"),
-    51: _Row("CONCURRENT_TRANSACTIONS", "the last transaction is still being finished", _B, _R),
-    52: _Row("TRANSACTION_COORDINATOR_FENCED", "the transaction coordinator moved"),
-    53: _Row("TRANSACTIONAL_ID_AUTHORIZATION_FAILED", "not authorized for the transactional id", AuthorizationError),
-    54: _Row("SECURITY_DISABLED", "the broker has no authorizer"),
-    55: _Row("OPERATION_NOT_ATTEMPTED", "not attempted, because another part of the request failed"),
-    56: _Row("KAFKA_STORAGE_ERROR", "the broker could not read or write its disk", _B, _R, _M),
-    57: _Row("LOG_DIR_NOT_FOUND", "the log directory does not exist"),
-    58: _Row("SASL_AUTHENTICATION_FAILED", "the broker did not accept the credentials", AuthenticationError),
-    59: _Row("UNKNOWN_PRODUCER_ID", "the broker has lost this producer's state", UnknownProducerIdError),
-    60: _Row("REASSIGNMENT_IN_PROGRESS", "a reassignment of the partition is under way"),
-    61: _Row("DELEGATION_TOKEN_AUTH_DISABLED", "delegation tokens are off"),
-    62: _Row("DELEGATION_TOKEN_NOT_FOUND", "no such delegation token"),
-    63: _Row("DELEGATION_TOKEN_OWNER_MISMATCH", "the delegation token belongs to somebody else"),
-    64: _Row("DELEGATION_TOKEN_REQUEST_NOT_ALLOWED", "delegation tokens are not allowed on this connection"),
-    65: _Row("DELEGATION_TOKEN_AUTHORIZATION_FAILED", "not authorized for the delegation token", AuthorizationError),
-    66: _Row("DELEGATION_TOKEN_EXPIRED", "the delegation token has expired"),
-    67: _Row("INVALID_PRINCIPAL_TYPE", "the principal type is not valid"),
-    68: _Row("NON_EMPTY_GROUP", "the group has members"),
-    69: _Row("GROUP_ID_NOT_FOUND", "no group of that id exists"),
-    70: _Row("FETCH_SESSION_ID_NOT_FOUND", "the broker has dropped the fetch session", FetchSessionError, _R),
-    71: _Row("INVALID_FETCH_SESSION_EPOCH", "the fetch session's epoch is not the next one", FetchSessionError, _R),
-    72: _Row("LISTENER_NOT_FOUND", "the leader has no listener of this name", _B, _R, _M),
-    73: _Row("TOPIC_DELETION_DISABLED", "the broker does not allow topics to be deleted"),
-    74: _Row("FENCED_LEADER_EPOCH", "the leader epoch is older than the broker's", NotLeaderError, _R, _M),
-    75: _Row("UNKNOWN_LEADER_EPOCH", "the leader epoch is newer than the broker's", NotLeaderError, _R, _M),
-    76: _Row("UNSUPPORTED_COMPRESSION_TYPE", "the broker does not support the compression type"),
-    77: _Row("STALE_BROKER_EPOCH", "the broker's epoch is stale"),
-    78: _Row("OFFSET_NOT_AVAILABLE", "the new leader does not know its high watermark yet", _B, _R, _M),
-    79: _Row("MEMBER_ID_REQUIRED", "the member has to join again with the id it was given"),
-    80: _Row("PREFERRED_LEADER_NOT_AVAILABLE", "the preferred leader is not available", _B, _R, _M),
-    81: _Row("GROUP_MAX_SIZE_REACHED", "the group is full"),
-    82: _Row("FENCED_INSTANCE_ID", "another member with the same group_instance_id has taken over"),
-    83: _Row("ELIGIBLE_LEADERS_NOT_AVAILABLE", "no eligible leader is available", _B, _R, _M),
-    84: _Row("ELECTION_NOT_NEEDED", "no election is needed", _B, _R, _M),
-    85: _Row("NO_REASSIGNMENT_IN_PROGRESS", "no reassignment is under way"),
-    86: _Row("GROUP_SUBSCRIBED_TO_TOPIC", "members of the group subscribe to the topic"),
-    87: _Row("INVALID_RECORD", "the broker refused a record"),
-    88: _Row("UNSTABLE_OFFSET_COMMIT", "offsets of an open transaction are pending", _B, _R),
-    89: _Row("THROTTLING_QUOTA_EXCEEDED", "a quota of the broker is used up", _B, _R),
-    90: _Row("PRODUCER_FENCED", "a newer producer with the same transactional id is at work", ProducerFencedError),
-    91: _Row("RESOURCE_NOT_FOUND", "no such resource"),
-    92: _Row("DUPLICATE_RESOURCE", "the request names a resource twice"),
-    93: _Row("UNACCEPTABLE_CREDENTIAL", "the credential is not acceptable"),
-    94: _Row("INCONSISTENT_VOTER_SET", "the voter sets differ"),
-    95: _Row("INVALID_UPDATE_VERSION", "the update version is not valid"),
-    96: _Row("FEATURE_UPDATE_FAILED", "the feature could not be updated"),
-    97: _Row("PRINCIPAL_DESERIALIZATION_FAILURE", "the principal could not be read"),
-    98: _Row("SNAPSHOT_NOT_FOUND", "the snapshot does not exist"),
-    99: _Row("POSITION_OUT_OF_RANGE", "the position is outside the snapshot"),
-    100: _Row("UNKNOWN_TOPIC_ID", "the broker does not know this topic id", UnknownTopicOrPartitionError, _R, _M),
-    101: _Row("DUPLICATE_BROKER_REGISTRATION", "another broker has this id"),
-    102: _Row("BROKER_ID_NOT_REGISTERED", "no broker has this id"),
-    103: _Row("INCONSISTENT_TOPIC_ID", "the topic id differs from the log's", UnknownTopicOrPartitionError, _R, _M),
-    104: _Row("INCONSISTENT_CLUSTER_ID", "the cluster id differs"),
-    105: _Row("TRANSACTIONAL_ID_NOT_FOUND", "no such transactional id"),
-    106: _Row("FETCH_SESSION_TOPIC_ID_ERROR", "the fetch session mixes topic ids", FetchSessionError, _R, _M),
-    107: _Row("INELIGIBLE_REPLICA", "the replica is not eligible"),
-    108: _Row("NEW_LEADER_ELECTED", "a new leader was elected"),
-    109: _Row("OFFSET_MOVED_TO_TIERED_STORAGE", "the offset has moved to tiered storage"),
-    110: _Row("FENCED_MEMBER_EPOCH", "the member epoch is fenced", MemberFencedError),
-    111: _Row("UNRELEASED_INSTANCE_ID", "another member still holds this group_instance_id"),
-    112: _Row("UNSUPPORTED_ASSIGNOR", "the group does not support this assignor"),
-    113: _Row("STALE_MEMBER_EPOCH", "the member epoch is stale", MemberFencedError),
-    114: _Row("MISMATCHED_ENDPOINT_TYPE", "the request went to the wrong kind of endpoint: a broker's or a controller's"),
-    115: _Row("UNSUPPORTED_ENDPOINT_TYPE", "the broker does not know this kind of endpoint"),
-    116: _Row("UNKNOWN_CONTROLLER_ID", "no controller has this id"),
-    117: _Row("UNKNOWN_SUBSCRIPTION_ID", "the telemetry subscription is unknown"),
-    118: _Row("TELEMETRY_TOO_LARGE", "the telemetry is too large"),
-    119: _Row("INVALID_REGISTRATION", "the registration is not valid"),
-    120: _Row("TRANSACTION_ABORTABLE", "the transaction has to be aborted"),
-    121: _Row("INVALID_RECORD_STATE", "the record is in a state that does not allow this"),
-    122: _Row("SHARE_SESSION_NOT_FOUND", "the broker has dropped the share session", _B, _R),
-    123: _Row("INVALID_SHARE_SESSION_EPOCH", "the share session's epoch is not the next one", _B, _R),
-    124: _Row("FENCED_STATE_EPOCH", "the share coordinator has a newer state epoch"),
-    125: _Row("INVALID_VOTER_KEY", "the voter key does not match the receiving replica's"),
-    126: _Row("DUPLICATE_VOTER", "the voter is in the set already"),
-    127: _Row("VOTER_NOT_FOUND", "the voter is not in the set"),
-    128: _Row("INVALID_REGULAR_EXPRESSION", "the regular expression is not valid"),
-    129: _Row("REBOOTSTRAP_REQUIRED", "the client has to bootstrap anew", _B, _R, _M),
-    130: _Row("STREAMS_INVALID_TOPOLOGY", "the streams topology is not valid"),
-    131: _Row("STREAMS_INVALID_TOPOLOGY_EPOCH", "the streams topology epoch is not valid"),
-    132: _Row("STREAMS_TOPOLOGY_FENCED", "the streams topology epoch is outdated"),
-    133: _Row("SHARE_SESSION_LIMIT_REACHED", "the broker has no room for another share session", _B, _R),
-    134: _Row("GROUP_DELETION_FAILED", "the group could not be deleted"),
-    135: _Row("STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED", "the streams topology's description could not be updated"),
-    136: _Row("CONTROLLER_ID_NOT_REGISTERED", "no controller is registered with this id"),
+    _E.INVALID_GROUP_ID: _Row("the group id is not valid"),
+    _E.UNKNOWN_MEMBER_ID: _Row("the group does not know this member", MemberFencedError),
+    _E.INVALID_SESSION_TIMEOUT: _Row("session_timeout_ms is outside the broker's limits"),
+    _E.REBALANCE_IN_PROGRESS: _Row("the group rebalances", RebalanceInProgressError),
+    _E.INVALID_COMMIT_OFFSET_SIZE: _Row("the committed offset's metadata is too large"),
+    _E.TOPIC_AUTHORIZATION_FAILED: _Row("not authorized for the topic", AuthorizationError),
+    _E.GROUP_AUTHORIZATION_FAILED: _Row("not authorized for the group", AuthorizationError),
+    _E.CLUSTER_AUTHORIZATION_FAILED: _Row("not authorized for the cluster", AuthorizationError),
+    _E.INVALID_TIMESTAMP: _Row("a record's timestamp is out of the allowed range"),
+    _E.UNSUPPORTED_SASL_MECHANISM: _Row("the broker does not offer this SASL mechanism", AuthenticationError),
+    _E.ILLEGAL_SASL_STATE: _Row("the request does not fit the state of authentication", AuthenticationError),
+    _E.UNSUPPORTED_VERSION: _Row("the broker does not support this version of the request"),
+    _E.TOPIC_ALREADY_EXISTS: _Row("a topic of that name exists", TopicAlreadyExistsError),
+    _E.INVALID_PARTITIONS: _Row("the number of partitions is not valid"),
+    _E.INVALID_REPLICATION_FACTOR: _Row("the replication factor is not valid, or larger than the number of brokers"),
+    _E.INVALID_REPLICA_ASSIGNMENT: _Row("the replica assignment is not valid"),
+    _E.INVALID_CONFIG: _Row("a topic or broker setting is not valid"),
+    _E.NOT_CONTROLLER: _Row("the broker is not the controller", _B, _R, _M),
+    _E.INVALID_REQUEST: _Row("the broker finds the request malformed"),
+    _E.UNSUPPORTED_FOR_MESSAGE_FORMAT: _Row("the topic's message format is too old for this"),
+    _E.POLICY_VIOLATION: _Row("a policy of the broker forbids this"),
+    _E.OUT_OF_ORDER_SEQUENCE_NUMBER: _Row("the batch's sequence number is out of order", OutOfOrderSequenceError),
+    _E.DUPLICATE_SEQUENCE_NUMBER: _Row("the broker has this batch already", DuplicateSequenceError),
+    _E.INVALID_PRODUCER_EPOCH: _Row("a newer producer of the same id is at work", ProducerFencedError),
+    _E.INVALID_TXN_STATE: _Row("the transaction is in a state that does not allow this"),
+    _E.INVALID_PRODUCER_ID_MAPPING: _Row("the transactional id belongs to another producer id", ProducerFencedError),
+    _E.INVALID_TRANSACTION_TIMEOUT: _Row("the transaction timeout is above the broker's limit"),
+    _E.CONCURRENT_TRANSACTIONS: _Row("the last transaction is still being finished", _B, _R),
+    _E.TRANSACTION_COORDINATOR_FENCED: _Row("the transaction coordinator moved"),
+    _E.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: _Row("not authorized for the transactional id", AuthorizationError),
+    _E.SECURITY_DISABLED: _Row("the broker has no authorizer"),
+    _E.OPERATION_NOT_ATTEMPTED: _Row("not attempted, because another part of the request failed"),
+    _E.KAFKA_STORAGE_ERROR: _Row("the broker could not read or write its disk", _B, _R, _M),
+    _E.LOG_DIR_NOT_FOUND: _Row("the log directory does not exist"),
+    _E.SASL_AUTHENTICATION_FAILED: _Row("the broker did not accept the credentials", AuthenticationError),
+    _E.UNKNOWN_PRODUCER_ID: _Row("the broker has lost this producer's state", UnknownProducerIdError),
+    _E.REASSIGNMENT_IN_PROGRESS: _Row("a reassignment of the partition is under way"),
+    _E.DELEGATION_TOKEN_AUTH_DISABLED: _Row("delegation tokens are off"),
+    _E.DELEGATION_TOKEN_NOT_FOUND: _Row("no such delegation token"),
+    _E.DELEGATION_TOKEN_OWNER_MISMATCH: _Row("the delegation token belongs to somebody else"),
+    _E.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED: _Row("delegation tokens are not allowed on this connection"),
+    _E.DELEGATION_TOKEN_AUTHORIZATION_FAILED: _Row("not authorized for the delegation token", AuthorizationError),
+    _E.DELEGATION_TOKEN_EXPIRED: _Row("the delegation token has expired"),
+    _E.INVALID_PRINCIPAL_TYPE: _Row("the principal type is not valid"),
+    _E.NON_EMPTY_GROUP: _Row("the group has members"),
+    _E.GROUP_ID_NOT_FOUND: _Row("no group of that id exists", GroupIdNotFoundError),
+    _E.FETCH_SESSION_ID_NOT_FOUND: _Row("the broker has dropped the fetch session", FetchSessionError, _R),
+    _E.INVALID_FETCH_SESSION_EPOCH: _Row("the fetch session's epoch is not the next one", FetchSessionError, _R),
+    _E.LISTENER_NOT_FOUND: _Row("the leader has no listener of this name", _B, _R, _M),
+    _E.TOPIC_DELETION_DISABLED: _Row("the broker does not allow topics to be deleted"),
+    _E.FENCED_LEADER_EPOCH: _Row("the leader epoch is older than the broker's", NotLeaderError, _R, _M),
+    _E.UNKNOWN_LEADER_EPOCH: _Row("the leader epoch is newer than the broker's", NotLeaderError, _R, _M),
+    _E.UNSUPPORTED_COMPRESSION_TYPE: _Row("the broker does not support the compression type"),
+    _E.STALE_BROKER_EPOCH: _Row("the broker's epoch is stale"),
+    _E.OFFSET_NOT_AVAILABLE: _Row("the new leader does not know its high watermark yet", _B, _R, _M),
+    _E.MEMBER_ID_REQUIRED: _Row("the member has to join again with the id it was given"),
+    _E.PREFERRED_LEADER_NOT_AVAILABLE: _Row("the preferred leader is not available", _B, _R, _M),
+    _E.GROUP_MAX_SIZE_REACHED: _Row("the group is full", GroupFullError),
+    _E.FENCED_INSTANCE_ID: _Row("another member with the same group_instance_id has taken over", FencedInstanceIdError),
+    _E.ELIGIBLE_LEADERS_NOT_AVAILABLE: _Row("no eligible leader is available", _B, _R, _M),
+    _E.ELECTION_NOT_NEEDED: _Row("no election is needed", _B, _R, _M),
+    _E.NO_REASSIGNMENT_IN_PROGRESS: _Row("no reassignment is under way"),
+    _E.GROUP_SUBSCRIBED_TO_TOPIC: _Row("members of the group subscribe to the topic"),
+    _E.INVALID_RECORD: _Row("the broker refused a record"),
+    _E.UNSTABLE_OFFSET_COMMIT: _Row("offsets of an open transaction are pending", UnstableOffsetCommitError, _R),
+    _E.THROTTLING_QUOTA_EXCEEDED: _Row("a quota of the broker is used up", _B, _R),
+    _E.PRODUCER_FENCED: _Row("a newer producer with the same transactional id is at work", ProducerFencedError),
+    _E.RESOURCE_NOT_FOUND: _Row("no such resource"),
+    _E.DUPLICATE_RESOURCE: _Row("the request names a resource twice"),
+    _E.UNACCEPTABLE_CREDENTIAL: _Row("the credential is not acceptable"),
+    _E.INCONSISTENT_VOTER_SET: _Row("the voter sets differ"),
+    _E.INVALID_UPDATE_VERSION: _Row("the update version is not valid"),
+    _E.FEATURE_UPDATE_FAILED: _Row("the feature could not be updated"),
+    _E.PRINCIPAL_DESERIALIZATION_FAILURE: _Row("the principal could not be read"),
+    _E.SNAPSHOT_NOT_FOUND: _Row("the snapshot does not exist"),
+    _E.POSITION_OUT_OF_RANGE: _Row("the position is outside the snapshot"),
+    _E.UNKNOWN_TOPIC_ID: _Row("the broker does not know this topic id", UnknownTopicOrPartitionError, _R, _M),
+    _E.DUPLICATE_BROKER_REGISTRATION: _Row("another broker has this id"),
+    _E.BROKER_ID_NOT_REGISTERED: _Row("no broker has this id"),
+    _E.INCONSISTENT_TOPIC_ID: _Row("the topic id differs from the log's", UnknownTopicOrPartitionError, _R, _M),
+    _E.INCONSISTENT_CLUSTER_ID: _Row("the cluster id differs"),
+    _E.TRANSACTIONAL_ID_NOT_FOUND: _Row("no such transactional id"),
+    _E.FETCH_SESSION_TOPIC_ID_ERROR: _Row("the fetch session mixes topic ids", FetchSessionError, _R, _M),
+    _E.INELIGIBLE_REPLICA: _Row("the replica is not eligible"),
+    _E.NEW_LEADER_ELECTED: _Row("a new leader was elected"),
+    _E.OFFSET_MOVED_TO_TIERED_STORAGE: _Row("the offset has moved to tiered storage", OffsetMovedToTieredStorageError),
+    _E.FENCED_MEMBER_EPOCH: _Row("the member epoch is fenced", MemberFencedError),
+    _E.UNRELEASED_INSTANCE_ID: _Row("another member still holds this group_instance_id", FencedInstanceIdError),
+    _E.UNSUPPORTED_ASSIGNOR: _Row("the group does not support this assignor", UnsupportedAssignorError),
+    _E.STALE_MEMBER_EPOCH: _Row("the member epoch is stale", MemberFencedError),
+    _E.MISMATCHED_ENDPOINT_TYPE: _Row("the request went to the wrong kind of endpoint: a broker's or a controller's"),
+    _E.UNSUPPORTED_ENDPOINT_TYPE: _Row("the broker does not know this kind of endpoint"),
+    _E.UNKNOWN_CONTROLLER_ID: _Row("no controller has this id"),
+    _E.UNKNOWN_SUBSCRIPTION_ID: _Row("the telemetry subscription is unknown"),
+    _E.TELEMETRY_TOO_LARGE: _Row("the telemetry is too large"),
+    _E.INVALID_REGISTRATION: _Row("the registration is not valid"),
+    _E.TRANSACTION_ABORTABLE: _Row("the transaction has to be aborted"),
+    _E.INVALID_RECORD_STATE: _Row("the record is in a state that does not allow this"),
+    _E.SHARE_SESSION_NOT_FOUND: _Row("the broker has dropped the share session", _B, _R),
+    _E.INVALID_SHARE_SESSION_EPOCH: _Row("the share session's epoch is not the next one", _B, _R),
+    _E.FENCED_STATE_EPOCH: _Row("the share coordinator has a newer state epoch"),
+    _E.INVALID_VOTER_KEY: _Row("the voter key does not match the receiving replica's"),
+    _E.DUPLICATE_VOTER: _Row("the voter is in the set already"),
+    _E.VOTER_NOT_FOUND: _Row("the voter is not in the set"),
+    _E.INVALID_REGULAR_EXPRESSION: _Row("the regular expression is not valid", InvalidRegularExpressionError),
+    _E.REBOOTSTRAP_REQUIRED: _Row("the client has to bootstrap anew", _B, _R, _M),
+    _E.STREAMS_INVALID_TOPOLOGY: _Row("the streams topology is not valid"),
+    _E.STREAMS_INVALID_TOPOLOGY_EPOCH: _Row("the streams topology epoch is not valid"),
+    _E.STREAMS_TOPOLOGY_FENCED: _Row("the streams topology epoch is outdated"),
+    _E.SHARE_SESSION_LIMIT_REACHED: _Row("the broker has no room for another share session", _B, _R),
+    _E.GROUP_DELETION_FAILED: _Row("the group could not be deleted"),
+    _E.STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED: _Row("the streams topology's description could not be updated"),
+    _E.CONTROLLER_ID_NOT_REGISTERED: _Row("no controller is registered with this id"),
 }
 
 
-def from_code(code: int, detail: str = "") -> BrokerResponseError:
-    """Return the exception for a broker's error ``code`` (not 0), with the flags of the table.
+def from_code(code: ErrorCode | int, detail: str = "") -> BrokerResponseError:
+    """Return the exception for a broker's error ``code`` (not ``NONE``), with the flags of the table.
 
     ``detail`` says where it happened (a topic, a partition, the broker's own message). An unknown code is not retriable.
     """
-    row = _TABLE.get(code) or _Row(f"ERROR_{code}", "the broker answered with a code that trikafka does not know")
-    error = row.cls(code, row.name, row.text, detail)
+    row = _TABLE.get(code, _UNKNOWN)
+    error = row.cls(code, _CODES[code].name if code in _CODES else f"ERROR_{code}", row.text, detail)
     error.retriable, error.refresh_metadata, error.refresh_coordinator = row.retriable, row.metadata, row.coordinator
     return error

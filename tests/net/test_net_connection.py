@@ -334,7 +334,7 @@ async def test_an_answer_that_cannot_be_read_is_one_callers_error(autojump_clock
             except ProtocolError as error:
                 errors.append(str(error))
         assert len(errors) == 1
-        assert "the answer to MetadataRequest v9 (8 bytes) cannot be read" in errors[0]
+        assert "the response to MetadataRequest v9 (8 bytes) cannot be read" in errors[0]
 
 
 async def test_closing_fails_what_waits_and_what_comes_later(autojump_clock: Clock) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import copy
 import pickle
 from pathlib import Path
@@ -11,7 +12,8 @@ import trio
 
 from trikafka import errors
 from trikafka._net.singleflight import ClientClosed, again
-from trikafka.errors import TrikafkaError, from_code
+from trikafka.errors import ErrorCode, TrikafkaError, from_code
+from trikafka.types import OffsetAndMetadata, TopicPartition
 
 # Printed by Kafka 4.4's org.apache.kafka.common.protocol.Errors: code, name, RetriableException?, InvalidMetadataException?
 KAFKA = [line.split() for line in (Path(__file__).parent / "kafka_errors.txt").read_text().splitlines()]
@@ -32,6 +34,101 @@ def test_every_code_of_kafka_has_its_name_and_flags(code: str, name: str, retria
     assert error.refresh_metadata == (metadata == "metadata" or name in MORE_METADATA)
     assert str(error).endswith(f"[{name}]: somewhere")
     assert len(str(error)) > len(f" [{name}]: somewhere")
+
+
+def test_every_code_of_the_table_is_one_of_kafkas_with_its_name() -> None:
+    assert [(str(code.value), code.name) for code in ErrorCode if code is not ErrorCode.NONE] == [(row[0], row[1]) for row in KAFKA]
+
+
+def test_an_errors_code_is_a_member_of_the_enum_and_an_error_without_one_has_none() -> None:
+    for code in (3, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+        error = from_code(code)
+        assert error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert (type(error), error.name) == (errors.UnknownTopicOrPartitionError, "UNKNOWN_TOPIC_OR_PARTITION")
+        assert pickle.loads(pickle.dumps(error)).code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert errors.KafkaConnectionError("gone").code is None
+    assert (from_code(9999).code, isinstance(from_code(9999).code, ErrorCode)) == (9999, False)
+
+
+def test_each_kind_of_error_stands_for_its_codes() -> None:
+    for name, cls in {
+        "INCONSISTENT_GROUP_PROTOCOL": errors.GroupProtocolMismatchError,
+        "GROUP_ID_NOT_FOUND": errors.GroupIdNotFoundError,
+        "GROUP_MAX_SIZE_REACHED": errors.GroupFullError,
+        "FENCED_INSTANCE_ID": errors.FencedInstanceIdError,
+        "UNRELEASED_INSTANCE_ID": errors.FencedInstanceIdError,
+        "UNSTABLE_OFFSET_COMMIT": errors.UnstableOffsetCommitError,
+        "OFFSET_MOVED_TO_TIERED_STORAGE": errors.OffsetMovedToTieredStorageError,
+        "UNSUPPORTED_ASSIGNOR": errors.UnsupportedAssignorError,
+        "INVALID_REGULAR_EXPRESSION": errors.InvalidRegularExpressionError,
+        "FENCED_MEMBER_EPOCH": errors.MemberFencedError,
+        "STALE_MEMBER_EPOCH": errors.MemberFencedError,
+    }.items():
+        assert type(from_code(ErrorCode[name])) is cls
+
+
+def test_a_damaged_response_is_a_lost_connection_and_a_port_that_is_not_kafkas_is_not() -> None:
+    def flags(error: TrikafkaError) -> tuple[bool, bool, bool]:
+        return error.retriable, error.refresh_metadata, error.refresh_coordinator
+
+    assert flags(errors.DamagedResponseError("cut")) == flags(errors.KafkaConnectionError("gone")) == (True, True, True)
+    assert flags(errors.ProtocolError("HTTP")) == flags(errors.BootstrapError("none")) == (False, False, False)
+
+
+def test_what_a_consumers_errors_say() -> None:
+    tp = TopicPartition("t", 3)
+    assert str(errors.LogTruncationError(tp, 42, OffsetAndMetadata(40))) == (
+        "the log of t-3 was truncated below the position 42: what was read from offset 40 on is gone;"
+        " seek, or set auto_offset_reset"
+    )
+    assert "nobody knows since where" in str(errors.LogTruncationError(tp, 42))
+    assert isinstance(errors.LogTruncationError(tp, 42), errors.OffsetOutOfRangeError)
+    late = errors.PollIntervalExceededError(300)
+    assert isinstance(late, errors.CommitFailedError)
+    assert (late.setting, late.interval_ms) == ("max_poll_interval_ms", 300)
+    assert "raise max_poll_interval_ms" in str(late)
+    other = errors.PartitionNotOwnedError(iter([tp, TopicPartition("u", 0)]))
+    assert isinstance(other, errors.CommitFailedError)
+    assert str(other) == "not committed, for this member does not own t-3, u-0"
+    bad = errors.DeserializationError("t", 3, 42, "key", b"secret", b"more")
+    assert str(bad) == "the key of the record at offset 42 of t-3 could not be deserialized"
+    assert (bad.key, bad.value) == (b"secret", b"more")
+
+
+PACKAGE = Path(errors.__file__).parent
+#: Where numbers still stand; the scripted broker is to be an independent judge, so its numbers stay.
+NUMBERS_LEFT = {
+    "_managers/produce.py", "_managers/metadata.py", "_managers/fetch.py", "_managers/membership.py", "_net/connection.py",
+    "_api/admin.py", "_api/consumer.py",
+}  # fmt: skip
+
+
+def numbers_of_errors(tree: ast.AST) -> list[int]:
+    """The lines on which a code is compared with a number other than 0, or an error is made of one."""
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Compare):
+            sides = [node.left, *node.comparators]
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "from_code":
+            sides = [ast.Name("error_code"), *node.args[:1]]
+        else:
+            continue
+        code = any((getattr(side, "attr", None) or getattr(side, "id", "")) in ("error_code", "code") for side in sides)
+        inner = [part for side in sides for part in ast.walk(side)]
+        if code and any(isinstance(part, ast.Constant) and isinstance(part.value, int) and part.value for part in inner):
+            found.append(node.lineno)
+    return found
+
+
+def test_no_number_of_an_error_stands_anywhere_but_in_the_enum() -> None:
+    assert numbers_of_errors(ast.parse("if part.error_code == 3: raise from_code(5 if x else y, 'z')")) == [1, 1]
+    assert numbers_of_errors(ast.parse("if part.error_code == 0: raise from_code(error_code)")) == []
+    wrong = {
+        str(path.relative_to(PACKAGE)): lines
+        for path in sorted(PACKAGE.rglob("*.py"))
+        if "testing" not in path.parts and (lines := numbers_of_errors(ast.parse(path.read_text())))
+    }
+    assert not wrong.keys() - NUMBERS_LEFT, wrong
 
 
 def test_which_errors_send_for_the_coordinator() -> None:
@@ -59,6 +156,14 @@ def _make(cls: type[TrikafkaError]) -> TrikafkaError:
         return cls("commit", 1.5, 3, from_code(6, "t-0"))
     if issubclass(cls, errors.CorruptRecordError):
         return cls("bad checksum", "t", 0, 42)
+    if issubclass(cls, errors.LogTruncationError):
+        return cls(TopicPartition("t", 0), 42, OffsetAndMetadata(40, 3))
+    if issubclass(cls, errors.DeserializationError):
+        return cls("t", 0, 42, "value", b"k", b"\xff")
+    if issubclass(cls, errors.PollIntervalExceededError):
+        return cls(300_000)
+    if issubclass(cls, errors.PartitionNotOwnedError):
+        return cls([TopicPartition("t", 0), TopicPartition("t", 2)])
     if issubclass(cls, errors.ArrowDeliveryError):
         return cls("t", 10, 5, 2, from_code(29, "t-0"))
     if issubclass(cls, errors.BrokerResponseError):

@@ -15,7 +15,7 @@ from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, Metada
 from kafka.protocol.producer import ProduceRequest
 
 from trikafka._wire import messages
-from trikafka.errors import ConfigurationError, ProtocolError, UnsupportedVersionError
+from trikafka.errors import ConfigurationError, DamagedResponseError, ProtocolError, UnsupportedVersionError
 from trikafka.testing.messages import KAFKA_4, REQUESTS, RESPONSES, encode_response
 
 
@@ -36,6 +36,17 @@ from trikafka.testing.messages import KAFKA_4, REQUESTS, RESPONSES, encode_respo
 )
 def test_the_newest_common_version_is_chosen(request_class: Any, offered: tuple[int, int], version: int) -> None:
     assert messages.choose_version(request_class, {request_class.API_KEY: offered}, "b:1") == version
+
+
+@pytest.mark.parametrize("request_class", [OffsetCommitRequest, OffsetFetchRequest])
+def test_a_request_that_has_topic_ids_may_say_that_it_goes_in_the_version_with_ids(request_class: Any) -> None:
+    ranges = {int(request_class.API_KEY): (2, 10)}
+    assert messages.choose_version(request_class(), ranges, "b:1") == 9
+    assert messages.choose_version(request_class(max_version=10), ranges, "b:1") == 10
+    assert messages.choose_version(request_class(max_version=10), {request_class.API_KEY: (2, 9)}, "b:1") == 9
+    assert messages.choose_version(request_class(max_version=99), ranges, "b:1") == 10
+    with pytest.raises(UnsupportedVersionError, match=r"versions 2 to 9 of .*, trikafka 10 to 10"):
+        messages.choose_version(request_class(min_version=10, max_version=10), {request_class.API_KEY: (2, 9)}, "b:1")
 
 
 @pytest.mark.parametrize(
@@ -109,11 +120,29 @@ def test_a_frame_too_short_for_a_correlation_id(size: int) -> None:
         messages.read_correlation_id(bytes(size))
 
 
+def test_a_response_that_ends_late_early_or_inside_a_text_is_damaged_which_may_be_tried_again() -> None:
+    outgoing = messages.encode_request(MetadataRequest(topics=[]), 8, 7, "me")
+    broker = MetadataResponse.MetadataResponseBroker(version=8, node_id=1, host="h" * 20, port=9, rack="r" * 20)
+    whole = _answer(MetadataResponse(version=8, brokers=[broker], cluster_id="c" * 20, topics=[]), 8, 7)
+    assert messages.decode_response(outgoing, whole).brokers[0].rack == "r" * 20
+    for frame in [*(whole[:end] for end in range(4, len(whole))), whole + b"\x00", whole + whole]:
+        with pytest.raises(DamagedResponseError, match=r"the response to MetadataRequest v8 .* cannot be read") as caught:
+            messages.decode_response(outgoing, frame)
+        assert (caught.value.retriable, caught.value.refresh_metadata, caught.value.refresh_coordinator) == (True, True, True)
+
+
+@pytest.mark.parametrize("filler", [b"\x80", b"\xff"])
+def test_a_length_without_end_is_refused_before_it_is_read(filler: bytes) -> None:
+    outgoing = messages.encode_request(MetadataRequest(topics=[]), 12, 7, "me")
+    with pytest.raises(DamagedResponseError, match="a length in it does not end"):  # else this takes an hour
+        messages.decode_response(outgoing, memoryview(bytes(4) + b"\x00" + bytes(4) + filler * 10_000_000))
+
+
 CASES = [(key, version) for key, versions in KAFKA_4.items() for version in range(versions[0], versions[1] + 1)]
 
 
-def _outgoing(key: int, version: int) -> messages.Outgoing:
-    return messages.Outgoing(b"", REQUESTS[key].name, version, RESPONSES[key], True)
+def _outgoing(key: int, version: int) -> messages.EncodedRequest:
+    return messages.EncodedRequest(b"", REQUESTS[key].name, version, RESPONSES[key], True)
 
 
 @settings(max_examples=1000)

@@ -1,4 +1,4 @@
-"""The Produce request and its answer, byte for byte as kafka-python writes and reads them."""
+"""The Produce request and its response, byte for byte as kafka-python writes and reads them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from kafka.protocol.producer import ProduceRequest, ProduceResponse
+from kafka.protocol.producer import ProduceRequest
+from kafka.protocol.producer import ProduceResponse as KafkaPythons
 
 from trikafka._wire import messages
-from trikafka._wire.produce import ProduceAnswer, ProduceMessage
+from trikafka._wire.produce import ProduceMessage, ProduceResponse
 from trikafka.errors import ProtocolError
 
 VERSIONS = range(3, 13)
@@ -57,9 +58,9 @@ answers = st.lists(st.tuples(names, st.lists(outcomes, max_size=3)), max_size=3)
 
 
 def encoded(answer: Any, version: int) -> bytes:
-    topic_class = ProduceResponse.TopicProduceResponse
+    topic_class = KafkaPythons.TopicProduceResponse
     part_class = topic_class.PartitionProduceResponse
-    response = ProduceResponse(
+    response = KafkaPythons(
         responses=[
             topic_class(
                 name=name,
@@ -87,8 +88,8 @@ def encoded(answer: Any, version: int) -> bytes:
 
 
 @given(answers, st.sampled_from(VERSIONS))
-def test_answers(answer: Any, version: int) -> None:
-    found = ProduceAnswer.decode(encoded(answer, version), version=version)
+def test_responses(answer: Any, version: int) -> None:
+    found = ProduceResponse.decode(encoded(answer, version), version=version)
     assert [(p.topic, p.partition, p.error_code, p.base_offset, p.append_time, p.message) for p in found.partitions] == [
         (
             name,
@@ -104,16 +105,16 @@ def test_answers(answer: Any, version: int) -> None:
 
 
 @given(st.binary(max_size=200), st.sampled_from(VERSIONS))
-def test_any_bytes_are_an_answer_or_a_protocol_error(data: bytes, version: int) -> None:
-    outgoing = messages.Outgoing(b"", "Produce", version, ProduceAnswer, True)
+def test_any_bytes_are_a_response_or_a_protocol_error(data: bytes, version: int) -> None:
+    outgoing = messages.EncodedRequest(b"", "Produce", version, ProduceResponse, True)
     with contextlib.suppress(ProtocolError):
         messages.decode_response(outgoing, bytearray(b"\0" * 4 + data))
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_an_answer_cut_anywhere_is_a_protocol_error(version: int) -> None:
+def test_a_response_cut_anywhere_is_a_protocol_error(version: int) -> None:
     whole = encoded([("topic", [(0, 87, -1, -1, [(0, "bad")], "worse"), (1, 0, 7, 8, [], None)])], version)
-    outgoing = messages.Outgoing(b"", "Produce", version, ProduceAnswer, True)
+    outgoing = messages.EncodedRequest(b"", "Produce", version, ProduceResponse, True)
     header = b"\0" * (5 if version >= 9 else 4)
     messages.decode_response(outgoing, bytearray(header + whole))
     for end in range(len(whole)):

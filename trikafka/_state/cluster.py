@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from ..errors import from_code
+from ..errors import ErrorCode, from_code
 from ..types import Node, PartitionInfo, TopicPartition
 
 
@@ -41,13 +41,15 @@ class ClusterSnapshot:
         """The node that leads ``partition``. Raises the retriable error that fits when there is none."""
         topic = self.topics.get(partition.topic)
         if topic is None or topic.error_code:
-            raise from_code(topic.error_code if topic else 3, f"topic {partition.topic!r}")
+            raise from_code(topic.error_code if topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {partition.topic!r}")
         info = topic.partitions.get(partition.partition)
         if info is None:
-            raise from_code(3, f"partition {partition} (the topic has {len(topic.partitions)} partitions)")
+            raise from_code(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"partition {partition} (the topic has {len(topic.partitions)} partitions)"
+            )
         node = self.nodes.get(info.leader) if info.leader is not None else None
         if node is None:
-            raise from_code(5, f"partition {partition}")
+            raise from_code(ErrorCode.LEADER_NOT_AVAILABLE, f"partition {partition}")
         return node
 
     def leader_epoch(self, partition: TopicPartition) -> int:

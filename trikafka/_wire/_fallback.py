@@ -17,7 +17,7 @@ from trikafka._wire._format import Buffer, Section
 from trikafka.types import Headers, Record, TimestampType
 
 if TYPE_CHECKING:
-    from trikafka._wire.columns import Columns
+    from trikafka._wire._columns import Columns
 
 __all__ = [
     "Appender",

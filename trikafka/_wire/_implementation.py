@@ -14,9 +14,9 @@ from trikafka._wire._format import Buffer, Fields, Section
 from trikafka.types import Record
 
 if TYPE_CHECKING:
+    from trikafka._wire._columns import Columns
     from trikafka._wire._fallback import BatchEncoder
     from trikafka._wire._fallback_producing import Appender, Targets, Ticket
-    from trikafka._wire.columns import Columns
 
 
 class Implementation(Protocol):

@@ -1,8 +1,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from trikafka._wire._columns import Columns
 from trikafka._wire._format import Buffer, Fields, Section
-from trikafka._wire.columns import Columns
 from trikafka.types import Record
 
 def fill(sections: Sequence[Section]) -> tuple[Fields, int, int]: ...

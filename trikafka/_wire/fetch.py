@@ -1,7 +1,12 @@
-"""The Fetch request and its answer (versions 4 to 12), written and read by hand. No I/O.
+"""The Fetch request and its response (versions 4 to 17), written and read by hand. No I/O.
 
 kafka-python's decoder copies every ``records`` field. A fetch carries megabytes, so this one reads the few fields around
 them by hand and hands out slices of the frame. Only the fetch manager uses it.
+
+From version 13 on topics have ids instead of names (KIP-516), in requests and in responses. A :class:`FetchMessage` that knows
+the id of every topic it names may be sent in version 17; one that does not, in 12 at most. In a fetch session (KIP-227) that
+must not change: a session begun with names takes no ids, so the session's owner gives ``topic_ids`` for all its requests or
+for none.
 """
 
 from __future__ import annotations
@@ -9,25 +14,47 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
+from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
 from . import _implementation
 from ._format import Buffer
-from .reading import Reader
-from .writing import HandMade
+from .reading import LeaderIdAndEpoch, NodeEndpoint, Reader, read_endpoints, read_leader
+from .writing import RawRequest
 
 _FLEXIBLE = 12
+_WITH_IDS = 13
 _MISSING = memoryview(b"")
-_FRONT = struct.Struct(">iiiib")
 _INT32, _INT64 = struct.Struct(">i"), struct.Struct(">q")
-_NO_SESSION = struct.pack(">ii", 0, -1)
-_UNKNOWN_EPOCH, _UNKNOWN_START = _INT32.pack(-1), _INT64.pack(-1)
+_FRONT, _FRONT_V15 = struct.Struct(">iiiib"), struct.Struct(">iiib")
+_SESSION = struct.Struct(">ii")
+#: A session of which the broker is not to remember anything; one that it is to begin.
+NO_SESSION, NEW_SESSION = (0, -1), (0, 0)
+
+#: What to fetch of a partition: its number, its leader's epoch (-1: not known), the offset to begin at, and, so that the broker
+#: can tell whether the log was truncated (KIP-320, v12), the epoch of the record before that offset (-1 or left out: not known).
+Wanted = tuple[int, int, int] | tuple[int, int, int, int]
+
+
+class EpochEndOffset(NamedTuple):
+    """The log agrees with what was read up to ``end_offset``, which is where ``epoch`` ends in it (KIP-320, KIP-595)."""
+
+    epoch: int
+    end_offset: int
 
 
 @dataclass(slots=True)
 class FetchedPartition:
-    """One partition of a Fetch answer. ``records`` is a slice of the frame; ``aborted`` is (producer id, first offset)."""
+    """One partition of a Fetch response.
+
+    ``topic`` is its name; "" where the response has an id for which the reader was given no name. ``records`` is a slice of the
+    frame. ``aborted`` is (producer id, first offset) of each aborted transaction, ``None`` for a read-uncommitted fetch.
+    ``preferred_replica`` is the broker to fetch from instead (KIP-392), -1 for none: then there are no records. ``diverging``
+    says that records that were read before are not in the log any more (KIP-320); ``current_leader`` comes with the errors of a
+    broker that is not the leader (KIP-951).
+    """
 
     topic: str
     partition: int
@@ -38,16 +65,25 @@ class FetchedPartition:
     aborted: list[tuple[int, int]] | None
     preferred_replica: int
     records: memoryview
+    topic_id: UUID | None = None
+    diverging: EpochEndOffset | None = None
+    current_leader: LeaderIdAndEpoch | None = None
 
 
 @dataclass(slots=True)
-class FetchAnswer:
-    """One Fetch answer: the error and session of the whole, and each partition's part. Read by :func:`read_fetch_answer`."""
+class FetchResponse:
+    """One Fetch response: the error and session of the whole, and each partition's part. Read by :func:`read_fetch_response`.
+
+    ``throttle_ms`` is how long (milliseconds) the broker wants no more of this connection, 0 if it does not care.
+    ``session_id`` is 0 where the broker has no session for the client. In a session only partitions with news are there.
+    ``node_endpoints`` are the addresses of the leaders that ``current_leader`` names (v16).
+    """
 
     throttle_ms: int
     error_code: int
     session_id: int
     partitions: list[FetchedPartition]
+    node_endpoints: tuple[NodeEndpoint, ...] = ()
 
     API_KEY = ApiKey.Fetch
 
@@ -57,19 +93,22 @@ class FetchAnswer:
         return version >= _FLEXIBLE
 
 
-#: What to fetch of a partition: its number, its leader's epoch (-1: not known), the offset to begin at.
-Wanted = tuple[int, int, int]
+class FetchMessage(RawRequest):
+    """A Fetch request: partitions by topic, ``partition_bytes`` at most of each, ``max_bytes`` of all, after ``max_wait_ms``.
 
+    ``session`` is (session id, session epoch): ``NO_SESSION`` (the default), ``NEW_SESSION``, or the id that the broker gave and
+    1, 2, … (KIP-227). In a session ``topics`` is what is new or has changed, ``forgotten`` the partitions that leave it. Brokers
+    that speak no version from 7 on have no sessions, and take every request for a whole one.
 
-class FetchMessage(HandMade):
-    """A Fetch request without a session: partitions by topic, ``partition_bytes`` at most of each, ``max_bytes`` of all."""
+    ``topic_ids`` has the id of every topic in ``topics`` and ``forgotten``; without it, or if one is missing, the request is
+    written in version 12 at most, with names. ``rack`` asks for a replica that is near (v11, KIP-392).
+    """
 
     API_KEY = ApiKey.Fetch
     name = "FetchRequest"
-    max_version = 12
     flexible = _FLEXIBLE
-    answer = FetchAnswer
-    __slots__ = ("_front", "_isolation", "_partition_bytes", "_rack", "_topics")
+    response = FetchResponse
+    __slots__ = ("_forgotten", "_front", "_partition_bytes", "_rack", "_session", "_topic_ids", "_topics", "max_version")
 
     def __init__(
         self,
@@ -81,63 +120,100 @@ class FetchMessage(HandMade):
         partition_bytes: int,
         isolation_level: int = 0,
         rack: str = "",
+        session: tuple[int, int] = NO_SESSION,
+        forgotten: Mapping[str, Sequence[int]] | None = None,
+        topic_ids: Mapping[str, UUID] | None = None,
     ) -> None:
         super().__init__()
         self._topics, self._partition_bytes, self._rack = topics, partition_bytes, rack
-        self._front = (-1, max_wait_ms, min_bytes, max_bytes, isolation_level)
+        self._front = (max_wait_ms, min_bytes, max_bytes, isolation_level)
+        self._session, self._forgotten, self._topic_ids = session, forgotten or {}, topic_ids or {}
+        knows_all = topic_ids is not None and all(name in topic_ids for each in (topics, self._forgotten) for name in each)
+        self.max_version = 17 if knows_all else 12
 
     def _write(
         self, pieces: list[Buffer], version: int, text: Callable[[str | None], bytes], count: Callable[[int], bytes], tags: bytes
     ) -> None:
-        pieces.append(_FRONT.pack(*self._front))
+        pieces.append(_FRONT_V15.pack(*self._front) if version >= 15 else _FRONT.pack(-1, *self._front))
         if version >= 7:
-            pieces.append(_NO_SESSION)
+            pieces.append(_SESSION.pack(*self._session))
         pieces.append(count(len(self._topics)))
         for name, parts in self._topics.items():
-            pieces += (text(name), count(len(parts)))
-            for partition, epoch, offset in parts:
-                pieces.append(_INT32.pack(partition))
-                if version >= 9:
-                    pieces.append(_INT32.pack(epoch))
-                pieces.append(_INT64.pack(offset))
-                if version >= 12:
-                    pieces.append(_UNKNOWN_EPOCH)
-                if version >= 5:
-                    pieces.append(_UNKNOWN_START)
-                pieces += (_INT32.pack(self._partition_bytes), tags)
+            pieces += (self._topic(name, version, text), count(len(parts)))
+            self._write_partitions(pieces, parts, version)
             pieces.append(tags)
         if version >= 7:
-            pieces.append(count(0))  # topics that a session forgets
+            pieces.append(count(len(self._forgotten)))
+            for name, numbers in self._forgotten.items():
+                pieces += (self._topic(name, version, text), count(len(numbers)), *map(_INT32.pack, numbers), tags)
         if version >= 11:
             pieces.append(text(self._rack))
         pieces.append(tags)
 
+    def _topic(self, name: str, version: int, text: Callable[[str | None], bytes]) -> bytes:
+        return self._topic_ids[name].bytes if version >= _WITH_IDS else text(name)
 
+    def _write_partitions(self, pieces: list[Buffer], parts: Sequence[Wanted], version: int) -> None:
+        size, none = self._partition_bytes, -1  # where our log begins: only a replica knows
+        if version >= 12:
+            for part in parts:
+                partition, epoch, offset = part[:3]
+                last_epoch = part[3] if len(part) > 3 else -1
+                pieces.append(_WANTED_V12.pack(partition, epoch, offset, last_epoch, none, size, 0))
+        elif version >= 9:
+            pieces += [_WANTED_V9.pack(part[0], part[1], part[2], none, size) for part in parts]
+        elif version >= 5:
+            pieces += [_WANTED_V5.pack(part[0], part[2], none, size) for part in parts]
+        else:
+            pieces += [_WANTED_V4.pack(part[0], part[2], size) for part in parts]
+
+
+#: partition, (leader epoch,) fetch offset, (last fetched epoch,) (log start,) size(, no tags).
+_WANTED_V4, _WANTED_V5 = struct.Struct(">iqi"), struct.Struct(">iqqi")
+_WANTED_V9, _WANTED_V12 = struct.Struct(">iiqqi"), struct.Struct(">iiqiqib")
 _HEAD_V7, _PARTITION = struct.Struct(">hi"), struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
+_EPOCH_END = struct.Struct(">iq")
+_DIVERGING, _CURRENT_LEADER, _NODE_ENDPOINTS = 0, 1, 0  # tags
+#: No topic and no partition takes fewer bytes than these in a response.
+_LEAST_TOPIC, _LEAST_PARTITION = 3, _PARTITION.size + 2
 
 
-def read_fetch_answer(body: memoryview, version: int) -> FetchAnswer:
-    """Read the body of a Fetch answer in ``version`` (4 to 12). Raises :exc:`ProtocolError` for any other bytes."""
+def read_fetch_response(body: memoryview, version: int, names: Mapping[UUID, str] | None = None) -> FetchResponse:
+    """Read the body of a Fetch response in ``version`` (4 to 17). Raises :exc:`DamagedResponseError` for any other bytes.
+
+    ``names`` are those of the topics that were asked for, by their ids: from version 13 on a response has only the ids.
+    """
     reader = Reader(body, version >= _FLEXIBLE, "Fetch")
     (throttle,) = reader.unpack(_INT32)
     error_code, session_id = reader.unpack(_HEAD_V7) if version >= 7 else (0, 0)
     partitions: list[FetchedPartition] = []
-    for _ in range(reader.count()):
-        topic = reader.topic()
-        for _ in range(reader.count()):
-            partitions.append(_read_partition(reader, topic, version))
+    for _ in range(reader.count(_LEAST_TOPIC)):
+        topic_id: UUID | None = None
+        if version >= _WITH_IDS:
+            topic_id = reader.topic_id()
+            topic = "" if names is None else names.get(topic_id, "")
+        else:
+            topic = reader.required_text()
+        for _ in range(reader.count(_LEAST_PARTITION)):
+            found = _read_partition(reader, topic, version)
+            found.topic_id = topic_id
+            partitions.append(found)
         reader.tags()
-    reader.tags()
+    response = FetchResponse(throttle, error_code, session_id, partitions)
+    if version >= _FLEXIBLE:
+        for tag, field in reader.tagged():
+            if tag == _NODE_ENDPOINTS and version >= 16:
+                response.node_endpoints = read_endpoints(field)
     reader.end()
-    return FetchAnswer(throttle, error_code, session_id, partitions)
+    return response
 
 
 def _read_partition(reader: Reader, topic: str, version: int) -> FetchedPartition:
     partition, error_code, high_watermark, last_stable = reader.unpack(_PARTITION)
     log_start = reader.unpack(_INT64)[0] if version >= 5 else -1
     aborted: list[tuple[int, int]] | None = None
-    if (count := reader.count()) >= 0:
+    if (count := reader.count(_ABORTED.size)) >= 0:
         aborted = []
         for _ in range(count):
             producer_id, first_offset = reader.unpack(_ABORTED)
@@ -146,8 +222,21 @@ def _read_partition(reader: Reader, topic: str, version: int) -> FetchedPartitio
     preferred = reader.unpack(_INT32)[0] if version >= 11 else -1
     size = reader.length()
     records = reader.take(size) if size >= 0 else _MISSING
-    reader.tags()
-    return FetchedPartition(topic, partition, error_code, high_watermark, last_stable, log_start, aborted, preferred, records)
+    found = FetchedPartition(topic, partition, error_code, high_watermark, last_stable, log_start, aborted, preferred, records)
+    if version >= _FLEXIBLE and not reader.no_tags():
+        _read_partition_tags(reader, found)
+    return found
+
+
+def _read_partition_tags(reader: Reader, found: FetchedPartition) -> None:
+    for tag, field in reader.tagged():
+        if tag == _DIVERGING:
+            epoch, end_offset = field.unpack(_EPOCH_END)
+            field.tags()
+            field.end()
+            found.diverging = EpochEndOffset(epoch, end_offset) if epoch >= 0 else None
+        elif tag == _CURRENT_LEADER:
+            found.current_leader = read_leader(field)
 
 
 def is_damaged(records: memoryview) -> bool:
@@ -164,3 +253,6 @@ def end_of_batches(records: memoryview, start: int) -> int | None:
     ``start`` when there is no complete batch; ``None`` for the old formats, whose offsets show only when they are decoded.
     """
     return _implementation.current.end_of_batches(records, start)
+
+
+FetchAnswer, read_fetch_answer = FetchResponse, read_fetch_response  #: the old names

@@ -9,8 +9,6 @@ from __future__ import annotations
 import struct
 from typing import Any
 
-from kafka.record.legacy_records import LegacyRecordBatch
-
 from trikafka._wire import compression
 from trikafka._wire._format import MAX_INT32, Section, encode_record
 
@@ -35,7 +33,7 @@ def read_message(message: memoryview, *, check_crcs: bool, limit: int) -> tuple[
         return [_row(outer, message, magic)], 0
     wrapper = bytearray(message)
     wrapper[_ATTRIBUTES] &= ~0x07  # the wrapper's value as it stands, not decompressed
-    compressed = _row(LegacyRecordBatch(wrapper, magic), wrapper, magic)[4]
+    compressed = _row(_batch(wrapper, magic), wrapper, magic)[4]
     codec = compression.BY_ID.get(codec_id)
     if codec is None or codec.name == "zstd" or compressed is None:
         raise ValueError(f"message format v{magic} cannot hold codec {codec_id}")
@@ -49,7 +47,7 @@ def read_message(message: memoryview, *, check_crcs: bool, limit: int) -> tuple[
         # Inner offsets are relative to the wrapper's, which is the last one's; 0 is one that no broker has set.
         base = outer.base_offset - rows[-1][0] if outer.base_offset else 0
         kind = outer.timestamp_type
-        stamp = _row(LegacyRecordBatch(wrapper, magic), wrapper, magic)[1]
+        stamp = _row(_batch(wrapper, magic), wrapper, magic)[1]
         rows = [(base + offset, stamp if kind else time, kind, key, value) for offset, time, _, key, value in rows]
     return rows, len(inner)
 
@@ -77,12 +75,19 @@ def _entries(messages: memoryview) -> list[memoryview]:
     return entries
 
 
+def _batch(message: memoryview | bytearray, magic: int) -> Any:
+    # Imported here, for few topics have such messages still, and kafka-python's reader comes with all of its codecs.
+    from kafka.record.legacy_records import LegacyRecordBatch
+
+    return LegacyRecordBatch(message, magic)
+
+
 def _open(message: memoryview, magic: int, check_crc: bool, inner: bool = False) -> Any:
     if len(message) < _ENTRY.size + _OVERHEAD[magic]:
         raise ValueError("a message is too short")
     if message[_MAGIC] != magic:
         raise ValueError("message formats are mixed within a compressed message")
-    batch = LegacyRecordBatch(message, magic)
+    batch = _batch(message, magic)
     if inner and batch.compression_type:
         raise ValueError("a compressed message holds another one")
     if check_crc and not batch.validate_crc():

@@ -1,11 +1,12 @@
 """Frames and messages: a thin, strict wrapper around kafka-python's protocol classes. No I/O.
 
 Owns which version of a request is spoken and how a frame becomes a message. Bytes that do not decode raise
-:exc:`~trikafka.errors.ProtocolError`, whatever they are. Only ``_net`` encodes requests and decodes responses.
+:exc:`~trikafka.errors.DamagedResponseError`, whatever they are. Only ``_net`` encodes requests and decodes responses.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -14,13 +15,14 @@ from kafka.protocol.api_key import ApiKey
 from kafka.protocol.api_message import ApiMessage
 from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
-from ..errors import ConfigurationError, ProtocolError, UnsupportedVersionError
+from ..errors import ConfigurationError, DamagedResponseError, ProtocolError, UnsupportedVersionError
 from ._format import Buffer
-from .writing import HandMade
+from .writing import RawRequest
 
 __all__ = [
     "ApiMessage",
     "ApiVersionsRequest",
+    "EncodedRequest",
     "Outgoing",
     "VersionRanges",
     "api_versions_request",
@@ -36,16 +38,19 @@ __all__ = [
 VersionRanges = Mapping[int, tuple[int, int]]
 
 #: The newest version that trikafka speaks, where that is older than kafka-python's: from the next one on these requests
-#: name topics by id, which needs metadata of every topic that an answer may name.
+#: name topics by id, which needs metadata of every topic that a response may name.
 _NEWEST = {ApiKey.Produce: 12, ApiKey.Fetch: 12, ApiKey.OffsetCommit: 9, ApiKey.OffsetFetch: 9}
 #: The oldest versions that trikafka speaks: record batches in format 2 begin with these.
 _OLDEST = {ApiKey.Produce: 3, ApiKey.Fetch: 4, ApiKey.ListOffsets: 1, ApiKey.OffsetFetch: 1, ApiKey.OffsetCommit: 2}
 
 _INT32 = struct.Struct(">i")
+#: kafka-python reads a compact length to its end, wherever that is, which takes minutes for some hundred kilobytes of 0xff.
+_LONG_RUN = 16_384
+_ENDLESS = re.compile(rb"[\x80-\xff]{%d}" % _LONG_RUN)
 
 
-class Outgoing(NamedTuple):
-    """An encoded request, length included, in one piece or several, and what is needed to read its answer."""
+class EncodedRequest(NamedTuple):
+    """An encoded request, length included, in one piece or several, and what is needed to read its response."""
 
     pieces: Sequence[Buffer]
     api: str
@@ -59,12 +64,23 @@ class Outgoing(NamedTuple):
         return b"".join(self.pieces)
 
 
-def choose_version(request: ApiMessage | type[ApiMessage], ranges: VersionRanges, peer: str) -> int:
-    """Return the newest version that both sides speak. Raises :exc:`UnsupportedVersionError` when there is none."""
+Outgoing = EncodedRequest  #: the old name
+
+
+def choose_version(request: ApiMessage | type[ApiMessage] | RawRequest, ranges: VersionRanges, peer: str) -> int:
+    """Return the newest version that both sides speak. Raises :exc:`UnsupportedVersionError` when there is none.
+
+    A request may say more itself: of kafka-python's, one made with ``min_version=`` or ``max_version=``, such as an
+    OffsetCommitRequest that has the topics' ids (``max_version=10``); of ours, by what it carries.
+    """
     key = request.API_KEY
     offered = ranges.get(key)
-    low = _OLDEST.get(key, 0)
-    high = min(request.max_version, _NEWEST.get(key, request.max_version))
+    low, high = _OLDEST.get(key, 0), request.max_version
+    if isinstance(request, ApiMessage):
+        low = max(low, request._min_version or 0)
+        high = min(high, _NEWEST.get(key, high) if request._max_version is None else request._max_version)
+    elif not isinstance(request, RawRequest):  # a class
+        high = min(high, _NEWEST.get(key, high))
     if offered is None:
         raise UnsupportedVersionError(f"the broker at {peer} does not offer {request.name}")
     version = min(high, offered[1])
@@ -75,50 +91,65 @@ def choose_version(request: ApiMessage | type[ApiMessage], ranges: VersionRanges
     return int(version)
 
 
-def encode_request(request: ApiMessage | HandMade, version: int, correlation_id: int, client_id: str) -> Outgoing:
+def encode_request(request: ApiMessage | RawRequest, version: int, correlation_id: int, client_id: str) -> EncodedRequest:
     """Encode ``request`` as one frame, length included. Raises :exc:`ConfigurationError` for values that do not fit into it."""
     try:
         request.with_header(correlation_id=correlation_id, client_id=client_id)
-        if isinstance(request, HandMade):
+        if isinstance(request, RawRequest):
             pieces = request.pieces(version)
         else:
             pieces = [request.encode(version=version, header=True, framed=True)]
-    except (struct.error, ValueError, OverflowError, TypeError, AttributeError) as error:
+    except (struct.error, ValueError, OverflowError, TypeError, AttributeError, LookupError) as error:
         raise ConfigurationError(f"{request.name} v{version} cannot carry what it was given: {error}") from error
     response_class = request.header.get_response_class()
-    return Outgoing(pieces, request.name, version, response_class, request.expect_response())
+    return EncodedRequest(pieces, request.name, version, response_class, request.expect_response())
 
 
 def read_correlation_id(frame: memoryview) -> int:
-    """Return the correlation id of an answer. Raises :exc:`ProtocolError` if the frame is too short for one."""
+    """Return the correlation id of a response. Raises :exc:`DamagedResponseError` if the frame is too short for one."""
     if len(frame) < 4:
-        raise ProtocolError(f"an answer of {len(frame)} bytes is too short to be Kafka's")
+        raise DamagedResponseError(f"a response of {len(frame)} bytes is too short to be Kafka's")
     return int(_INT32.unpack_from(frame, 0)[0])
 
 
-def response_body(outgoing: Outgoing, frame: memoryview) -> memoryview:
-    """Return what follows the header of the answer ``frame`` (without its length), without copying it."""
+def response_body(outgoing: EncodedRequest, frame: memoryview) -> memoryview:
+    """Return what follows the header of the response ``frame`` (without its length), without copying it."""
     position = 4
     response_class = outgoing.response_class
     if ApiKey.ApiVersions != response_class.API_KEY and response_class.flexible_version_q(outgoing.version):
         if len(frame) < 5:
-            raise ProtocolError(f"the answer to {outgoing.api} ends in its header")
+            raise DamagedResponseError(f"the response to {outgoing.api} ends in its header")
         position = 5 if frame[4] == 0 else _skip_tags(frame, 4)
     return frame[position:]
 
 
-def decode_response(outgoing: Outgoing, frame: memoryview) -> ApiMessage:
-    """Decode the answer ``frame``. Raises :exc:`ProtocolError` when the bytes are not such an answer."""
+def decode_response(outgoing: EncodedRequest, frame: memoryview) -> ApiMessage:
+    """Decode the response ``frame``. Raises :exc:`DamagedResponseError` when the bytes are not such a response."""
     try:
         body = response_body(outgoing, frame)
-        data = bytes(body) if ApiKey.ApiVersions == outgoing.response_class.API_KEY else body
-        return outgoing.response_class.decode(data, version=outgoing.version)
+        return _decode(outgoing.response_class, body, outgoing.version)
     except ProtocolError:
         raise
     except Exception as error:
-        raise ProtocolError(
-            f"the answer to {outgoing.api} v{outgoing.version} ({len(frame)} bytes) cannot be read: {error!r}"
+        raise DamagedResponseError(
+            f"the response to {outgoing.api} v{outgoing.version} ({len(frame)} bytes) cannot be read: {error!r}"
         ) from error
+
+
+def _decode(response_class: Any, body: memoryview, version: int) -> Any:
+    if not isinstance(response_class, type(ApiMessage)):
+        return response_class.decode(body, version=version)
+    if ApiKey.ApiVersions == response_class.API_KEY:  # with an error it is in version 0, whatever was asked
+        return response_class.decode(bytes(body), version=version)
+    # What its decode does, which does not tell where it ended: it cuts a field that reaches beyond the end without a word.
+    flexible, whole = response_class.flexible_version_q(version), response_class[None]
+    if flexible and len(body) > _LONG_RUN and _ENDLESS.search(body):
+        raise ValueError("a length in it does not end")
+    decode = whole._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=whole)
+    message, end = decode(memoryview(body), 0)
+    if end != len(body):
+        raise ValueError(f"it ends at {end} of {len(body)} bytes" if end < len(body) else "it ends inside a field")
+    return message
 
 
 def api_versions_request(version: int, software_version: str) -> ApiVersionsRequest:
@@ -127,7 +158,7 @@ def api_versions_request(version: int, software_version: str) -> ApiVersionsRequ
 
 
 def version_ranges(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
-    """Read the version ranges out of an ApiVersions answer."""
+    """Read the version ranges out of an ApiVersions response."""
     return {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
 
 
@@ -138,7 +169,7 @@ def _skip_tags(frame: memoryview, position: int) -> int:
         size, position = _uvarint(frame, position)
         position += size
     if position > len(frame):
-        raise ProtocolError("an answer ends inside its header")
+        raise DamagedResponseError("a response ends inside its header")
     return position
 
 
@@ -146,7 +177,7 @@ def _uvarint(frame: memoryview, position: int) -> tuple[int, int]:
     value = shift = 0
     while True:
         if position >= len(frame) or shift > 28:
-            raise ProtocolError("an answer's header is malformed")
+            raise DamagedResponseError("a response's header is malformed")
         byte = frame[position]
         position += 1
         value |= (byte & 0x7F) << shift

@@ -1,4 +1,4 @@
-"""The Produce request and its answer (versions 3 to 12), written and read by hand. No I/O.
+"""The Produce request and its response (versions 3 to 12), written and read by hand. No I/O.
 
 kafka-python builds an object for every partition and copies the records several times on their way into the frame; here large
 batches are not copied at all. :class:`ProduceMessage` looks to ``_net`` like any other message. Only the produce
@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping, Sequence
 from kafka.protocol.api_key import ApiKey
 
 from ._format import Buffer
-from .reading import Reader
-from .writing import HandMade
+from .reading import LeaderIdAndEpoch, NodeEndpoint, Reader, read_endpoints, read_leader
+from .writing import RawRequest
 
 _FLEXIBLE = 9
 _INT32 = struct.Struct(">i")
@@ -27,23 +27,29 @@ Part = tuple[int, Sequence[Buffer]]
 class ProducedPartition:
     """What the broker says of one batch. ``base_offset`` and ``append_time`` are ``None`` where it does not say."""
 
-    __slots__ = ("append_time", "base_offset", "error_code", "message", "partition", "topic")
+    __slots__ = ("append_time", "base_offset", "current_leader", "error_code", "message", "partition", "topic")
 
     def __init__(self, topic: str, partition: int, error_code: int, base_offset: int, append_time: int) -> None:
         self.topic, self.partition, self.error_code = topic, partition, error_code
         self.base_offset = None if base_offset < 0 else base_offset
         self.append_time = None if append_time < 0 else append_time
         self.message: str | None = None
+        self.current_leader: LeaderIdAndEpoch | None = None  # with the errors of a broker that is not the leader (v10, KIP-951)
 
 
-class ProduceAnswer:
-    """The answer to a Produce request: what became of each batch."""
+class ProduceResponse:
+    """The response to a Produce request: what became of each batch, and where the leaders are that it names (v10, KIP-951).
+
+    ``throttle_ms`` is how long (milliseconds) the broker wants no more of this connection, 0 if it does not care.
+    """
 
     API_KEY = ApiKey.Produce
-    __slots__ = ("partitions",)
+    __slots__ = ("node_endpoints", "partitions", "throttle_ms")
 
-    def __init__(self, partitions: list[ProducedPartition]) -> None:
-        self.partitions = partitions
+    def __init__(
+        self, partitions: list[ProducedPartition], throttle_ms: int = 0, node_endpoints: tuple[NodeEndpoint, ...] = ()
+    ) -> None:
+        self.partitions, self.throttle_ms, self.node_endpoints = partitions, throttle_ms, node_endpoints
 
     @staticmethod
     def flexible_version_q(version: int) -> bool:
@@ -51,29 +57,32 @@ class ProduceAnswer:
         return version >= _FLEXIBLE
 
     @classmethod
-    def decode(cls, body: Buffer, *, version: int) -> ProduceAnswer:
-        """Read the body of an answer. Raises :exc:`ProtocolError` for any other bytes."""
+    def decode(cls, body: Buffer, *, version: int) -> ProduceResponse:
+        """Read the body of a response. Raises :exc:`DamagedResponseError` for any other bytes."""
         reader = Reader(memoryview(body), version >= _FLEXIBLE, "Produce")
         partitions = []
         for _ in range(reader.count()):
-            topic = reader.topic()
+            topic = reader.required_text()
             for _ in range(reader.count()):
                 partitions.append(_read_partition(reader, topic, version))
             reader.tags()
-        reader.take(4)  # throttle time
-        reader.tags()
+        response = cls(partitions, *reader.unpack(_INT32))
+        if version >= _FLEXIBLE:
+            for tag, field in reader.tagged():
+                if tag == 0 and version >= 10:
+                    response.node_endpoints = read_endpoints(field)
         reader.end()
-        return cls(partitions)
+        return response
 
 
-class ProduceMessage(HandMade):
+class ProduceMessage(RawRequest):
     """A Produce request: batches by topic, which must not change until it is sent."""
 
     API_KEY = ApiKey.Produce
     name = "ProduceRequest"
     max_version = 12
     flexible = _FLEXIBLE
-    answer = ProduceAnswer
+    response = ProduceResponse
     __slots__ = ("_acks", "_timeout_ms", "_topics", "_transactional_id")
 
     def __init__(
@@ -83,7 +92,7 @@ class ProduceMessage(HandMade):
         self._topics, self._acks, self._timeout_ms, self._transactional_id = topics, acks, timeout_ms, transactional_id
 
     def expect_response(self) -> bool:
-        """Whether the broker answers."""
+        """Whether the broker responds."""
         return self._acks != 0
 
     def _write(
@@ -109,5 +118,11 @@ def _read_partition(reader: Reader, topic: str, version: int) -> ProducedPartiti
             texts.append(reader.text())
             reader.tags()
         found.message = reader.text() or next((text for text in texts if text), None)
-    reader.tags()
+    if version >= _FLEXIBLE and not reader.no_tags():
+        for tag, field in reader.tagged():
+            if tag == 0 and version >= 10:
+                found.current_leader = read_leader(field)
     return found
+
+
+ProduceAnswer = ProduceResponse  #: the old name

@@ -1,19 +1,38 @@
-"""Answers read by hand, for the two that come with every record: what they share. No I/O."""
+"""Responses read by hand, for the two that come with every record: what they share. No I/O."""
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+from uuid import UUID
 
-from ..errors import ProtocolError
+from ..errors import DamagedResponseError
 
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
+_LEADER = struct.Struct(">ii")
+
+
+class LeaderIdAndEpoch(NamedTuple):
+    """Who leads a partition by now, and in which epoch (KIP-951)."""
+
+    leader_id: int
+    leader_epoch: int
+
+
+class NodeEndpoint(NamedTuple):
+    """Where a broker is that leads a partition by now (KIP-951)."""
+
+    node_id: int
+    host: str
+    port: int
+    rack: str | None
 
 
 class Reader:
-    """A cursor over an answer, in one of the two ways in which lengths are written.
+    """A cursor over a response, in one of the two ways in which lengths are written.
 
-    Every step is checked against the end of the answer. Raises :exc:`ProtocolError`; ``name`` says of what.
+    Every step is checked against the end of the response. Raises :exc:`DamagedResponseError`; ``name`` says of what.
     """
 
     __slots__ = ("compact", "data", "name", "position")
@@ -52,7 +71,7 @@ class Reader:
                     return value
         except IndexError:
             raise self._ended() from None
-        raise ProtocolError(f"a {self.name} answer holds a malformed length")
+        raise DamagedResponseError(f"a {self.name} response holds a malformed length")
 
     def length(self, wide: bool = True) -> int:
         """The length of an array or of bytes (``wide``) or of a string; -1 for null."""
@@ -62,13 +81,19 @@ class Reader:
                 self.position = position + 1
                 return byte - 1
             return self.uvarint() - 1
-        return int(self.unpack(_INT32 if wide else _INT16)[0])
+        size = int(self.unpack(_INT32 if wide else _INT16)[0])
+        if size < -1:
+            raise DamagedResponseError(f"a {self.name} response holds a negative length")
+        return size
 
-    def count(self) -> int:
-        """The length of an array, of which every element takes at least one byte."""
+    def count(self, least: int = 1) -> int:
+        """The length of an array, -1 for null, each of whose elements takes at least ``least`` bytes.
+
+        A count that the bytes that are there cannot hold is refused before anything loops over it.
+        """
         count = self.length()
-        if count > len(self.data) - self.position:
-            raise ProtocolError(f"a {self.name} answer holds an array longer than itself")
+        if count * least > len(self.data) - self.position:
+            raise DamagedResponseError(f"a {self.name} response holds an array longer than itself")
         return count
 
     def text(self) -> str | None:
@@ -76,31 +101,65 @@ class Reader:
         size = self.length(wide=False)
         return None if size < 0 else self._text(size)
 
-    def topic(self) -> str:
-        """A topic's name, which is never null."""
+    def required_text(self) -> str:
+        """A string that is never null, such as a topic's name."""
         return self._text(self.length(wide=False))
+
+    def topic_id(self) -> UUID:
+        """A topic's id."""
+        return UUID(bytes=bytes(self.take(16)))
 
     def _text(self, size: int) -> str:
         try:
             return str(self.take(size), "utf-8")
         except UnicodeDecodeError:
-            raise ProtocolError(f"a {self.name} answer holds a text that is not UTF-8") from None
+            raise DamagedResponseError(f"a {self.name} response holds a text that is not UTF-8") from None
+
+    def no_tags(self) -> bool:
+        """Whether there are no tagged fields, as it nearly always is; then they are behind the cursor."""
+        position = self.position
+        if position < len(self.data) and not self.data[position]:
+            self.position = position + 1
+            return True
+        return False
 
     def tags(self) -> None:
         """Skip the tagged fields."""
-        if self.compact:
-            position = self.position
-            if position < len(self.data) and not self.data[position]:  # as it nearly always is
-                self.position = position + 1
-                return
-            for _ in range(self.uvarint()):
-                self.uvarint()
-                self.take(self.uvarint())
+        if self.compact and not self.no_tags():
+            for _ in self.tagged():
+                pass
+
+    def tagged(self) -> Iterator[tuple[int, Reader]]:
+        """The tagged fields: the number of each, and a reader of its own bytes, which whoever reads it has to :meth:`end`."""
+        for _ in range(self.uvarint()):
+            tag = self.uvarint()
+            yield tag, Reader(self.take(self.uvarint()), True, self.name)
 
     def end(self) -> None:
         """Check that nothing is left."""
         if self.position != len(self.data):
-            raise ProtocolError(f"a {self.name} answer has {len(self.data) - self.position} bytes after its end")
+            raise DamagedResponseError(f"a {self.name} response has {len(self.data) - self.position} bytes after its end")
 
-    def _ended(self) -> ProtocolError:
-        return ProtocolError(f"a {self.name} answer of {len(self.data)} bytes ends inside a field")
+    def _ended(self) -> DamagedResponseError:
+        return DamagedResponseError(f"a {self.name} response of {len(self.data)} bytes ends inside a field")
+
+
+def read_leader(field: Reader) -> LeaderIdAndEpoch | None:
+    """The value of a tagged field that tells a partition's leader; ``None`` if the broker does not know it."""
+    leader_id, epoch = field.unpack(_LEADER)
+    field.tags()
+    field.end()
+    return LeaderIdAndEpoch(leader_id, epoch) if leader_id >= 0 and epoch >= 0 else None
+
+
+def read_endpoints(field: Reader) -> tuple[NodeEndpoint, ...]:
+    """The value of a tagged field that tells where leaders are."""
+    endpoints = []
+    for _ in range(field.count(11)):  # the bytes of the shortest one
+        (node_id,) = field.unpack(_INT32)
+        host = field.required_text()
+        (port,) = field.unpack(_INT32)
+        endpoints.append(NodeEndpoint(node_id, host, port, field.text()))
+        field.tags()
+    field.end()
+    return tuple(endpoints)

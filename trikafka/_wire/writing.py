@@ -16,15 +16,15 @@ _SMALL = [bytes((count + 1,)) for count in range(0x7F)]
 _INT16, _INT32 = struct.Struct(">h"), struct.Struct(">i")
 
 
-class HandMade:
+class RawRequest:
     """Looks to ``_net`` like a message of kafka-python, but gives its frame in pieces. Subclasses name what they are, and write
-    their bodies."""
+    their bodies. ``max_version`` is the newest that this one request can be written in, which may depend on what it carries."""
 
     API_KEY: int
     name: str
     max_version: int
     flexible: int  #: the first version with compact lengths and tags
-    answer: Any  #: what answers are read as
+    response: Any  #: what responses are read as
     __slots__ = ("_client_id", "_correlation_id")
 
     def __init__(self) -> None:
@@ -32,15 +32,15 @@ class HandMade:
 
     @property
     def header(self) -> Self:
-        """Itself: all that is asked of a header is the class of the answer."""
+        """Itself: all that is asked of a header is the class of the response."""
         return self
 
     def get_response_class(self) -> Any:
-        """What answers are read as."""
-        return self.answer
+        """What responses are read as."""
+        return self.response
 
     def expect_response(self) -> bool:
-        """Whether the broker answers."""
+        """Whether the broker responds."""
         return True
 
     def with_header(self, *, correlation_id: int, client_id: str) -> None:
@@ -110,3 +110,6 @@ def compact_count(count: int) -> bytes:
         count >>= 7
     out.append(count)
     return bytes(out)
+
+
+HandMade = RawRequest  #: the old name

@@ -1,0 +1,33 @@
+"""Imports within the room go one way, too; those for types are counted, those inside functions are not."""
+
+from __future__ import annotations
+
+import ast
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+WIRE = Path(__file__).parent.parent.parent / "trikafka" / "_wire"
+MODULES = {path.stem for path in WIRE.glob("*.py*") if path.suffix in (".py", ".pyi")} - {"__init__"}
+
+
+def imported(path: Path) -> set[str]:
+    """The modules of the room that a file imports on its own level or for types."""
+    tree = ast.parse(path.read_text())
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    late = {inner for function in functions for inner in ast.walk(function)}
+    found: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node not in late:
+            own = node.level == 1 or (node.module or "").startswith("trikafka._wire")
+            module = (node.module or "").removeprefix("trikafka._wire").removeprefix(".")
+            if own:
+                found |= {module} if module else {alias.name for alias in node.names}
+    return found & MODULES
+
+
+def test_no_module_imports_itself_by_way_of_another() -> None:
+    graph = {path.stem: imported(path) for path in WIRE.glob("*.py*") if path.suffix in (".py", ".pyi")}
+    assert graph["messages"] >= {"writing"}
+    assert graph["columns"] >= {"_columns", "_implementation"}
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError, with the circle
+    assert set(order) == MODULES | {"__init__"}

@@ -1,0 +1,118 @@
+"""Columns of records in Arrow's layout: what the decoders fill, the encoders read, and a ``RecordBatch`` shows.
+
+Nobody writes to a ``Columns`` after it was made; slices share the bytes of keys and values. Imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+from trikafka._wire._format import Buffer
+
+
+class Columns:
+    """``count`` records, column by column. Offsets have one entry more than there are records, and start anywhere.
+
+    A validity is a bitmap (least significant bit first, 1 = not null) or ``None`` where nothing is null. The header
+    columns are ``None`` when no record has headers; else ``header_offsets`` tells which of the headers are a record's.
+    A timestamp of -1 is none.
+    """
+
+    __slots__ = (
+        "count",
+        "header_name_data",
+        "header_name_offsets",
+        "header_offsets",
+        "header_value_data",
+        "header_value_offsets",
+        "header_value_validity",
+        "key_data",
+        "key_offsets",
+        "key_validity",
+        "offsets",
+        "timestamp_types",
+        "timestamps",
+        "value_data",
+        "value_offsets",
+        "value_validity",
+    )
+
+    def __init__(
+        self,
+        count: int,
+        offsets: memoryview,
+        timestamps: memoryview,
+        timestamp_types: memoryview,
+        key_offsets: memoryview,
+        key_data: Buffer,
+        key_validity: Buffer | None,
+        value_offsets: memoryview,
+        value_data: Buffer,
+        value_validity: Buffer | None,
+        header_offsets: memoryview | None = None,
+        header_name_offsets: memoryview | None = None,
+        header_name_data: Buffer | None = None,
+        header_value_offsets: memoryview | None = None,
+        header_value_data: Buffer | None = None,
+        header_value_validity: Buffer | None = None,
+    ) -> None:
+        self.count = count
+        self.offsets, self.timestamps, self.timestamp_types = offsets, timestamps, timestamp_types
+        self.key_offsets, self.key_data, self.key_validity = key_offsets, key_data, key_validity
+        self.value_offsets, self.value_data, self.value_validity = value_offsets, value_data, value_validity
+        self.header_offsets = header_offsets
+        self.header_name_offsets, self.header_name_data = header_name_offsets, header_name_data
+        self.header_value_offsets, self.header_value_data = header_value_offsets, header_value_data
+        self.header_value_validity = header_value_validity
+
+    def slice(self, start: int, stop: int) -> Columns:
+        """The records from ``start`` to ``stop`` (``0 <= start <= stop <= count``); copies only the validity bits."""
+        headers = self.header_offsets
+        return Columns(
+            stop - start,
+            self.offsets[start:stop],
+            self.timestamps[start:stop],
+            self.timestamp_types[start:stop],
+            self.key_offsets[start : stop + 1],
+            self.key_data,
+            slice_bits(self.key_validity, start, stop),
+            self.value_offsets[start : stop + 1],
+            self.value_data,
+            slice_bits(self.value_validity, start, stop),
+            None if headers is None else headers[start : stop + 1],
+            self.header_name_offsets,
+            self.header_name_data,
+            self.header_value_offsets,
+            self.header_value_data,
+            self.header_value_validity,
+        )
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these records' keys, values and headers, and of their entries in the columns."""
+        size = 25 * self.count
+        size += self.key_offsets[self.count] - self.key_offsets[0]
+        size += self.value_offsets[self.count] - self.value_offsets[0]
+        if self.header_offsets is not None:
+            assert self.header_name_offsets is not None
+            assert self.header_value_offsets is not None
+            first, last = self.header_offsets[0], self.header_offsets[self.count]
+            size += self.header_name_offsets[last] - self.header_name_offsets[first]
+            size += self.header_value_offsets[last] - self.header_value_offsets[first]
+            size += 4 * self.count + 8 * (last - first)
+        return size
+
+    @classmethod
+    def empty(cls) -> Columns:
+        """No records."""
+        none = memoryview(b"")
+        offsets = memoryview(bytes(4)).cast("i")
+        return cls(0, none.cast("q"), none.cast("q"), none.cast("b"), offsets, b"", None, offsets, b"", None)
+
+
+def slice_bits(bits: Buffer | None, start: int, stop: int) -> Buffer | None:
+    """The bitmap of the entries from ``start`` to ``stop``; shared where it begins at a byte."""
+    if bits is None:
+        return None
+    if start % 8 == 0:
+        return memoryview(bits)[start // 8 : (stop + 7) // 8]
+    number = int.from_bytes(bits[start // 8 : (stop + 7) // 8], "little") >> start % 8
+    return (number & (1 << stop - start) - 1).to_bytes((stop - start + 7) // 8, "little")
