@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka.protocol.consumer.group import JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, SyncGroupRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
@@ -56,7 +56,7 @@ class Joined:
         return self.assigned_topics
 
     @dealt.setter
-    def dealt(self, topics: Mapping[str, Sequence[int]]) -> None:
+    def dealt(self, topics: Mapping[str, Sequence[int]] | None) -> None:
         self.assigned_topics = topics
 
 
@@ -72,18 +72,18 @@ def join_request(
 ) -> JoinGroupRequest:
     """A JoinGroup, with a subscription for each assignor, the preferred one first.
 
-    ``owned`` is what the member keeps while it joins: nothing under the eager protocol. ``last`` is what it was assigned last, also if
-    it has given it up since; only the assignor that assigned it gets to see it. The generation of the subscription is that of
+    ``owned`` is what the member keeps while it joins: nothing under the eager protocol. ``last`` is what it was assigned last, even
+    if it has given it up since; only the assignor that assigned it gets to see it. The generation of the subscription is that of
     ``identity``. ``reason`` is for the broker's log and cut to 255 characters (KIP-800). The rebalance timeout is
     ``max_poll_interval_ms`` (KIP-62).
     """
-    owned = list(owned)
+    told = MemberSubscription(topics, tuple(owned), identity.generation, identity.instance_id, rack=config.client_rack or None)
     protocols = []
     for name, assignor in assignors.items():
         mine = last if last is not None and last.assignor == name else None
         user_data = assignor.user_data(topics, mine) if isinstance(assignor, SubscribesWithUserData) else None
-        told = MemberSubscription(topics, tuple(owned), identity.generation, identity.instance_id, user_data, config.client_rack or None)
-        protocols.append(JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=encode_subscription(told)))
+        metadata = encode_subscription(replace(told, user_data=user_data))
+        protocols.append(JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata))
     return JoinGroupRequest(
         group_id=config.group_id,
         session_timeout_ms=int(config.session_timeout_ms),
@@ -152,7 +152,7 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
 
 
 def encode_subscription(told: MemberSubscription, version: int = _VERSION) -> bytes:
-    """What a member tells when it joins, as bytes (ConsumerProtocolSubscription); older versions leave out what they do not know."""
+    """What a member tells when it joins, as bytes (ConsumerProtocolSubscription). Older versions leave out what came later."""
     parts = [
         ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=numbers)
         for topic, numbers in _by_topic(sorted(told.owned)).items()

@@ -87,7 +87,7 @@ class Assignor(Protocol):
     cooperative: bool
 
     def assign(self, members: Mapping[str, MemberSubscription], partitions: Mapping[str, Sequence[int]]) -> Assignment:
-        """Assign ``partitions`` (topic -> partition numbers) to ``members`` (member id -> subscription). Pure; called on the leader.
+        """Assign ``partitions`` (topic -> numbers) to ``members`` (member id -> subscription). Pure; called on the leader.
 
         Only topics that exist are in ``partitions``, and it is an :class:`AssignableTopics` when the racks of replicas are known.
         The mapping of members is in the order of the coordinator's response.

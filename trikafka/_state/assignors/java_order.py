@@ -38,9 +38,16 @@ def map_order(keys: Iterable[str]) -> list[str]:
 
 
 def grouped_order(keys: Iterable[str]) -> list[str]:
-    """The same for a map that was filled by ``computeIfAbsent``: it puts new keys first in a bucket, and grows one key later."""
-    keys = list(keys)
-    return _ordered(keys[::-1], text_hash, _table(len(keys) - 1))
+    """The same for a map that ``computeIfAbsent`` was asked for each of ``keys``, doubles and all.
+
+    It puts new keys first in a bucket, and looks whether the table is full when it is asked, not when it has put in something.
+    """
+    met: dict[str, None] = {}
+    size = _SMALLEST_TABLE
+    for key in keys:
+        size = max(size, _table(len(met)))
+        met[key] = None
+    return _ordered(list(met)[::-1], text_hash, size)
 
 
 def first_of(partitions: Sequence[TopicPartition], peak: int) -> TopicPartition:

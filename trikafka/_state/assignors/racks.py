@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 
 from ...types import TopicPartition
 from .base import MemberSubscription
@@ -46,7 +47,5 @@ class Racks:
         racks = self._partitions.get(tp)
         if not racks:
             return None
-        for index in (*range(start, len(members)), *range(start)):
-            if self._members.get(members[index]) in racks:
-                return index
-        return None
+        around = chain(range(start, len(members)), range(start))
+        return next((index for index in around if self._members.get(members[index]) in racks), None)

@@ -149,7 +149,7 @@ def encode_claim(claim: Claim) -> bytes:
     for tp in claim.partitions:
         by_topic.setdefault(tp.topic, []).append(tp.partition)
     parts = [struct.pack(">i", len(by_topic))]
-    for topic in grouped_order(by_topic):
+    for topic in grouped_order(tp.topic for tp in claim.partitions):
         name, numbers = topic.encode(), by_topic[topic]
         parts.append(struct.pack(f">h{len(name)}si{len(numbers)}i", len(name), name, len(numbers), *numbers))
     return b"".join([*parts, struct.pack(">i", claim.generation)])

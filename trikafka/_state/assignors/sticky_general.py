@@ -16,7 +16,7 @@ _Owned = dict[str, dict[TopicPartition, None]]  # the inner one is an ordered se
 
 
 class GeneralAssignment:
-    """The assignment while it is being made. Members and topics that cannot take part in any move are set aside before moves begin."""
+    """The assignment while it is being made. What cannot take part in any move is set aside before moves begin."""
 
     def __init__(
         self,
@@ -119,7 +119,7 @@ class GeneralAssignment:
         return True
 
     def _improve(self, tp: TopicPartition) -> bool:
-        """Move ``tp`` (or one of its topic, see :class:`_Moves`) to its owner of older days or the emptiest member, if that helps."""
+        """Move ``tp`` (or another, see :class:`_Moves`) to its owner of older days or the emptiest member, if that helps."""
         member = self._owner[tp]
         size = len(self._mine[member])
         before = self._older.get(tp)
@@ -179,7 +179,7 @@ class _BySize:
 
 
 class _Moves:
-    """What has moved from whom to whom, so that no two members swap partitions of one topic: that would be two moves for nothing."""
+    """What has moved from whom to whom, so that no two members swap partitions of one topic: two moves for nothing."""
 
     def __init__(self) -> None:
         self._of: dict[TopicPartition, tuple[str, str]] = {}
