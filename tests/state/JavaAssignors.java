@@ -75,6 +75,17 @@ public class JavaAssignors {
                 question.get("assignors").forEach(name -> common.retainAll(named(name.asText()).supportedProtocols()));
                 answer.put("protocol", common.stream().max(RebalanceProtocol::compareTo).get().name());
             }
+            case "map order" -> {
+                Map<String, Integer> map = new HashMap<>();
+                question.get("keys").forEach(key -> map.put(key.asText(), 1));
+                map.keySet().forEach(answer.putArray("keys")::add);
+            }
+            case "first of a set" -> {
+                Set<TopicPartition> set = new HashSet<>();
+                partitions(question.get("partitions")).forEach(set::add);
+                partitions(question.get("removed")).forEach(set::remove);
+                partitions(List.of(set.iterator().next()), answer, "first");
+            }
             default -> throw new IllegalArgumentException(question.toString());
         }
     }

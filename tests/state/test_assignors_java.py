@@ -32,6 +32,7 @@ from trikafka._state.assignors import (
     StickyAssignor,
     rebalance_protocol,
 )
+from trikafka._state.assignors.java_order import first_of, map_order
 from trikafka.errors import ProtocolError
 
 GROUPS, REBALANCES = 20, 6  # of each kind; each group goes through so many rebalances
@@ -86,6 +87,19 @@ def test_the_same_as_javas_were_once(line: str) -> None:
     assignor = ASSIGNORS[NAMES.index(case["assignor"])]
     result = assignor.assign(members_from(case["members"]), topics_of(case["topics"]))
     assert {member: encode_assignment(mine).hex() for member, mine in result.items()} == case["assignment"]
+
+
+def test_the_order_of_hash_maps_and_sets_is_javas(java: Java) -> None:
+    for seed in range(200):
+        dice = random.Random(seed)
+        clients = ["consumer", "Ünsal", "m\N{GRINNING FACE}"]
+        names = [f"{dice.choice(clients)}-{dice.randrange(10**9):x}" for _ in range(seed)]
+        names = list(dict.fromkeys(names))
+        assert java.ask("map order", keys=names) == {"keys": map_order(names)}
+        partitions = list(dict.fromkeys(TopicPartition(dice.choice("tu"), dice.randrange(999)) for _ in range(seed + 1)))
+        gone = dice.sample(partitions, dice.randrange(len(partitions)))
+        left = [tp for tp in partitions if tp not in gone]
+        assert java.ask("first of a set", partitions=partitions, removed=gone) == {"first": [list(first_of(left, len(partitions)))]}
 
 
 # --- where we do not follow -------------------------------------------------------------------------------------------

@@ -161,7 +161,7 @@ def test_a_maps_order_is_by_bucket_then_by_insertion() -> None:
     assert map_order(["b", "a", "q", "1"]) == ["a", "q", "1", "b"]  # all but b share a bucket
     assert map_order(["q", "1", "b", "a"]) == ["q", "1", "a", "b"]
     assert map_order(map(str, range(10))) == [str(number) for number in range(10)]
-    assert first_of([T1, T0], 2) == T0
+    assert first_of([T0, T1], 2) == T1  # buckets 5 and 4
     assert map_order([]) == []
 
 
