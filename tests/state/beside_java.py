@@ -206,11 +206,13 @@ def _golden(java: Java) -> Iterator[dict[str, Any]]:
     for number, assignor in enumerate(ASSIGNORS * 6):
         racks, alike = number % 8 < 4, number % 16 < 8
         group = Group(random.Random(number), assignor, racks, alike)
+        theirs: Assignment = {}
         for _ in range(3):
             group.change(at_first=6)
             members = group.told()
-            theirs = java.assign(assignor.name, members, group.cluster)
-            assert isinstance(theirs, dict), theirs
+            answer = java.assign(assignor.name, members, group.cluster)
+            assert isinstance(answer, dict), answer
+            theirs = answer
             group.assigned(theirs)
         name = f"{assignor.name} {number}{', racks' if racks else ''}{', same topics' if alike else ''}"
         told = {member: [each.instance_id, encode_subscription(each).hex()] for member, each in members.items()}

@@ -36,7 +36,7 @@ from trikafka._state.assignors.java_order import first_of, map_order
 from trikafka.errors import ProtocolError
 
 GROUPS, REBALANCES = 20, 6  # of each kind; each group goes through so many rebalances
-STICKY = [StickyAssignor(), CooperativeStickyAssignor()]
+STICKY: list[StickyAssignor | CooperativeStickyAssignor] = [StickyAssignor(), CooperativeStickyAssignor()]
 
 
 @pytest.fixture(scope="module")

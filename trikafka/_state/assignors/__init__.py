@@ -26,6 +26,7 @@ from .base import (
     RebalanceProtocol,
     SubscribesWithUserData,
     rebalance_protocol,
+    transferring_ownership,
 )
 from .range import RangeAssignor
 from .roundrobin import RoundRobinAssignor
@@ -44,4 +45,5 @@ __all__ = [
     "StickyAssignor",
     "SubscribesWithUserData",
     "rebalance_protocol",
+    "transferring_ownership",
 ]

@@ -122,6 +122,21 @@ def rebalance_protocol(assignors: Iterable[Assignor]) -> RebalanceProtocol:
     return max(frozenset(RebalanceProtocol).intersection(*supported)) if supported else RebalanceProtocol.EAGER
 
 
+def transferring_ownership(
+    members: Mapping[str, MemberSubscription], assignment: Mapping[str, Sequence[TopicPartition]]
+) -> dict[TopicPartition, str]:
+    """What somebody gets that did not own it, while somebody else owned it and does not get it; and who gets it.
+
+    A cooperative assignor withholds that: while the owner has not given it up, two would have it. Where all members are
+    COOPERATIVE, an assignment of a plugin's in which there is any is a bug of the plugin's. (``cooperative-sticky`` looks at the
+    generations too: what two claim goes to the one of the newer generation, and that is no bug.)
+    """
+    lost = {tp for member, told in members.items() for tp in set(told.owned).difference(assignment.get(member, ()))}
+    return {
+        tp: member for member, mine in assignment.items() for tp in lost.intersection(mine).difference(members[member].owned)
+    }
+
+
 def racks_of(partitions: Mapping[str, Sequence[int]]) -> Mapping[TopicPartition, frozenset[str]]:
     """The racks of the partitions' replicas; empty for a mapping that knows nothing of racks."""
     return partitions.racks if isinstance(partitions, AssignableTopics) else {}

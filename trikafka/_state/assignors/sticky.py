@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from ...types import TopicPartition
-from .base import Assignment, LastAssignment, MemberSubscription, racks_of, subscribed
+from .base import Assignment, LastAssignment, MemberSubscription, racks_of, subscribed, transferring_ownership
 from .java_order import grouped_order, map_order
 from .racks import Racks
 from .sticky_equal import EqualAssignment
@@ -57,7 +57,7 @@ class CooperativeStickyAssignor:
         claims = {member: Claim(told.owned, _generation(told)) for member, told in members.items()}
         result, transferring = _assign(members, partitions, claims)
         if transferring is None:
-            transferring = _transferring(members, result)
+            transferring = transferring_ownership(members, result)
         for member in set(transferring.values()):
             result[member] = [tp for tp in result[member] if transferring.get(tp) != member]
         return result
@@ -128,12 +128,6 @@ def _older(claims: Mapping[str, Claim], order: Sequence[str]) -> dict[TopicParti
                 if tp not in older or claim.generation > older[tp][0]:
                     older[tp] = claim.generation, member
     return {tp: member for tp, (_, member) in older.items()}
-
-
-def _transferring(members: Mapping[str, MemberSubscription], result: Assignment) -> dict[TopicPartition, str]:
-    """What somebody gets that did not have it, while somebody else had it and does not get it."""
-    lost = {tp for member, told in members.items() for tp in set(told.owned).difference(result[member])}
-    return {tp: member for member, mine in result.items() for tp in lost.intersection(mine).difference(members[member].owned)}
 
 
 def _generation(told: MemberSubscription) -> int:
