@@ -10,10 +10,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trikafka import TopicPartition
-from trikafka._state.assignors import Assignment, Assignor, CooperativeStickyAssignor, MemberSubscription, RangeAssignor
+from trikafka._state.assignors import (
+    Assignment,
+    Assignor,
+    CooperativeStickyAssignor,
+    MemberSubscription,
+    RangeAssignor,
+    RoundRobinAssignor,
+    StickyAssignor,
+)
 
 GroupOf = tuple[dict[str, MemberSubscription], dict[str, list[int]]]
 RANGE, STICKY = RangeAssignor(), CooperativeStickyAssignor()
+ALL: list[Assignor] = [RANGE, RoundRobinAssignor(), StickyAssignor(), STICKY]
 
 
 def tps(topic: str, *numbers: int) -> list[TopicPartition]:
@@ -56,7 +65,7 @@ def test_range(members: dict[str, MemberSubscription], topics: dict[str, int], e
 
 
 def test_nobody_takes_a_topic_that_nobody_wants() -> None:
-    for assignor in (RANGE, STICKY):
+    for assignor in ALL:
         assert assignor.assign({"a": member("t")}, {"t": [0], "u": [0, 1]}) == {"a": tps("t", 0)}
         assert assignor.assign({}, {"t": [0]}) == {}
 
@@ -88,7 +97,7 @@ def test_every_partition_goes_to_exactly_one_who_wants_it(
     group: GroupOf,
 ) -> None:
     members, topics = group
-    for assignor in (RANGE, STICKY):
+    for assignor in ALL:
         check_dealt(members, topics, assignor.assign(members, topics))
 
 
@@ -193,11 +202,6 @@ def test_what_two_claim_in_the_same_generation_goes_to_nobody_until_both_have_le
 def test_what_somebody_owns_and_does_not_want_any_more_is_not_given_away_yet() -> None:
     members = {"a": member("u", owned=tps("t", 0)), "b": member("t")}
     assert STICKY.assign(members, {"t": [0], "u": [0]}) == {"a": tps("u", 0), "b": []}
-
-
-def test_only_sticky_is_cooperative() -> None:
-    assignors: list[Assignor] = [RANGE, STICKY]
-    assert [(assignor.name, assignor.cooperative) for assignor in assignors] == [("range", False), ("cooperative-sticky", True)]
 
 
 def test_a_large_group_is_dealt_out_quickly() -> None:

@@ -13,7 +13,7 @@ from .._managers.metadata import Metadata
 from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
 from .._managers.produce import ProduceManager
-from .._state.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor
+from .._state.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
 from ..hooks import hookimpl
 from .ack import Ack
 
@@ -28,7 +28,7 @@ class Builtin:
 
     @hookimpl(trylast=True)
     def trikafka_assignor(self, name: str) -> Assignor | None:
-        offered: list[Assignor] = [RangeAssignor(), CooperativeStickyAssignor()]
+        offered: list[Assignor] = [RangeAssignor(), RoundRobinAssignor(), StickyAssignor(), CooperativeStickyAssignor()]
         return next((assignor for assignor in offered if assignor.name == name), None)
 
     @staticmethod

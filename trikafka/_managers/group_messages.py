@@ -5,36 +5,59 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kafka.protocol.consumer.group import JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, SyncGroupRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from .._state.assignors import Assignor, MemberSubscription
+from .._state.assignors import Assignor, LastAssignment, MemberSubscription, SubscribesWithUserData
 from .._state.member import Identity
 from ..config import ConsumerConfig
 from ..errors import ProtocolError
 from ..types import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
-#: The version of the subscription that members exchange: with owned partitions, generation and rack.
-_SUBSCRIPTION_VERSION = 3
-_ASSIGNMENT_VERSION = 0
+#: The version of what members exchange, as Java's have it: subscriptions with owned partitions, generation and rack.
+_VERSION = 3
+#: Brokers refuse longer reasons (KIP-800).
+_LONGEST_REASON = 255
 
 
 @dataclass(slots=True)
 class Joined:
-    """A JoinGroup answer. ``members`` is empty unless this member ``leads``; ``dealt`` is what it dealt out then."""
+    """A JoinGroup response.
+
+    ``members`` is empty unless this member ``is_leader``, and in the order of the response. ``skip_assignment``: the leader is a
+    static member that came back, and the group goes on with the assignments that it has (KIP-814). ``assigned_topics`` is what the
+    leader assigned from, to be compared with what the cluster looks like later; the membership sets it.
+    """
 
     protocol: str
-    leads: bool
+    is_leader: bool
     members: dict[str, MemberSubscription]
-    dealt: dict[str, list[int]] | None = None
+    assigned_topics: Mapping[str, Sequence[int]] | None = None
+    skip_assignment: bool = False
 
     @property
     def topics(self) -> frozenset[str]:
         """The topics of all members."""
         return frozenset().union(*(member.topics for member in self.members.values()))
+
+    # The former names, until the membership uses the new ones.
+
+    @property
+    def leads(self) -> bool:
+        """The former name of ``is_leader``."""
+        return self.is_leader
+
+    @property
+    def dealt(self) -> Mapping[str, Sequence[int]] | None:
+        """The former name of ``assigned_topics``."""
+        return self.assigned_topics
+
+    @dealt.setter
+    def dealt(self, topics: Mapping[str, Sequence[int]] | None) -> None:
+        self.assigned_topics = topics
 
 
 def join_request(
@@ -43,10 +66,24 @@ def join_request(
     assignors: Mapping[str, Assignor],
     topics: frozenset[str],
     owned: Iterable[TopicPartition],
+    *,
+    last: LastAssignment | None = None,
+    reason: str = "",
 ) -> JoinGroupRequest:
-    """A JoinGroup. The rebalance timeout is ``max_poll_interval_ms`` (KIP-62)."""
-    subscription = _encode_subscription(topics, owned, identity.generation, config.client_rack)
-    protocols = [JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=subscription) for name in assignors]
+    """A JoinGroup, with a subscription for each assignor, the preferred one first.
+
+    ``owned`` is what the member keeps while it joins: nothing under the eager protocol. ``last`` is what it was assigned last, even
+    if it has given it up since; only the assignor that assigned it gets to see it. The generation of the subscription is that of
+    ``identity``. ``reason`` is for the broker's log and cut to 255 characters (KIP-800). The rebalance timeout is
+    ``max_poll_interval_ms`` (KIP-62).
+    """
+    told = MemberSubscription(topics, tuple(owned), identity.generation, identity.instance_id, rack=config.client_rack or None)
+    protocols = []
+    for name, assignor in assignors.items():
+        mine = last if last is not None and last.assignor == name else None
+        user_data = assignor.user_data(topics, mine) if isinstance(assignor, SubscribesWithUserData) else None
+        metadata = encode_subscription(replace(told, user_data=user_data))
+        protocols.append(JoinGroupRequest.JoinGroupRequestProtocol(name=name, metadata=metadata))
     return JoinGroupRequest(
         group_id=config.group_id,
         session_timeout_ms=int(config.session_timeout_ms),
@@ -55,20 +92,22 @@ def join_request(
         group_instance_id=identity.instance_id,
         protocol_type=PROTOCOL_TYPE,
         protocols=protocols,
+        reason=reason[:_LONGEST_REASON],
     )
 
 
-def read_join(answer: JoinGroupResponse) -> Joined:
-    """Read a JoinGroup answer without an error. Raises :exc:`ProtocolError` if a member's subscription cannot be read."""
-    members = {member.member_id: read_subscription(member.metadata, member.group_instance_id) for member in answer.members}
-    return Joined(answer.protocol_name or "", answer.leader == answer.member_id, members)
+def join_response(response: JoinGroupResponse) -> Joined:
+    """Read a JoinGroup response without an error. Raises :exc:`ProtocolError` if a member's subscription cannot be read."""
+    members = {member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in response.members}
+    skip = bool(getattr(response, "skip_assignment", False))
+    return Joined(response.protocol_name or "", response.leader == response.member_id, members, skip_assignment=skip)
 
 
 def sync_request(
     group: str, identity: Identity, joined: Joined, assignments: Mapping[str, Sequence[TopicPartition]]
 ) -> SyncGroupRequest:
     """A SyncGroup; the leader's carries everybody's assignment."""
-    dealt = [
+    encoded = [
         SyncGroupRequest.SyncGroupRequestAssignment(member_id=member, assignment=encode_assignment(partitions))
         for member, partitions in assignments.items()
     ]
@@ -79,14 +118,14 @@ def sync_request(
         group_instance_id=identity.instance_id,
         protocol_type=PROTOCOL_TYPE,
         protocol_name=joined.protocol,
-        assignments=dealt,
+        assignments=encoded,
     )
 
 
-def leave_request(group: str, identity: Identity) -> LeaveGroupRequest:
-    """A LeaveGroup of one member."""
+def leave_request(group: str, identity: Identity, reason: str = "the consumer is being closed") -> LeaveGroupRequest:
+    """A LeaveGroup of one member. ``reason`` is for the broker's log and cut to 255 characters (KIP-800)."""
     me = LeaveGroupRequest.MemberIdentity(
-        member_id=identity.member_id, group_instance_id=identity.instance_id, reason="the consumer is closing or too slow"
+        member_id=identity.member_id, group_instance_id=identity.instance_id, reason=reason[:_LONGEST_REASON]
     )
     return LeaveGroupRequest(group_id=group, member_id=identity.member_id, members=[me])
 
@@ -97,12 +136,12 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
         ConsumerProtocolAssignment.TopicPartition(topic=topic, partitions=numbers)
         for topic, numbers in _by_topic(partitions).items()
     ]
-    message = ConsumerProtocolAssignment(version=_ASSIGNMENT_VERSION, assigned_partitions=topics, user_data=None)
-    return bytes(message.encode(version=_ASSIGNMENT_VERSION))
+    message = ConsumerProtocolAssignment(version=_VERSION, assigned_partitions=topics, user_data=None)
+    return bytes(message.encode(version=_VERSION))
 
 
-def read_assignment(data: bytes) -> list[TopicPartition]:
-    """Read an assignment; empty bytes are an empty one. Raises :exc:`ProtocolError`."""
+def decode_assignment(data: bytes) -> list[TopicPartition]:
+    """Read an assignment of any version; empty bytes are an empty one. Raises :exc:`ProtocolError`."""
     if not data:
         return []
     try:
@@ -112,30 +151,33 @@ def read_assignment(data: bytes) -> list[TopicPartition]:
         raise ProtocolError(f"the group's assignment cannot be read: {error}") from error
 
 
-def read_subscription(data: bytes, instance_id: str | None) -> MemberSubscription:
-    """Read what a member told when it joined. Raises :exc:`ProtocolError`."""
+def encode_subscription(told: MemberSubscription, version: int = _VERSION) -> bytes:
+    """What a member tells when it joins, as bytes (ConsumerProtocolSubscription). Older versions leave out what came later."""
+    parts = [
+        ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=numbers)
+        for topic, numbers in _by_topic(sorted(told.owned)).items()
+    ]
+    message = ConsumerProtocolSubscription(
+        version=version,
+        topics=sorted(told.topics),
+        user_data=told.user_data,
+        owned_partitions=parts,
+        generation_id=told.generation,
+        rack_id=told.rack,
+    )
+    return bytes(message.encode(version=version))
+
+
+def decode_subscription(data: bytes, instance_id: str | None) -> MemberSubscription:
+    """Read what a member told when it joined, in any version. Raises :exc:`ProtocolError`."""
     try:
         message = ConsumerProtocolSubscription.decode(bytes(data))
         owned = tuple(TopicPartition(part.topic, number) for part in message.owned_partitions for number in part.partitions)
         generation = message.generation_id if message.generation_id is not None else -1
-        return MemberSubscription(frozenset(message.topics), owned, generation, instance_id, message.user_data)
+        user_data = None if message.user_data is None else bytes(message.user_data)
+        return MemberSubscription(frozenset(message.topics), owned, generation, instance_id, user_data, message.rack_id or None)
     except (ValueError, struct.error, TypeError) as error:
         raise ProtocolError(f"a member's subscription cannot be read: {error}") from error
-
-
-def _encode_subscription(topics: frozenset[str], owned: Iterable[TopicPartition], generation: int, rack: str) -> bytes:
-    parts = [
-        ConsumerProtocolSubscription.TopicPartition(topic=topic, partitions=numbers) for topic, numbers in _by_topic(owned).items()
-    ]
-    message = ConsumerProtocolSubscription(
-        version=_SUBSCRIPTION_VERSION,
-        topics=sorted(topics),
-        user_data=None,
-        owned_partitions=parts,
-        generation_id=generation,
-        rack_id=rack or None,
-    )
-    return bytes(message.encode(version=_SUBSCRIPTION_VERSION))
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -143,3 +185,7 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for tp in partitions:
         by_topic[tp.topic].append(tp.partition)
     return by_topic
+
+
+#: The former names, until the membership and the admin client use the new ones.
+read_join, read_assignment, read_subscription = join_response, decode_assignment, decode_subscription

@@ -1,0 +1,51 @@
+"""Racks: when it is worth to look at them, and who is near to what (KIP-881)."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
+
+from ...types import TopicPartition
+from .base import MemberSubscription
+
+
+def worth_matching(members: Collection[str], partitions: Mapping[TopicPartition, frozenset[str]]) -> bool:
+    """Whether racks make a difference: some member has a rack with replicas in it, and not every partition is in every rack."""
+    everywhere = frozenset[str]().union(*partitions.values())
+    return not everywhere.isdisjoint(members) and any(racks != everywhere for racks in partitions.values())
+
+
+class Racks:
+    """Who of a whole group is near to what. ``used``: whether that makes a difference."""
+
+    def __init__(
+        self,
+        members: Mapping[str, MemberSubscription],
+        partitions: Collection[TopicPartition],
+        racks: Mapping[TopicPartition, frozenset[str]],
+    ) -> None:
+        of_members = {member: told.rack for member, told in members.items() if told.rack}
+        of_partitions = {tp: racks.get(tp, frozenset()) for tp in partitions} if of_members else {}
+        self.used = worth_matching(set(of_members.values()), of_partitions)
+        self._members = of_members if self.used else {}
+        self._partitions = of_partitions if self.used else {}
+        inhabitants = Counter(of_members.values())
+        self._neighbours = {tp: sum(inhabitants[rack] for rack in near) for tp, near in of_partitions.items()}
+
+    def mismatch(self, member: str, tp: TopicPartition) -> bool:
+        """Whether ``member`` has a rack and ``tp`` no replica in it. Never when racks are not used."""
+        rack = self._members.get(member)
+        return rack is not None and rack not in self._partitions[tp]
+
+    def fewest_neighbours_first(self, partitions: list[TopicPartition]) -> list[TopicPartition]:
+        """``partitions``, those first that have the fewest members near; as they were if no member has a rack."""
+        return sorted(partitions, key=self._neighbours.__getitem__) if self._neighbours else partitions
+
+    def next_near(self, tp: TopicPartition, members: Sequence[str], start: int) -> int | None:
+        """The index of the next of ``members`` that is near to ``tp``, from ``start`` once around; ``None``: there is none."""
+        racks = self._partitions.get(tp)
+        if not racks:
+            return None
+        around = chain(range(start, len(members)), range(start))
+        return next((index for index in around if self._members.get(members[index]) in racks), None)

@@ -1,0 +1,114 @@
+"""Sticky assignment where all members subscribe to the same topics: quotas are known beforehand, and one pass does it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
+
+from ...types import TopicPartition
+from .base import Assignment, text_key
+from .racks import Racks
+
+
+class EqualAssignment:
+    """Everybody gets the smaller quota, and as many as the remainder says one more.
+
+    First members keep what they own, up to their quota; then members in the racks of what is left are filled up, then all.
+    ``transferring`` is what goes to somebody while another had it, or several said so.
+    """
+
+    def __init__(
+        self,
+        partitions: Sequence[TopicPartition],
+        racks: Racks,
+        owned: Mapping[str, Mapping[TopicPartition, None]],
+        contested: AbstractSet[TopicPartition],
+    ) -> None:
+        self.transferring: dict[TopicPartition, str] = {}
+        self._partitions, self._racks, self._owned, self._contested = partitions, racks, owned, contested
+        self._small, self._remainder = divmod(len(partitions), len(owned))  # how many get one more than the small quota
+        self._large = self._small + (self._remainder > 0)
+        self._over = 0  # how many have more than the small quota now
+        self._under: list[str] = []  # who has less than the small quota
+        self._at_small: list[str] = []  # who has the small quota and may get one more
+        self._result: Assignment = {member: [] for member in owned}
+        self._revoked: dict[TopicPartition, str] = {}
+
+    def build(self) -> Assignment:
+        """The assignment."""
+        for member, mine in self._owned.items():
+            self._keep(member, mine)
+        kept = {tp for mine in self._result.values() for tp in mine}
+        left = [tp for tp in self._partitions if tp not in kept]
+        self._under.sort(key=text_key)
+        self._at_small.sort(key=text_key)
+        left = self._racks.fewest_neighbours_first(left)
+        if self._racks.used:
+            left = self._fill_near(left)
+        self._fill(left)
+        return self._result
+
+    def _keep(self, member: str, owned: Mapping[TopicPartition, None]) -> None:
+        far = [tp for tp in owned if self._racks.mismatch(member, tp)]
+        mine = sorted((tp for tp in owned.keys() - set(far) - self._contested), key=lambda tp: (tp.partition, tp.topic))
+        if len(mine) < self._small:
+            quota = len(mine)
+            self._under.append(member)
+        elif len(mine) >= self._large and self._over < self._remainder:
+            quota = self._large
+            self._one_more_over()
+        else:
+            quota = self._small
+            if self._over < self._remainder:
+                self._at_small.append(member)
+        self._result[member] += mine[:quota]
+        self._revoked |= dict.fromkeys([*far, *mine[quota:]], member)
+
+    def _one_more_over(self) -> None:
+        self._over += 1
+        if self._over == self._remainder:  # so nobody who has the small quota may get one more
+            self._at_small.clear()
+
+    def _fill_near(self, left: Sequence[TopicPartition]) -> list[TopicPartition]:
+        """Assign what has a replica in the rack of somebody with room, around these members; returns the rest."""
+        rest: list[TopicPartition] = []
+        turn = 0
+        for tp in left:
+            if (index := self._racks.next_near(tp, self._under, turn)) is not None:
+                member = self._under[index]
+                turn = index + 1
+                if self._give(tp, member) >= self._small:
+                    turn = index
+                    del self._under[index]
+                    if self._small < self._large and self._over < self._remainder:
+                        self._at_small.append(member)
+                turn = turn % len(self._under) if self._under else 0
+            elif (index := self._racks.next_near(tp, self._at_small, 0)) is not None:
+                self._give(tp, self._at_small.pop(index))
+                self._one_more_over()
+            else:
+                rest.append(tp)
+        return rest
+
+    def _fill(self, left: Sequence[TopicPartition]) -> None:
+        """Assign the rest: to each in turn until it has the small quota, then one more to each that has it."""
+        under, at_small, position = self._under, self._at_small, 0
+        todo = iter(left)
+        while under:
+            if position == len(under):
+                position = 0
+            tp = next(todo, None)
+            if tp is None:
+                break
+            if self._give(tp, under[position]) == self._small:
+                at_small.append(under.pop(position))
+            else:
+                position += 1
+        for member, tp in zip(at_small, todo, strict=False):
+            self._give(tp, member)
+
+    def _give(self, tp: TopicPartition, member: str) -> int:
+        self._result[member].append(tp)
+        if self._revoked.get(tp, member) != member or tp in self._contested:
+            self.transferring[tp] = member
+        return len(self._result[member])

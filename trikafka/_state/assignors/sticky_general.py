@@ -1,0 +1,226 @@
+"""Sticky assignment where members subscribe to different topics: what is free goes to whoever has least, then single partitions
+move from fuller to emptier members as long as that makes the assignment more even."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+
+from ...types import TopicPartition
+from .base import Assignment, text_key
+from .java_order import first_of
+from .racks import Racks
+
+_Owned = dict[str, dict[TopicPartition, None]]  # the inner one is an ordered set
+
+
+class GeneralAssignment:
+    """The assignment while it is being made. What cannot take part in any move is set aside before moves begin."""
+
+    def __init__(
+        self,
+        topics: Mapping[str, Sequence[TopicPartition]],
+        wanted: Mapping[str, frozenset[str]],
+        racks: Racks,
+        owned: Mapping[str, Mapping[TopicPartition, None]],
+        older: Mapping[TopicPartition, str],
+    ) -> None:
+        self._topics, self._racks, self._older = topics, racks, older
+        self._wanted = {member: names & topics.keys() for member, names in wanted.items()}
+        self._takers = Counter(topic for names in self._wanted.values() for topic in names)
+        self._mine: _Owned = {
+            member: {tp: None for tp in owned[member] if tp.topic in names and not racks.mismatch(member, tp)}
+            for member, names in self._wanted.items()
+        }
+        self._revoked = any(len(mine) < len(owned[member]) for member, mine in self._mine.items())
+        self._owner = {tp: member for member, mine in self._mine.items() for tp in mine}
+        self._owners: dict[str, Counter[str]] = defaultdict(Counter)  # of a topic: who has how many of it
+        for tp, member in self._owner.items():
+            self._owners[tp.topic][member] += 1
+        self._by_size = _BySize(self._mine)
+        self._moves = _Moves()
+        self._balanced: bool | None = None  # as long as nothing has moved since it was looked at
+
+    def build(self) -> Assignment:
+        """The assignment."""
+        # Starting with what few can take.
+        names = sorted(self._topics, key=lambda topic: (self._takers[topic], topic))
+        everything = [tp for topic in names for tp in self._topics[topic]]
+        free = [tp for tp in everything if tp not in self._owner]
+        anew = not self._mine[self._by_size.last()]
+        self._assign_free(free)
+        movable = [tp for tp in everything if self._takers[tp.topic] > 1]
+        aside = {member: self._mine[member] for member in self._wanted if not self._may_take_part(member)}
+        for member in aside:
+            self._by_size.remove(member)
+            del self._mine[member]
+        before = {member: dict(mine) for member, mine in self._mine.items()}
+        if not self._revoked:  # then it may be enough to move what is new
+            self._even_out([tp for tp in free if self._takers[tp.topic] > 1])
+        if self._even_out(movable) and not anew and _unevenness(self._mine) >= _unevenness(before):
+            self._mine = before
+        return {member: list(mine) for member, mine in (self._mine | aside).items()}
+
+    def _assign_free(self, free: Sequence[TopicPartition]) -> None:
+        """Assign each to the member with the fewest that wants it: at first only where racks fit, then the rest."""
+        rest = [tp for tp in free if not self._assign_one(tp, near=True)] if self._racks.used else free
+        for tp in rest:
+            self._assign_one(tp, near=False)
+
+    def _assign_one(self, tp: TopicPartition, *, near: bool) -> bool:
+        for member in self._by_size:
+            if tp.topic in self._wanted[member] and not (near and self._racks.mismatch(member, tp)):
+                self._by_size.remove(member)
+                self._mine[member][tp] = None
+                self._by_size.add(member)
+                self._owner[tp] = member
+                self._owners[tp.topic][member] += 1
+                return True
+        return False
+
+    def _may_take_part(self, member: str) -> bool:
+        """Whether a member can get more, or has something that another can take."""
+        mine = self._mine[member]
+        most = sum(len(self._topics[topic]) for topic in self._wanted[member])
+        return len(mine) < most or any(self._takers[tp.topic] > 1 for tp in mine)
+
+    def _even_out(self, partitions: Sequence[TopicPartition]) -> bool:
+        """Move ``partitions`` until the assignment is balanced or no move helps; returns whether anything moved."""
+        moved = False
+        while True:
+            before, modified = _unevenness(self._mine), False
+            for tp in partitions:
+                if self._is_balanced():
+                    break
+                modified |= self._improve(tp)
+            moved |= modified
+            # A round of moves that gained nothing would be followed by others, for ever.
+            if not modified or _unevenness(self._mine) >= before:
+                return moved
+
+    def _is_balanced(self) -> bool:
+        if self._balanced is None:
+            self._balanced = self._look_for_balance()
+        return self._balanced
+
+    def _look_for_balance(self) -> bool:
+        """Whether sizes differ by one at most, or nobody can get anything from one who has two more."""
+        if self._by_size.smallest() >= self._by_size.largest() - 1:
+            return True
+        size = {member: len(mine) for member, mine in self._mine.items()}
+        largest: dict[str, int] = {}
+        for member in self._by_size:
+            for topic in self._wanted[member]:
+                if topic not in largest:
+                    largest[topic] = max(size[owner] for owner, count in self._owners[topic].items() if count)
+                if size[member] + 1 < largest[topic]:
+                    return False
+        return True
+
+    def _improve(self, tp: TopicPartition) -> bool:
+        """Move ``tp`` (or another, see :class:`_Moves`) to its owner of older days or the emptiest member, if that helps."""
+        member = self._owner[tp]
+        size = len(self._mine[member])
+        before = self._older.get(tp)
+        if before in self._mine and tp.topic in self._wanted[before] and size > len(self._mine[before]) + 1:
+            taker = before
+        else:
+            taker = next(other for other in self._by_size if tp.topic in self._wanted[other])
+        if size <= len(self._mine[taker]) + 1:
+            return False
+        self._move(self._moves.instead_of(tp, member, taker), taker)
+        return True
+
+    def _move(self, tp: TopicPartition, taker: str) -> None:
+        giver = self._owner[tp]
+        self._moves.note(tp, giver, taker)
+        for member in {giver, taker}:
+            self._by_size.remove(member)
+        del self._mine[giver][tp]
+        self._mine[taker][tp] = None
+        for member in {giver, taker}:
+            self._by_size.add(member)
+        self._owner[tp] = taker
+        self._owners[tp.topic][giver] -= 1
+        self._owners[tp.topic][taker] += 1
+        self._balanced = None
+
+
+class _BySize:
+    """The members by how many partitions they have, then by id. A member is taken out before it gets more or less, and put back."""
+
+    def __init__(self, mine: _Owned) -> None:
+        self._mine = mine
+        self._names = sorted(mine, key=text_key)
+        self._rank = {member: rank for rank, member in enumerate(self._names)}
+        self._sorted = sorted(self._entry(member) for member in mine)
+
+    def _entry(self, member: str) -> tuple[int, int]:
+        return len(self._mine[member]), self._rank[member]
+
+    def __iter__(self) -> Iterator[str]:
+        return (self._names[rank] for _, rank in self._sorted)
+
+    def smallest(self) -> int:
+        return self._sorted[0][0]
+
+    def largest(self) -> int:
+        return self._sorted[-1][0]
+
+    def last(self) -> str:
+        return self._names[self._sorted[-1][1]]
+
+    def remove(self, member: str) -> None:
+        del self._sorted[bisect_left(self._sorted, self._entry(member))]
+
+    def add(self, member: str) -> None:
+        insort(self._sorted, self._entry(member))
+
+
+class _Moves:
+    """What has moved from whom to whom, so that no two members swap partitions of one topic: two moves for nothing."""
+
+    def __init__(self) -> None:
+        self._of: dict[TopicPartition, tuple[str, str]] = {}
+        self._between: dict[tuple[str, str, str], _Set] = defaultdict(_Set)
+
+    def note(self, tp: TopicPartition, giver: str, taker: str) -> None:
+        """``tp`` moves: seen from where it was at first."""
+        source = giver
+        if (known := self._of.pop(tp, None)) is not None:
+            source = known[0]
+            group = self._between[tp.topic, *known]
+            group.remove(tp)
+            if not group.members:
+                del self._between[tp.topic, *known]
+        if source != taker:
+            self._of[tp] = source, taker
+            self._between[tp.topic, source, taker].add(tp)
+
+    def instead_of(self, tp: TopicPartition, giver: str, taker: str) -> TopicPartition:
+        """What to move to ``taker`` instead of ``tp``: one of the same topic that came from there, or ``tp`` itself."""
+        source = self._of[tp][0] if tp in self._of else giver
+        back = self._between.get((tp.topic, taker, source))
+        return tp if back is None else first_of(list(back.members), back.peak)
+
+
+class _Set:
+    """A set that knows the order of insertion, and how large it was at most."""
+
+    def __init__(self) -> None:
+        self.members: dict[TopicPartition, None] = {}
+        self.peak = 0
+
+    def add(self, tp: TopicPartition) -> None:
+        self.members[tp] = None
+        self.peak = max(self.peak, len(self.members))
+
+    def remove(self, tp: TopicPartition) -> None:
+        del self.members[tp]
+
+
+def _unevenness(mine: _Owned) -> int:
+    """The sum of the differences in size between any two members."""
+    sizes = sorted(len(each) for each in mine.values())
+    return sum((2 * index - len(sizes) + 1) * size for index, size in enumerate(sizes))
