@@ -269,7 +269,7 @@ class ClassicMembership:
 
     async def _sync(self, joined: Joined) -> list[TopicPartition]:
         assignments: Mapping[str, Sequence[TopicPartition]] = {}
-        if joined.leads:
+        if joined.is_leader:
             assignments = await self._perform_assignment(joined)
         request = group_messages.sync_request(self._group, self._member.identity, joined, assignments)
         response = await self._ask(request, self._config.request_timeout)

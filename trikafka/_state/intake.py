@@ -104,11 +104,11 @@ class Intake(Generic[Ack]):
         self._crowded = False
         #: The quick way in for one record. It keeps ``free``, the bytes of ``buffer_memory`` that may still be taken.
         self.appender: Any = _implementation.current.Appender(
-            ticket,
+            ticket,  # type: ignore[arg-type]
             self.append,
             self._batch_size,
             self._largest,
-            limits.buffer_memory,  # type: ignore[arg-type]
+            limits.buffer_memory,
         )
         self.appender.careful = partitioner is not None
         self._entries: dict[str, TopicEntry] = {}
