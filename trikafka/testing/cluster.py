@@ -20,6 +20,7 @@ from .batches import Appendable, decode_batch, encode_batch
 from .connection import Connection
 from .group import Group, Groups
 from .messages import Api, Versions, api_key, api_name
+from .modern import ModernTimes
 from .script import Delay, Drop, Fail, Garbage, Handle, Handler, Predicate, Rule, Script, Seen, Verdict
 from .state import NodeState, Partition, State
 
@@ -52,6 +53,9 @@ class ScriptedCluster:
         auto_create_topics: bool = False,
         initial_rebalance_delay: float = 0,
         session_timeouts: tuple[float, float] = (6, 1800),
+        consumer_session_timeout: float = 45,
+        consumer_heartbeat_interval: float = 5,
+        consumer_assignment_interval: float = 1,
         cluster_id: str = "scripted-cluster",
         strict: bool = True,
     ) -> None:
@@ -60,7 +64,11 @@ class ScriptedCluster:
         self._state = State(nodes, self.now_ms, cluster_id)
         self._state.coordinator = coordinator
         self._state.auto_create = auto_create_topics
-        self._groups = Groups(initial_rebalance_delay, *session_timeouts)
+        self._groups = Groups(
+            initial_rebalance_delay,
+            session_timeouts,
+            ModernTimes(consumer_session_timeout, consumer_heartbeat_interval, consumer_assignment_interval),
+        )
         self._script = Script()
         self._connections: list[Connection] = []
         self._connections_made = 0

@@ -14,7 +14,7 @@ from typing import Any
 import trio
 from kafka.protocol.api_key import ApiKey
 
-from . import groups, records, topics
+from . import groups, modern_groups, records, topics
 from ._signal import Signal
 from .call import Answer, Call, HangUp
 from .group import Groups
@@ -43,6 +43,8 @@ ANSWERS: Mapping[int, Answer] = {
     ApiKey.ListGroups: groups.list_groups,
     ApiKey.DescribeGroups: groups.describe_groups,
     ApiKey.DeleteGroups: groups.delete_groups,
+    ApiKey.ConsumerGroupHeartbeat: modern_groups.consumer_group_heartbeat,
+    ApiKey.ConsumerGroupDescribe: modern_groups.consumer_group_describe,
 }
 
 _MAX_FRAME = 104_857_600  # Kafka's socket.request.max.bytes
