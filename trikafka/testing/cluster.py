@@ -7,7 +7,7 @@ Owns the nodes' life (up, frozen, down), the connections and the script. What is
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
@@ -47,6 +47,7 @@ class ScriptedCluster:
         self,
         *,
         nodes: int = 1,
+        racks: Sequence[str | None] = (),
         topics: Mapping[str, int] | None = None,
         api_versions: Mapping[Api, Versions | None] | None = None,
         coordinator: int = 0,
@@ -56,12 +57,13 @@ class ScriptedCluster:
         consumer_session_timeout: float = 45,
         consumer_heartbeat_interval: float = 5,
         consumer_assignment_interval: float = 1,
+        fetch_sessions: int = 1000,
         cluster_id: str = "scripted-cluster",
         strict: bool = True,
     ) -> None:
         if nodes < 1:
             raise ValueError("a cluster needs at least one node")
-        self._state = State(nodes, self.now_ms, cluster_id)
+        self._state = State(nodes, self.now_ms, cluster_id, racks, fetch_sessions)
         self._state.coordinator = coordinator
         self._state.auto_create = auto_create_topics
         self._groups = Groups(
@@ -165,6 +167,11 @@ class ScriptedCluster:
         """Those requests of the log that fit: by API (``"Fetch"`` or its number), node, and what they say."""
         return self._script.requests(api, node, where)
 
+    def transferred(self, api: Api | None = None, *, node: int | None = None) -> tuple[int, int]:
+        """The bytes of such requests and of their responses so far, frames' lengths included."""
+        found = self._script.requests(api, node, None)
+        return sum(seen.request_bytes for seen in found), sum(seen.response_bytes for seen in found)
+
     async def seen(self, api: Api, count: int = 1, *, node: int | None = None, where: Predicate | None = None) -> Seen:
         """Wait until ``count`` such requests have arrived since the cluster started, and return the last of these."""
         while len(found := self._script.requests(api, node, where)) < count:
@@ -264,6 +271,7 @@ class ScriptedCluster:
         self._set_state(node, NodeState.DOWN)
         self._state.nodes[node].listed = not noticed
         self.disconnect(node)
+        self.forget_fetch_sessions(node)
         self._state.changed.notify()
 
     def lose(self, node: int) -> None:
@@ -283,10 +291,39 @@ class ScriptedCluster:
 
     def move_leader(self, topic: str, partition: int, node: int | None) -> None:
         """Let another node lead a partition, in the next leader epoch; ``None``: nobody."""
-        found = self.partition(topic, partition)
-        found.leader = node
-        found.leader_epoch += 1
+        self.partition(topic, partition).elect(node)
         self._state.changed.notify()
+
+    def elect_uncleanly(self, topic: str, partition: int, node: int, end: int) -> None:
+        """Let a node lead in the next leader epoch whose log ends at ``end``: what comes after is lost, as in Kafka's unclean
+        election. Records are lost by whole batches.
+        """
+        log = self.partition(topic, partition)
+        log.truncate_to(end)
+        log.elect(node)
+        self._state.changed.notify()
+
+    def lag(self, topic: str, partition: int, node: int, end: int | None) -> None:
+        """Let a follower have the records before ``end`` only (``None``: all). Of use in a cluster with racks."""
+        lagging = self.partition(topic, partition).lagging
+        lagging.pop(node, None)
+        if end is not None:
+            lagging[node] = end
+        self._state.changed.notify()
+
+    def tier(self, topic: str, partition: int, before: int, *, readable: bool = True) -> None:
+        """Move the records before an offset to remote storage (KIP-405). Without ``readable`` a fetch of them is answered with
+        OFFSET_MOVED_TO_TIERED_STORAGE.
+        """
+        log = self.partition(topic, partition)
+        log.tiered, log.remote_readable = before, readable
+        self._state.changed.notify()
+
+    def forget_fetch_sessions(self, node: int | None = None) -> None:
+        """Let a node forget its fetch sessions (KIP-227), or all; a stop does so, too."""
+        for each in self._state.nodes:
+            if node in (None, each.node_id):
+                each.sessions.by_id.clear()
 
     def move_coordinator(self, node: int, group: str | None = None) -> None:
         """Let another node coordinate a group, or all. Those who wait in a rebalance get NOT_COORDINATOR."""

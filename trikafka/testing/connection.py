@@ -14,7 +14,7 @@ from typing import Any
 import trio
 from kafka.protocol.api_key import ApiKey
 
-from . import groups, modern_groups, records, topics
+from . import fetch, groups, modern_groups, offsets, records, topics
 from ._signal import Signal
 from .call import Answer, Call, HangUp
 from .group import Groups
@@ -31,9 +31,9 @@ ANSWERS: Mapping[int, Answer] = {
     ApiKey.CreatePartitions: topics.create_partitions,
     ApiKey.Produce: records.produce,
     ApiKey.InitProducerId: records.init_producer_id,
-    ApiKey.Fetch: records.fetch,
-    ApiKey.ListOffsets: records.list_offsets,
-    ApiKey.OffsetForLeaderEpoch: records.offset_for_leader_epoch,
+    ApiKey.Fetch: fetch.fetch,
+    ApiKey.ListOffsets: offsets.list_offsets,
+    ApiKey.OffsetForLeaderEpoch: offsets.offset_for_leader_epoch,
     ApiKey.JoinGroup: groups.join_group,
     ApiKey.SyncGroup: groups.sync_group,
     ApiKey.Heartbeat: groups.heartbeat,
@@ -132,7 +132,7 @@ class Connection:
         request = decode_request(head, frame) if known else None
         seen = Seen(
             trio.current_time(), self.node.node_id, self.number, head.api_key, api_name(head.api_key), head.version,
-            head.correlation_id, head.client_id, request,
+            head.correlation_id, head.client_id, request, len(frame) + 4,
         )  # fmt: skip
         self._waiting.append((seen, head))
         self._script.record(seen)
@@ -168,7 +168,7 @@ class Connection:
         if response is not None:
             frame = encode_response(response, head.version, head.correlation_id)
             await self._stream.send_stream.send_all(frame)
-            seen.response = response
+            seen.response, seen.response_bytes = response, len(frame)
         seen.answered_at = trio.current_time()
 
     async def _respond(self, seen: Seen, head: Head, plan: Plan) -> Message | None:

@@ -22,7 +22,8 @@ class Seen:
     """One request as it arrived.
 
     ``request`` is ``None`` for an ApiVersions request of a version that the node does not have, for nobody can read it.
-    ``answered_at`` and ``response`` are filled in when an answer has been sent.
+    ``answered_at``, ``response`` and ``response_bytes`` are filled in when an answer has been sent. The bytes are those of the
+    whole frame, its length included.
     """
 
     time: float
@@ -34,6 +35,8 @@ class Seen:
     correlation_id: int
     client_id: str | None
     request: Message
+    request_bytes: int = 0
+    response_bytes: int = 0
     answered_at: float | None = None
     response: Message | None = field(default=None, repr=False)
 
