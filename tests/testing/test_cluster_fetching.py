@@ -162,7 +162,8 @@ async def test_after_an_unclean_election_the_log_parts_where_it_was_cut(autojump
         assert one(await ask(3, 1, 1)).diverging_epoch is None
         fenced = await ask(3, 0, 0)
         leads = one(fenced).current_leader
-        assert (one(fenced).error_code, leads.leader_id, leads.leader_epoch) == (74, 1, 1)
+        assert one(fenced).error_code == 74
+        assert (leads and (leads.leader_id, leads.leader_epoch)) == ((1, 1) if version >= 16 else None)
         assert [node.node_id for node in fenced.node_endpoints] == ([1] if version >= 16 else [])
         assert one(await ask(3, 2, 0)).error_code == 75
         part = {"partition": 0, "current_leader_epoch": 1, "leader_epoch": 0}

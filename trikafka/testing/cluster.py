@@ -18,10 +18,26 @@ from trikafka.types import OffsetAndMetadata, Record
 
 from .batches import Appendable, decode_batch, encode_batch
 from .connection import Connection
+from .faults import Change, flip
 from .group import Group, Groups
 from .messages import Api, Versions, api_key, api_name
 from .modern import ModernTimes
-from .script import Delay, Drop, Fail, Garbage, Handle, Handler, Predicate, Rule, Script, Seen, Verdict
+from .script import (
+    Damage,
+    Delay,
+    Drop,
+    Fail,
+    Garbage,
+    Handle,
+    Handler,
+    LeaveOut,
+    Predicate,
+    Rule,
+    Script,
+    Seen,
+    Silence,
+    Verdict,
+)
 from .state import NodeState, Partition, State
 
 _GULP = 8
@@ -135,7 +151,7 @@ class ScriptedCluster:
         if node is not None and node.state is NodeState.LOST:
             self.dials.append((now, node_id, "lost"))
             await trio.sleep_forever()
-        if self._nursery is None or node is None or node.state is NodeState.DOWN:
+        if self._nursery is None or node is None or node.state is NodeState.DOWN or not node.accepts:
             self.dials.append((now, node_id, "refused"))
             if node is None:
                 raise OSError(f"there is no host {host}:{port}")
@@ -232,6 +248,39 @@ class ScriptedCluster:
         """Send these bytes instead of an answer, as they are: no length is put before them."""
         return self._rule(api, Garbage(data), times, node, where)
 
+    def silence(
+        self, api: Api, times: int | None = None, *, node: int | None = None, where: Predicate | None = None, after: bool = False
+    ) -> Rule:
+        """Never answer; with ``after`` the request is carried out all the same. As Kafka answers in order, nothing that follows
+        on the same connection is answered either.
+        """
+        return self._rule(api, Silence(after), times, node, where)
+
+    def damage(
+        self,
+        api: Api,
+        times: int | None = 1,
+        *,
+        change: Change = flip,
+        node: int | None = None,
+        where: Predicate | None = None,
+    ) -> Rule:
+        """Change the bytes of the answer by :func:`flip`, :func:`cut`, :func:`strange_id` or your own function."""
+        return self._rule(api, Damage(change), times, node, where)
+
+    def leave_out(
+        self,
+        api: Api,
+        topic: str,
+        partition: int | None = None,
+        times: int | None = 1,
+        *,
+        node: int | None = None,
+        where: Predicate | None = None,
+    ) -> Rule:
+        """Leave a topic, or one partition of it, out of the answer to a request that is carried out."""
+        return self._rule(api, LeaveOut(topic, partition), times, node, where)
+
     def on(
         self, api: Api, handler: Handler, times: int | None = None, *, node: int | None = None, where: Predicate | None = None
     ) -> Rule:
@@ -255,6 +304,12 @@ class ScriptedCluster:
                 each.versions.pop(key, None)
             else:
                 each.versions[key] = versions
+
+    def want_metrics(self, metrics: Iterable[str], *, interval: float = 300) -> None:
+        """Let the clients push the metrics whose names begin so (``""``: all), every so many seconds (KIP-714). Offer both APIs."""
+        telemetry = self._state.telemetry
+        telemetry.metrics, telemetry.interval = tuple(metrics), interval
+        telemetry.subscription_id += 1
 
     # -- the nodes' life ---------------------------------------------------------------------------------------------
 
@@ -282,6 +337,10 @@ class ScriptedCluster:
         """Bring a node back that was stopped or lost."""
         self._state.nodes[node].listed = True
         self._set_state(node, NodeState.UP)
+
+    def refuse(self, node: int, refused: bool = True) -> None:
+        """Refuse new connections to a node; those that are open go on. ``False``: accept them again."""
+        self._state.nodes[node].accepts = not refused
 
     def disconnect(self, node: int | None = None) -> None:
         """Close the connections of a node, or all; new ones are accepted."""

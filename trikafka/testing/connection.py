@@ -14,12 +14,13 @@ from typing import Any
 import trio
 from kafka.protocol.api_key import ApiKey
 
-from . import fetch, groups, modern_groups, offsets, records, topics
+from . import fetch, groups, modern_groups, offsets, records, telemetry, topics
 from ._signal import Signal
 from .call import Answer, Call, HangUp
+from .faults import leave_out
 from .group import Groups
 from .messages import Head, MalformedRequest, Message, api_name, decode_request, encode_response, read_head
-from .script import Drop, Fail, Garbage, Handle, Plan, Script, Seen
+from .script import Damage, Drop, Fail, Garbage, Handle, LeaveOut, Plan, Script, Seen, Silence
 from .state import Node, NodeState, State
 
 ANSWERS: Mapping[int, Answer] = {
@@ -45,6 +46,8 @@ ANSWERS: Mapping[int, Answer] = {
     ApiKey.DeleteGroups: groups.delete_groups,
     ApiKey.ConsumerGroupHeartbeat: modern_groups.consumer_group_heartbeat,
     ApiKey.ConsumerGroupDescribe: modern_groups.consumer_group_describe,
+    ApiKey.GetTelemetrySubscriptions: telemetry.get_telemetry_subscriptions,
+    ApiKey.PushTelemetry: telemetry.push_telemetry,
 }
 
 _MAX_FRAME = 104_857_600  # Kafka's socket.request.max.bytes
@@ -167,6 +170,8 @@ class Connection:
         await self._thawed()
         if response is not None:
             frame = encode_response(response, head.version, head.correlation_id)
+            if isinstance(plan.verdict, Damage):
+                frame = plan.verdict.change(frame)
             await self._stream.send_stream.send_all(frame)
             seen.response, seen.response_bytes = response, len(frame)
         seen.answered_at = trio.current_time()
@@ -184,6 +189,16 @@ class Connection:
                 if after:
                     await default()
                 raise HangUp
+            case Silence(after):
+                if after:
+                    await default()
+                await trio.sleep_forever()
+            case LeaveOut(topic, partition):
+                response = await default()
+                known = self._state.topics.get(topic)
+                if response is not None:
+                    leave_out(response, topic, known.topic_id if known else None, partition)
+                return response
             case Fail(after=after):
                 if after:
                     await default()

@@ -104,7 +104,7 @@ def _fetch_one(call: Call, item: Wanted, left: int, *, first: bool) -> dict[str,
     if partition is None:
         return answer | {"error_code": code, "aborted_transactions": []}
     if code:
-        return answer | {"error_code": code} | hint(partition, code)
+        return answer | {"error_code": code} | hint(call, partition, code)
     end = partition.reach(call.node.node_id)
     stable = min(partition.stable_end, end)
     here = answer | {"error_code": 0, "high_watermark": end, "last_stable_offset": stable, "log_start_offset": partition.start}

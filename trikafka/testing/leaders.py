@@ -8,6 +8,7 @@ from typing import Any
 from .call import Call
 from .state import Partition, Topic
 
+_HINTS_SINCE = {0: 10, 1: 16}  # Produce and Fetch
 _HINTED = (6, 74)  # NOT_LEADER_OR_FOLLOWER and FENCED_LEADER_EPOCH say who leads instead
 
 
@@ -31,9 +32,9 @@ def led(
     return topic, partition, 0 if serves else 6
 
 
-def hint(partition: Partition | None, code: int) -> dict[str, Any]:
-    """Who leads instead (KIP-951), for those versions that can say so."""
-    if code not in _HINTED or partition is None or partition.leader is None:
+def hint(call: Call, partition: Partition | None, code: int) -> dict[str, Any]:
+    """Who leads instead (KIP-951). As in Kafka only where the answer has the addresses, too: Produce v10, Fetch v16."""
+    if call.version < _HINTS_SINCE[call.request.API_KEY] or code not in _HINTED or partition is None or partition.leader is None:
         return {}
     return {"current_leader": {"leader_id": partition.leader, "leader_epoch": partition.leader_epoch}}
 

@@ -52,7 +52,7 @@ async def produce(call: Call) -> Message | None:
 def _produce_one(call: Call, item: Any, part: Any, acks_ok: bool) -> dict[str, Any]:
     topic, partition, code = led(call, item.name, item.topic_id, part.index)
     answer = {"index": part.index, "error_code": code or (0 if acks_ok else 21), "base_offset": -1, "log_start_offset": -1}
-    answer |= hint(partition, code)
+    answer |= hint(call, partition, code)
     if topic is None or partition is None or answer["error_code"]:
         return answer
     own_time = call.state.clock() if topic.config.get("message.timestamp.type") == "LogAppendTime" else None

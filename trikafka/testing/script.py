@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ._signal import Signal
+from .faults import Change
 from .messages import Api, Message, api_key
 
 Default: TypeAlias = Callable[[], Awaitable[Message | None]]
@@ -84,7 +85,29 @@ class Handle:
     handler: Handler
 
 
-Verdict: TypeAlias = Fail | Drop | Garbage | Handle
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Never answer, nor what comes after it on the same connection: answers come in order."""
+
+    after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Change the bytes of the answer."""
+
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Leave a topic or one of its partitions out of the answer."""
+
+    topic: str
+    partition: int | None = None
+
+
+Verdict: TypeAlias = Fail | Drop | Garbage | Handle | Silence | Damage | LeaveOut
 
 
 @dataclass(slots=True, eq=False)

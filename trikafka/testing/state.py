@@ -40,6 +40,7 @@ class Node:
     rack: str | None = None
     state: NodeState = NodeState.UP
     listed: bool = True  # whether metadata names it
+    accepts: bool = True  # new connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +219,16 @@ class Topic:
         return self.partitions[index] if 0 <= index < len(self.partitions) else None
 
 
+@dataclass(slots=True)
+class Telemetry:
+    """What the brokers want to know of their clients (KIP-714). ``interval`` in seconds."""
+
+    metrics: tuple[str, ...] = ()
+    interval: float = 300
+    subscription_id: int = 1
+    clients: int = 0
+
+
 class State:
     """The whole cluster's data."""
 
@@ -238,6 +249,7 @@ class State:
         self.auto_create = False
         self.next_producer_id = 1000
         self.transactional: dict[str, tuple[int, int]] = {}
+        self.telemetry = Telemetry()
         self._topics_made = 0
 
     def create_topic(
