@@ -257,6 +257,44 @@ async def modern_offsets(peer: Peer) -> None:
     await commit("nobody, after", member_id="", generation_id_or_member_epoch=-1)
 
 
+async def modern_late_commits(peer: Peer) -> None:
+    """Commits under an epoch that was right a moment ago, and into a partition that there is not."""
+    group = peer.name("l")
+    client = await peer.settle(group)
+    topic = await peer.topic(client, partitions=2)
+    await impatient(peer, client, group, topic)
+    one, two = Member(peer, client, group, "one"), Member(peer, client, group, "two")
+
+    async def commit(what: str, epoch: int, member: str = "one") -> None:
+        parts = [
+            {"partition_index": index, "committed_offset": 4, "committed_leader_epoch": 0, "committed_metadata": "m"}
+            for index in (0, 1, 2)
+        ]
+        values = {"group_id": group, "generation_id_or_member_epoch": epoch, "member_id": member}
+        answer = await client.call("OffsetCommit", 9, **values, topics=[{"name": topic, "partitions": parts}])
+        kept = [index for numbers in one.owned.values() for index in numbers]
+        found = {part.partition_index: part.error_code for part in answer.topics[0].partitions}
+        peer.note(what, [found[index] for index in kept], sorted(code for index, code in found.items() if index not in kept))
+
+    await one.join([topic])
+    await two.join([topic])
+    await one.beat("is to let go")
+    await commit("before it let go", 2)
+    await one.take()
+    await commit("under the new epoch", 3)
+    await commit("under the old epoch", 2)
+    await commit("under an epoch before it joined", 1)
+    await two.beat("gets")
+    await commit("under the old epoch, the other has it", 2)
+    await commit("the other under the epoch of its coming", 3, "two")
+    for name in (["x"], [topic]):
+        await two.beat("bumps the epoch", subscribed_topic_names=name)
+    await one.take("follows")
+    await commit("two epochs ago", one.epoch - 2)
+    await one.beat("leaves", member_epoch=-1)
+    await two.beat("leaves", member_epoch=-1)
+
+
 async def modern_administration(peer: Peer) -> None:
     group, classic, none = peer.name("m"), peer.name("c"), peer.name("none")
     client = await peer.settle(group)
@@ -305,5 +343,6 @@ MODERN_CONVERSATIONS = [
     modern_static_members,
     modern_regex,
     modern_offsets,
+    modern_late_commits,
     modern_administration,
 ]

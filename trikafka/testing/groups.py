@@ -146,9 +146,9 @@ async def offset_commit(call: Call) -> Message:
         parts = []
         for part in item.partitions:
             label = topic.name if topic else item.name
-            error = call.error(label, part.partition_index) or code or missing
-            if not error and (topic is None or topic.partition(part.partition_index) is None):
-                error = 3
+            # As in Kafka: what does not exist is refused before the coordinator is asked who commits.
+            unknown = missing or (0 if topic is not None and topic.partition(part.partition_index) is not None else 3)
+            error = call.error(label, part.partition_index) or unknown or code
             if not error and len(part.committed_metadata or "") > 4096:
                 error = 12
             if not error:
