@@ -181,11 +181,26 @@ async def test_a_pattern_follows_new_topics_and_a_deleted_one_is_taken_back(auto
         cluster.create_topic("rose", 2)
         await one.beat()
         assert one.owned == {cluster.topic_id("red"): [0], cluster.topic_id("rose"): [0, 1]}
-        await client.call("DeleteTopics", 5, topic_names=["red"], timeout_ms=1000)
+        cluster.delete_topic("red")
         await one.beat()
         await one.let_go()
         assert one.owned == {cluster.topic_id("rose"): [0, 1]}
         assert (await one.beat(subscribed_topic_regex="(")).error_code == 128
+
+
+async def test_a_topic_made_anew_is_another_one(autojump_clock: Clock) -> None:
+    async with cluster_of(t=1) as cluster:
+        one = Beater(await RawClient.connect(cluster), "one")
+        await one.join("t")
+        old = cluster.topic_id("t")
+        cluster.delete_topic("t")
+        cluster.create_topic("t", 1)
+        cluster.add_partitions("t", 2)
+        await one.beat()
+        assert one.owned == {}
+        await one.let_go()
+        assert one.owned == {cluster.topic_id("t"): [0, 1]}
+        assert cluster.topic_id("t") != old
 
 
 async def test_scripted_errors_reach_a_heartbeat(autojump_clock: Clock) -> None:

@@ -17,6 +17,7 @@ import trio.testing
 from trikafka.types import OffsetAndMetadata, Record
 
 from .batches import Appendable, decode_batch, encode_batch
+from .client_stream import ClientStream
 from .connection import Connection
 from .faults import Change, flip
 from .group import Group, Groups
@@ -57,6 +58,10 @@ class ScriptedCluster:
     Nothing here does real I/O or looks at a real clock: with ``trio.testing.MockClock(autojump_threshold=0)`` a test with
     minutes of waiting takes milliseconds, and its times are exact. An exception in a handler of the test ends the ``async with``
     block with it. A request that no Kafka could read closes the connection and, if ``strict``, fails the block at its end.
+
+    What Kafka 4 offers is offered, groups of the new kind (KIP-848) among it: :meth:`offer` takes it away. A group that has members
+    of one kind takes none of the other. With ``racks`` (one a node) consumers are sent to the follower in their rack (KIP-392);
+    without, only leaders answer a fetch. A node has room for so many ``fetch_sessions`` (KIP-227). All times are in seconds.
     """
 
     def __init__(
@@ -163,7 +168,7 @@ class ScriptedCluster:
         connection = Connection(self._connections_made, node, ours, self._state, self._groups, self._script, gulp)
         self._connections.append(connection)
         self._nursery.start_soon(self._serve, connection)
-        return _ClientStream(self, theirs, gulp)
+        return ClientStream(self, theirs, gulp)
 
     async def _serve(self, connection: Connection) -> None:
         try:
@@ -405,6 +410,15 @@ class ScriptedCluster:
         """Make a topic. Of its config, ``max.message.bytes`` and ``message.timestamp.type`` have an effect."""
         self._state.create_topic(name, partitions, None, config)
 
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. One that is made with its name afterwards has another id."""
+        del self._state.topics[name]
+        self._state.changed.notify()
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Let a topic have so many partitions."""
+        self._state.grow_topic(self._state.topics[topic], count)
+
     def topic_id(self, topic: str) -> uuid.UUID:
         """The id of a topic, the same in every run."""
         return self._state.topics[topic].topic_id
@@ -463,30 +477,3 @@ class ScriptedCluster:
         states = ", ".join(f"{node.host}: {node.state.value}" for node in self._state.nodes)
         last = f", last {api_name(self.log[-1].api_key)}" if self.log else ""
         return f"<ScriptedCluster {states}; {len(self.log)} requests{last}>"
-
-
-class _ClientStream(trio.abc.HalfCloseableStream):
-    """The client's end of a connection; gives what was received in pieces if the cluster says so."""
-
-    def __init__(self, cluster: ScriptedCluster, stream: trio.abc.HalfCloseableStream, gulp: int | None) -> None:
-        self._cluster, self._stream, self._gulp = cluster, stream, gulp
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        if self._gulp is None:
-            await self._stream.send_all(data)
-            return
-        for start in range(0, max(len(data), 1), self._gulp):  # when cancelled, the rest is never sent
-            await self._stream.send_all(data[start : start + self._gulp])
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    async def send_eof(self) -> None:
-        await self._stream.send_eof()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        limits = [limit for limit in (max_bytes, self._cluster.chunk) if limit is not None]
-        return await self._stream.receive_some(min(limits, default=None))
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()
