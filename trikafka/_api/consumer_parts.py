@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import trio
 from kafka.protocol.metadata import MetadataRequest
 
+from .._managers.auto_commit import AutoCommit
 from .._managers.classic_membership import ClassicMembership
-from .._managers.commit import AutoCommit, Commits, commit_failed
+from .._managers.commit import Commits, commit_failed
 from .._managers.coordinator import Coordinators
 from .._managers.fetch import Fetcher
 from .._managers.listener_invoker import RebalanceListenerInvoker
