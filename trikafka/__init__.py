@@ -123,6 +123,7 @@ _HOMES = {
         "PartitionInfo",
         "Record",
         "RecordMetadata",
+        "SubscriptionPattern",
         "TimestampType",
         "TopicPartition",
     ),

@@ -80,6 +80,7 @@ from .types import (
     PartitionInfo,
     Record,
     RecordMetadata,
+    SubscriptionPattern,
     TimestampType,
     TopicPartition,
 )
@@ -163,6 +164,7 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLargeError",
     "RequestTimedOutError",
+    "SubscriptionPattern",
     "TelemetryNotSupportedError",
     "TimestampType",
     "TopicAlreadyExistsError",

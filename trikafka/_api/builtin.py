@@ -6,16 +6,20 @@ from typing import Any
 
 from .._managers.classic_membership import ClassicMembership
 from .._managers.commit import Commits
+from .._managers.consumer_membership import ConsumerMembership
 from .._managers.coordinator import Coordinators
 from .._managers.fetch import Fetcher
 from .._managers.heartbeat import Heartbeats
 from .._managers.membership_base import GroupParts, GroupRequests, GroupTopics
+from .._managers.membership_choice import MembershipChoice
 from .._managers.metadata import Metadata
 from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
 from .._managers.produce import ProduceManager
+from .._managers.topic_ids import TopicIds
 from .._state.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
 from ..hooks import hookimpl
+from ..interfaces import MembershipManager
 from .ack import Ack
 
 
@@ -84,8 +88,18 @@ class Builtin:
         return Heartbeats(config, group, client.brokers, client.manager("coordinator"), client.core.member)
 
     @staticmethod
-    def _membership(client: Any) -> ClassicMembership:
-        return ClassicMembership(_group_parts(client), client.manager("heartbeat"), client.assignors)
+    def _membership(client: Any) -> MembershipManager:
+        parts = _group_parts(client)
+        classic = ClassicMembership(parts, client.manager("heartbeat"), client.assignors)
+        if client.config.group_protocol == "classic":
+            return classic
+        named = client.config.group_protocol == "consumer"
+        consumer = ConsumerMembership(parts, TopicIds(client.manager("metadata")), gives_way=not named)
+        if named:
+            return consumer
+        if type(client.manager("heartbeat")) is not Heartbeats:
+            return classic  # whoever replaces the heartbeats means those of the classic protocol
+        return MembershipChoice(parts, consumer, classic)
 
     @staticmethod
     def _produce(client: Any) -> ProduceManager[Ack]:

@@ -19,7 +19,7 @@ from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError, IllegalStateError, PartitionNotOwnedError, RequestTimedOutError, TrikafkaError, from_code
 from ..hooks import missing_members
 from ..interfaces import RebalanceListener
-from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, Record, TopicPartition
+from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, Record, SubscriptionPattern, TopicPartition
 from .batches import ArrowBatches, Batches
 from .consumer_parts import ConsumerParts
 from .leaving import Leaving
@@ -73,9 +73,12 @@ class Consumer:
 
     # What cannot block.
 
-    def subscribe(self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None) -> None:
+    def subscribe(
+        self, topics: Iterable[str] | re.Pattern[str] | SubscriptionPattern, listener: RebalanceListener | None = None
+    ) -> None:
         """Follow ``topics``, or all topics whose whole name matches a compiled pattern, as a member of the group.
 
+        A :class:`SubscriptionPattern`, in RE2's syntax, is matched by the broker; that takes the consumer protocol (KIP-848).
         Replaces an earlier subscription and listener. Raises :exc:`ConfigurationError` without a ``group_id`` or for what is no
         listener, :exc:`IllegalStateError` after :meth:`assign`, :exc:`trio.BusyResourceError` while another task unsubscribes.
         After an error that stopped the group's work (no authorization, say) it is tried again.
@@ -88,6 +91,10 @@ class Consumer:
         if isinstance(topics, re.Pattern):
             self._subscription.subscribe_pattern(topics)
             self._parts.metadata.want((), everything=True)
+        elif isinstance(topics, SubscriptionPattern):
+            if self._config.group_protocol == "classic":
+                raise ConfigurationError("a SubscriptionPattern needs group_protocol='consumer' (or 'auto')")
+            self._subscription.subscribe_broker_pattern(topics)
         else:
             self._subscription.subscribe(_topic_names(topics))
             self._parts.metadata.want(self._subscription.topics)
@@ -109,7 +116,9 @@ class Consumer:
         return frozenset(self._assignment.partitions)
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed to (of a pattern: those that match now)."""
+        """The topics that are subscribed to (of a pattern: those that match now; of a broker's: those assigned)."""
+        if self._subscription.mode is Mode.BROKER_PATTERN:
+            return frozenset(tp.topic for tp in self._assignment.partitions)
         return self._subscription.topics if self._subscription.grouped else frozenset()
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:

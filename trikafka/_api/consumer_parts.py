@@ -9,7 +9,6 @@ import trio
 from kafka.protocol.metadata import MetadataRequest
 
 from .._managers.auto_commit import AutoCommit
-from .._managers.classic_membership import ClassicMembership
 from .._managers.commit import Commits, commit_failed
 from .._managers.coordinator import Coordinators
 from .._managers.fetch import Fetcher
@@ -25,7 +24,7 @@ from .._state.assignors import Assignor
 from ..config import ConsumerConfig
 from ..errors import CommitFailedError, ConfigurationError, TrikafkaError
 from ..hooks import call_all, call_first
-from ..interfaces import RebalanceListener
+from ..interfaces import MembershipManager, RebalanceListener
 from ..types import PartitionInfo, TopicPartition
 from .consumer_core import ConsumerCore
 from .context import Context
@@ -38,7 +37,7 @@ T = TypeVar("T")
 class MembershipTask:
     """The task that keeps the consumer in its group: started again after each leave, once at a time."""
 
-    def __init__(self, membership: ClassicMembership, start_soon: Callable[..., None]) -> None:
+    def __init__(self, membership: MembershipManager, start_soon: Callable[..., None]) -> None:
         self._membership, self._start_soon = membership, start_soon
         self._scope = trio.CancelScope()
         self._ended: trio.Event | None = None  # while it runs
@@ -80,7 +79,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.offsets: Offsets = self.fill("offsets")
         self.commits: Commits | None = None
         self.auto_commit: AutoCommit | None = None
-        self.membership: ClassicMembership | None = None
+        self.membership: MembershipManager | None = None
         self._membership_task: MembershipTask | None = None
         if config.group_id is not None:
             self.commits = self.fill("commit")

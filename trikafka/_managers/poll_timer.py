@@ -16,6 +16,10 @@ class PollTimer:
         self._last_poll = trio.current_time()
         self._waiting = 0  # receives that wait for records: the consuming task is there
 
+    def limit_to(self, limit: float) -> None:
+        """The user may take ``limit`` seconds between two receives from now on: the group's protocol decides."""
+        self.limit = limit
+
     def polled(self, now: float) -> None:
         """The user came back for more."""
         self._last_poll = now

@@ -1,10 +1,13 @@
 """The life of a group member as a table: its states and which may follow which. No I/O; the membership manager alone tells it.
 
+One table for both protocols: SYNCING is the classic protocol's alone, ACKNOWLEDGING the consumer protocol's (KIP-848).
+
 ====================  ======================================================================================
 UNJOINED              not in the group; the next step is to join
-JOINING               a JoinGroup is under way
+JOINING               a JoinGroup, or the first heartbeat of the consumer protocol, is under way
 SYNCING               the generation is known; a SyncGroup is under way
 RECONCILING           the assignment is known; listeners run, partitions come and go
+ACKNOWLEDGING         the assignment is brought about; the heartbeat that says so is due
 STABLE                in the group, consuming
 STALE                 left because ``max_poll_interval_ms`` passed; joins again at the next receive (KIP-62)
 FENCED                the group no longer knows the member; its partitions are lost, then it joins again
@@ -25,6 +28,7 @@ class MemberState(Enum):
     JOINING = "joining"
     SYNCING = "syncing"
     RECONCILING = "reconciling"
+    ACKNOWLEDGING = "acknowledging"
     STABLE = "stable"
     STALE = "stale"
     FENCED = "fenced"
@@ -34,10 +38,11 @@ class MemberState(Enum):
 _S = MemberState
 _AFTER: dict[MemberState, frozenset[MemberState]] = {
     _S.UNJOINED: frozenset({_S.JOINING, _S.LEAVING}),
-    _S.JOINING: frozenset({_S.SYNCING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.STALE}),
+    _S.JOINING: frozenset({_S.SYNCING, _S.RECONCILING, _S.STABLE, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.STALE}),
     _S.SYNCING: frozenset({_S.RECONCILING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.STALE, _S.JOINING}),
-    _S.RECONCILING: frozenset({_S.STABLE, _S.JOINING, _S.FENCED, _S.STALE, _S.LEAVING}),
-    _S.STABLE: frozenset({_S.JOINING, _S.FENCED, _S.STALE, _S.LEAVING}),
+    _S.RECONCILING: frozenset({_S.ACKNOWLEDGING, _S.STABLE, _S.JOINING, _S.FENCED, _S.STALE, _S.LEAVING}),
+    _S.ACKNOWLEDGING: frozenset({_S.RECONCILING, _S.STABLE, _S.JOINING, _S.FENCED, _S.STALE, _S.LEAVING}),
+    _S.STABLE: frozenset({_S.RECONCILING, _S.JOINING, _S.FENCED, _S.STALE, _S.LEAVING}),
     _S.STALE: frozenset({_S.UNJOINED, _S.LEAVING}),
     _S.FENCED: frozenset({_S.UNJOINED, _S.LEAVING}),
     _S.LEAVING: frozenset({_S.UNJOINED}),
@@ -46,11 +51,15 @@ _AFTER: dict[MemberState, frozenset[MemberState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the member is to the group. ``generation`` -1: not in it."""
+    """Who the member is to the group. ``generation`` -1: not in it.
+
+    With the consumer protocol (KIP-848) ``epochs`` is true, and the generation is the member's epoch.
+    """
 
     member_id: str = ""
     generation: int = -1
     instance_id: str | None = None
+    epochs: bool = False
 
     @property
     def joined(self) -> bool:
@@ -71,9 +80,9 @@ class Member:
             raise AssertionError(f"a member cannot go from {self.state.value} to {state.value}")
         self.state = state
 
-    def know_as(self, member_id: str, generation: int = -1) -> None:
+    def know_as(self, member_id: str, generation: int = -1, *, epochs: bool = False) -> None:
         """Take over the identity that the group gave."""
-        self.identity = Identity(member_id, generation, self.identity.instance_id)
+        self.identity = Identity(member_id, generation, self.identity.instance_id, epochs)
 
     def forget(self, *, keep_id: bool = False) -> None:
         """The generation is over; ``keep_id``: join again as the same member."""
