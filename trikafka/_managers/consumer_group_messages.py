@@ -56,7 +56,7 @@ class HeartbeatState:
         fields: dict[str, Any] = {}
         if everything:
             fields["rack_id"] = self._config.client_rack or None
-            fields["rebalance_timeout_ms"] = int(max(self._config.max_poll_interval_ms, self._config.session_timeout_ms))
+            fields["rebalance_timeout_ms"] = int(self._config.max_poll_interval_ms)
             fields["server_assignor"] = self._config.group_remote_assignor
         if now.names != said.names:
             fields["subscribed_topic_names"] = now.names

@@ -100,22 +100,21 @@ class TargetReconciler:
         while True:
             await self._news.wait()
             self._news.take()
-            going = self._reconciler.to_revoke(self._reconciler.owned)
-            step = self._target.step(self._topic_ids.known(), self._subscription.follows, going)
-            self._topics.add({tp.topic for tp in step.wanted})
-            if step.unnamed:
-                self._nameless.tell()
-            if step.revoke:
-                await self._revoke(step)
-            elif step.added or not (step.unnamed or self._target.reached):
+            while (step := self._step()).revoke:
+                self._member.to(MemberState.RECONCILING)
+                await self._reconciler.revoke(step.revoke)
+                self._target.gave_up(step.revoke)
+                self._say()  # others wait for them, whatever is still to be done here
+            if step.added or not (step.unnamed or self._target.reached):
                 await self._assign(step)
 
-    async def _revoke(self, step: Step) -> None:
-        self._member.to(MemberState.RECONCILING)
-        await self._reconciler.revoke(step.revoke)
-        self._target.gave_up(step.revoke)
-        self._say()  # others wait for them, whatever is still to be done here
-        self.look()
+    def _step(self) -> Step:
+        going = self._reconciler.to_revoke(self._reconciler.owned)
+        step = self._target.step(self._topic_ids.known(), self._subscription.follows, going)
+        self._topics.add({tp.topic for tp in step.wanted})
+        if step.unnamed:
+            self._nameless.tell()
+        return step
 
     async def _assign(self, step: Step) -> None:
         self._member.to(MemberState.RECONCILING)
