@@ -1,4 +1,4 @@
-"""What a member of the consumer protocol owns and is to own, against a broker that changes its mind: each way leads to the target."""
+"""What a member of the consumer protocol owns and is to own, while the broker changes its mind: each way leads to the target."""
 
 from __future__ import annotations
 
