@@ -17,7 +17,9 @@ from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from .._net.addresses import parse_bootstrap
 from .._net.brokers import Brokers
-from .._net.deadlines import backoff
+from .._net import reasons
+from .._net.deadlines import within
+from .._net.retry import Retry
 from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
 from ..config import ClientConfig
@@ -131,20 +133,19 @@ class Metadata:
 
     async def run(self) -> None:
         """Refresh when the snapshot is stale or old; a failed refresh is tried again after a wait."""
-        failures = 0
+        retry = Retry(self._config)
         while True:
             with trio.move_on_after(self._next_refresh()):
                 await self._stale.wait()
             self._stale = trio.Event()
             try:
                 await self._flight()
-                failures = 0
+                retry.reset()
                 await trio.sleep(self._config.retry_backoff_ms / 1000)  # a storm of errors is one refresh
             except TrikafkaError as error:
-                failures += 1
-                _log.debug("metadata refresh failed (%d in a row): %s", failures, error)
+                _log.debug("metadata refresh failed (%d in a row before): %s", retry.failures, error)
                 self._stale.set()
-                await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+                await retry.wait()
 
     def _next_refresh(self) -> float:
         """How long (seconds) the snapshot is good for: not long while a wanted topic does not exist."""
@@ -197,13 +198,11 @@ class Metadata:
 
         async def attempt(node: Node, done: trio.Event) -> None:
             try:
-                with trio.move_on_after(limit) as scope:
-                    answers.append(await ask(node))
-                    nursery.cancel_scope.cancel()
-                if scope.cancelled_caught:
-                    errors.append(RequestTimedOutError(f"{node} did not answer within {limit:g} s"))
+                answers.append(await within(str(node), limit, lambda: ask(node)))
+                nursery.cancel_scope.cancel()
             except TrikafkaError as error:
                 errors.append(error)
+                reasons.failed(error)
             except Exception as error:
                 foreign.append(error)
                 nursery.cancel_scope.cancel()

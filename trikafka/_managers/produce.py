@@ -17,9 +17,10 @@ from typing import Generic, TypeVar
 
 import trio
 
+from .._net import reasons
 from .._net.brokers import Brokers
 from .._net.connection import Connection, Exchange
-from .._net.deadlines import backoff
+from .._net.retry import backoff
 from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator, Limits, Partitioner
@@ -181,7 +182,12 @@ class ProduceManager(Generic[Ack]):
         """Send what has been accepted so far without lingering; return when each record has its outcome."""
         self.accumulator.close_open()
         for batch in self.accumulator.unsettled():
-            await settled(batch)
+            try:
+                await settled(batch)
+            except trio.Cancelled:
+                if batch.last_error is not None:
+                    reasons.failed(batch.last_error)
+                raise
 
     def close(self) -> None:
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
@@ -289,6 +295,7 @@ class ProduceManager(Generic[Ack]):
             _log.debug("no connection to %s: %s", node, error)
             if not error.retriable:
                 self._refuse(self.accumulator.drain(sender.node_id, math.inf, self._config.max_request_size), error)
+            self.accumulator.unreachable(sender.node_id, error)
             self._metadata.mark_stale()
             return None
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 
-import trio
 from kafka.protocol.producer import InitProducerIdRequest
 
-from .._net.deadlines import backoff
+from .._net.retry import Retry
 from .._state.sequences import Identity
 from ..config import ProducerConfig
 from ..errors import TrikafkaError, UnsupportedVersionError, from_code
@@ -24,7 +23,7 @@ class ProducerIds:
 
     async def obtain(self) -> Identity:
         """Ask until a broker gives an id. Raises what is not retriable, such as a missing permission."""
-        failures = 0
+        retry = Retry(self._config)
         while True:
             try:
                 return await self._ask()
@@ -33,9 +32,8 @@ class ProducerIds:
             except TrikafkaError as error:
                 if not error.retriable:
                     raise
-                failures += 1
-                _log.debug("no producer id yet (%d in a row): %s", failures, error)
-            await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+                _log.debug("no producer id yet (%d failures before): %s", retry.failures, error)
+            await retry.wait()
 
     async def _ask(self) -> Identity:
         answer = await self._metadata.ask_any(

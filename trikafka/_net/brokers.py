@@ -18,7 +18,8 @@ from ..config import ClientConfig
 from ..errors import KafkaConnectionError, TrikafkaError
 from ..types import Node
 from .connection import Connection
-from .deadlines import backoff
+from .reasons import waiting_for
+from .retry import Retry
 from .singleflight import ClientClosed, SingleFlight, StartSoon
 
 Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
@@ -45,7 +46,8 @@ class _Line:
         self._node, self._config, self._start_soon = node, config, start_soon
         self._connection: Connection | None = None
         self._closed = False
-        self._failures = 0
+        self._retry = Retry.to_reconnect(config)
+        self._last_error: Exception | None = None  # of dialling, until it succeeds
         self._not_before = 0.0
         self._dial = SingleFlight(start_soon, self._connect)
 
@@ -62,15 +64,16 @@ class _Line:
             self._connection.close()
 
     async def _connect(self) -> Connection:
+        waiting_for(f"a connection to {self._node}", self._last_error)
         await trio.sleep_until(self._not_before)
         try:
             connection = await self._establish()
-        except BaseException:
-            self._failures += 1
-            delay = backoff(self._failures, self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
-            self._not_before = trio.current_time() + delay
+        except BaseException as error:
+            self._not_before = trio.current_time() + self._retry.delay()
+            self._last_error = error if isinstance(error, TrikafkaError) else None
             raise
-        self._failures = 0
+        self._retry.reset()
+        self._last_error = None
         self._connection = connection
         if self._closed:
             connection.close()

@@ -23,6 +23,7 @@ from ..config import ClientConfig
 from ..errors import KafkaConnectionError, ProtocolError
 from ..types import Node
 from .frames import FrameReader
+from .reasons import waiting_for
 from .transport import SocketTransport, Transport, Views, transport_of, without
 
 _MOST_IN_FLIGHT = 100
@@ -162,6 +163,7 @@ class Connection:
         except trio.WouldBlock:
             await self._room.acquire_on_behalf_of(exchange)
         self._enqueue(exchange, message, version, allowance)
+        waiting_for(f"{exchange.outgoing.api.removesuffix('Request')} to {self.node}")
         try:
             await done.wait()
         except BaseException:
