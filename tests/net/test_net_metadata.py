@@ -335,11 +335,11 @@ async def test_it_is_refreshed_by_age(autojump_clock: Clock) -> None:
 async def test_a_storm_of_stale_marks_is_few_requests(autojump_clock: Clock) -> None:
     async with ScriptedCluster() as cluster, open_parts(cluster, background=True) as parts:
         for _ in range(100):
-            parts.metadata.mark_stale()
+            parts.metadata.request_update()
         await trio.sleep(0.05)
         assert len(cluster.requests("Metadata")) == 2
         for _ in range(1000):
-            parts.metadata.mark_stale()
+            parts.metadata.request_update()
             await trio.sleep(0.001)
         assert len(cluster.requests("Metadata")) <= 2 + 11
         await trio.sleep(100)
@@ -350,7 +350,7 @@ async def test_a_failed_refresh_is_tried_again_until_the_broker_is_back(autojump
     async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster, background=True) as parts:
         seen = parts.metadata.snapshot
         cluster.stop(0, noticed=False)
-        parts.metadata.mark_stale()
+        parts.metadata.request_update()
         await trio.sleep(20)
         assert 10 <= len(cluster.dials) <= 60
         cluster.start(0)
@@ -361,7 +361,7 @@ async def test_a_failed_refresh_is_tried_again_until_the_broker_is_back(autojump
 async def test_a_wanted_topic_that_is_missing_is_looked_for_every_second(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster, background=True) as parts:
         parts.metadata.want(["t", "later"])
-        parts.metadata.mark_stale()
+        parts.metadata.request_update()
         await trio.sleep(5)
         cluster.create_topic("later", 1)
         await trio.sleep(1.2)
@@ -387,7 +387,7 @@ async def test_look_ups_of_a_coordinator_are_shared_in_every_version(autojump_cl
             await parts.coordinators.find("g")
             assert len(cluster.requests("FindCoordinator")) == 1
             cluster.move_coordinator(0, "g")
-            parts.coordinators.forget("g")
+            parts.coordinators.mark_unknown("g")
             assert (await parts.coordinators.find("g")).node_id == 0
             assert len(cluster.requests("FindCoordinator")) == 2
 

@@ -1,9 +1,9 @@
-"""The produce manager: takes batches out of the accumulator to the brokers, and answers back into it.
+"""The produce manager: takes batches out of the accumulator to the brokers, and responses back into it.
 
 Its tasks: ``follow`` (leaders, from the metadata), ``identify`` (the producer id), ``expire`` (delivery timeouts), and a sender for
 each broker, which collects batches and writes them as long as no more requests are in flight than may be. One task a broker:
-so requests reach the wire in the order in which their batches were taken. Answers are taken in where they are read, without a
-task that waits for them. What an answer means for order is decided in the accumulator.
+so requests reach the wire in the order in which their batches were taken. Responses are taken in where they are read, without a
+task that waits for them. What a response means for order is decided in the accumulator.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ import trio
 
 from .._net import reasons
 from .._net.brokers import Brokers
-from .._net.connection import Connection, Exchange
+from .._net.connection import Connection
+from .._net.in_flight import InFlightRequest
 from .._net.retry import backoff
 from .._net.signal import Signal
 from .._net.singleflight import StartSoon
@@ -134,7 +135,7 @@ class ProduceManager(Generic[Ack]):
         if partition is not None and partition not in info.partitions:
             raise from_code(3, f"topic {topic!r} has {len(info.partitions)} partitions, and no partition {partition}")
         self._topics.add(topic)
-        self._metadata.also_want(topic)
+        self._metadata.add_topic(topic)
         self._adopt(self._metadata.snapshot, [topic])
 
     async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
@@ -203,7 +204,7 @@ class ProduceManager(Generic[Ack]):
         while True:
             self._adopt(seen, self._topics)
             if self.accumulator.leaderless:
-                self._metadata.mark_stale()
+                self._metadata.request_update()
             seen = await self._metadata.changed(seen)
 
     def _adopt(self, snapshot: ClusterSnapshot, topics: Iterable[str]) -> None:
@@ -238,7 +239,7 @@ class ProduceManager(Generic[Ack]):
     def _work_for(self, leader: int | None) -> None:
         """There may be something to send to ``leader``."""
         if leader is None:
-            self._metadata.mark_stale()
+            self._metadata.request_update()
             return
         if self.accumulator.identity is None and self._config.enable_idempotence:
             self._anonymous.set()
@@ -286,7 +287,7 @@ class ProduceManager(Generic[Ack]):
         """A connection to the broker, or ``None`` after a failure: then it is time to look at the leaders again."""
         node = self._metadata.snapshot.nodes.get(sender.node_id)
         if node is None:
-            self._metadata.mark_stale()
+            self._metadata.request_update()
             await self._metadata.changed(self._metadata.snapshot)
             return None
         try:
@@ -296,7 +297,7 @@ class ProduceManager(Generic[Ack]):
             if not error.retriable:
                 self._refuse(self.accumulator.drain(sender.node_id, math.inf, self._config.max_request_size), error)
             self.accumulator.unreachable(sender.node_id, error)
-            self._metadata.mark_stale()
+            self._metadata.request_update()
             return None
 
     async def _seal(self, batches: list[OutBatch]) -> None:
@@ -320,9 +321,9 @@ class ProduceManager(Generic[Ack]):
         return ProduceMessage(topics, acks=self._config.acks_code, timeout_ms=int(self._config.request_timeout_ms))
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[OutBatch]) -> None:
-        def ended(exchange: Exchange) -> None:
+        def ended(request: InFlightRequest) -> None:
             self._end(sender)
-            self._settle(batches, exchange)
+            self._settle(batches, connection, request)
 
         sender.in_flight += 1
         self.requests_in_flight += 1
@@ -333,31 +334,33 @@ class ProduceManager(Generic[Ack]):
             self._refuse(batches, error)
 
     def _end(self, sender: _Sender) -> None:
-        """A request has its answer, or will have none."""
+        """A request has its response, or will have none."""
         if sender.in_flight == self._config.max_in_flight_requests_per_connection:
             sender.awake.notify()
         sender.in_flight -= 1
         self.requests_in_flight -= 1
 
-    def _settle(self, batches: list[OutBatch], exchange: Exchange) -> None:
+    def _settle(self, batches: list[OutBatch], connection: Connection, request: InFlightRequest) -> None:
         try:
-            answer = exchange.answer()
+            response = request.response()
         except TrikafkaError as error:
             self._refuse(batches, error)
             return
-        if answer is None:  # acks=0
+        if response is None:  # acks=0
             for batch in batches:
                 self.accumulator.succeeded(batch, None, None)
         else:
-            self._take(batches, answer)
+            if throttle := getattr(response, "throttle_ms", 0):
+                connection.throttle(throttle / 1000)
+            self._take(batches, response)
 
-    def _take(self, batches: list[OutBatch], answer: ProduceAnswer) -> None:
-        """Hand each batch its part of the answer."""
-        parts = {(part.topic, part.partition): part for part in answer.partitions}
+    def _take(self, batches: list[OutBatch], response: ProduceAnswer) -> None:
+        """Hand each batch its part of the response."""
+        parts = {(part.topic, part.partition): part for part in response.partitions}
         for batch in batches:
             part = parts.get(batch.place)
             if part is None:
-                self._refuse([batch], ProtocolError(f"the answer to a produce request says nothing of {batch.place}"))
+                self._refuse([batch], ProtocolError(f"the response to a produce request says nothing of {batch.place}"))
             elif part.error_code:
                 detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
                 self._refuse([batch], from_code(part.error_code, detail))
@@ -366,7 +369,7 @@ class ProduceManager(Generic[Ack]):
 
     def _refuse(self, batches: list[OutBatch], error: TrikafkaError) -> None:
         if error.refresh_metadata:
-            self._metadata.mark_stale()
+            self._metadata.request_update()
         for batch in batches:
             self.accumulator.refused(batch, error, trio.current_time())
 

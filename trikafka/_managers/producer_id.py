@@ -36,9 +36,9 @@ class ProducerIds:
             await retry.wait()
 
     async def _ask(self) -> Identity:
-        answer = await self._metadata.ask_any(
+        response = await self._metadata.ask_any(
             lambda: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1)
         )
-        if answer.error_code:
-            raise from_code(answer.error_code, "asking for a producer id")
-        return Identity(answer.producer_id, answer.producer_epoch)
+        if response.error_code:
+            raise from_code(response.error_code, "asking for a producer id")
+        return Identity(response.producer_id, response.producer_epoch)

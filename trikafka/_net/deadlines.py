@@ -126,7 +126,7 @@ async def run_call(
 async def _run(
     call: Call, attempt: Callable[[Call], Awaitable[T]], retry: Retry, recover: Callable[[TrikafkaError], None] | None
 ) -> T:
-    await trio.lowlevel.checkpoint()  # also where the answer is known already
+    await trio.lowlevel.checkpoint()  # also where the result is known already
     while True:
         call.attempts += 1
         try:

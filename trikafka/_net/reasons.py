@@ -1,9 +1,9 @@
 """What a task waits for, and why that does not come: so that a time-out names its root cause.
 
-A call that has run out of time was cut off while something behind it (a dial, a shared look-up) was still being tried, in a task that
-knows what went wrong and that nobody cancels. So each step of a call, and each piece of shared work, keeps a :class:`Reason`: what is
-being waited for and how it failed last. Who waits for shared work links its own reason to that work's for as long, and when the
-time is up the reason at the end of the links is the one that is told.
+A call that has run out of time was cut off while something behind it (a dial, a shared look-up) was still being tried, in a task
+that knows what went wrong and that nobody cancels. So each step of a call, and each piece of shared work, keeps a :class:`Reason`:
+what is being waited for and how it failed last. Who waits for shared work links its own reason to that work's meanwhile, and when
+the time is up the reason at the end of the links is the one that is told.
 
 The reason of a task is found by a context variable, which the tasks that it starts inherit.
 """

@@ -45,7 +45,7 @@ class _Flight(Generic[T]):
 class SingleFlight(Generic[T]):
     """Calls of the same work that overlap share one run of it.
 
-    The run belongs to the client's nursery: a caller that is cancelled leaves, the others get the answer. An error of
+    The run belongs to the client's nursery: a caller that is cancelled leaves, the others get the result. An error of
     trikafka's goes to every caller; any other is a bug and ends the client.
     """
 
