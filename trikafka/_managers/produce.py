@@ -8,6 +8,7 @@ task that waits for them. What a response means for order is decided in the accu
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -31,7 +32,8 @@ from .._state.outbatch import BatchState, OutBatch
 from .._wire.produce import Part, ProduceAnswer, ProduceMessage
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
-from ..errors import ProtocolError, TrikafkaError, from_code
+from ..errors import ProtocolError, RequestTimedOutError, TrikafkaError, from_code
+from ..types import TopicPartition
 from .metadata import Metadata
 from .producer_id import ProducerIds
 
@@ -47,12 +49,13 @@ _log = logging.getLogger("trikafka.produce")
 class _Sender:
     """One broker, and how many requests to it are in flight."""
 
-    __slots__ = ("awake", "in_flight", "node_id")
+    __slots__ = ("awake", "in_flight", "node_id", "reason")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.in_flight = 0
         self.awake = Signal()  # there may be something to do
+        self.reason = reasons.Reason()  # what its task waits for
 
 
 class _Waiter:
@@ -186,9 +189,21 @@ class ProduceManager(Generic[Ack]):
             try:
                 await settled(batch)
             except trio.Cancelled:
-                if batch.last_error is not None:
-                    reasons.failed(batch.last_error)
+                self._explain(batch)
                 raise
+
+    def _explain(self, batch: OutBatch) -> None:
+        """Note for the call that is cut off why ``batch`` is not delivered yet."""
+        if batch.last_error is not None:
+            reasons.failed(batch.last_error)
+        elif batch.node is not None:
+            reasons.waiting_for(f"Produce to {self._metadata.snapshot.nodes.get(batch.node, batch.node)}")
+        elif self._config.enable_idempotence and self.accumulator.identity is None:
+            reasons.waiting_for(*self._ids.reason.told())
+        else:
+            with contextlib.suppress(TrikafkaError, KeyError):  # no leader; nothing was due to it so far
+                leader = self._metadata.snapshot.leader(TopicPartition(batch.topic, batch.partition))
+                reasons.waiting_for(*self._senders[leader.node_id].reason.told())
 
     def close(self) -> None:
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
@@ -222,15 +237,29 @@ class ProduceManager(Generic[Ack]):
         while True:
             await self._anonymous.wait()
             try:
-                self.accumulator.identity = await self._ids.obtain()
+                self.accumulator.identity = await self._ids.obtain(self._no_id)
             except TrikafkaError as error:
                 self.accumulator.abort(error, anonymous=True)
             self._anonymous = trio.Event()
             self._wake(self.accumulator.leaders)
 
+    def _explain_delays(self) -> None:
+        """What waits for a connection that has neither failed nor come says so, should it expire now."""
+        for sender in self._senders.values():
+            waiting_for, error = sender.reason.told()
+            if waiting_for:
+                error = error or RequestTimedOutError(f"no response while waiting for {waiting_for}")
+                self.accumulator.unreachable(sender.node_id, error)
+
+    def _no_id(self, error: TrikafkaError) -> None:
+        for leader in self.accumulator.leaders:
+            self.accumulator.unreachable(leader, error)
+
     async def _expire(self) -> None:
         while True:
             now = trio.current_time()
+            if self.accumulator.next_deadline() <= now:
+                self._explain_delays()
             self.accumulator.expire(now)
             # What is accepted from now on expires later than this, so nothing has to wake this task.
             latest = now + self._config.delivery_timeout_ms / 1000
@@ -255,6 +284,7 @@ class ProduceManager(Generic[Ack]):
 
     async def _serve(self, sender: _Sender) -> None:
         """Send what is due, as long as the client lives."""
+        reasons.adopt(sender.reason)
         sent = False
         while True:
             now = trio.current_time()

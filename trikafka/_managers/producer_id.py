@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
 from kafka.protocol.producer import InitProducerIdRequest
 
+from .._net import reasons
 from .._net.retry import Retry
 from .._state.sequences import Identity
 from ..config import ProducerConfig
@@ -20,9 +22,14 @@ class ProducerIds:
 
     def __init__(self, config: ProducerConfig, metadata: Metadata) -> None:
         self._config, self._metadata = config, metadata
+        self.reason = reasons.Reason()  # what the task that uses it waits for
 
-    async def obtain(self) -> Identity:
-        """Ask until a broker gives an id. Raises what is not retriable, such as a missing permission."""
+    async def obtain(self, failed: Callable[[TrikafkaError], object]) -> Identity:
+        """Ask until a broker gives an id; ``failed`` is told each time that none does.
+
+        Raises what is not retriable, such as a missing permission.
+        """
+        reasons.adopt(self.reason)
         retry = Retry(self._config)
         while True:
             try:
@@ -32,6 +39,7 @@ class ProducerIds:
             except TrikafkaError as error:
                 if not error.retriable:
                     raise
+                failed(error)
                 _log.debug("no producer id yet (%d failures before): %s", retry.failures, error)
             await retry.wait()
 

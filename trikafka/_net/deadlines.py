@@ -98,7 +98,9 @@ class Call:
         """The error that says that the limit has passed, with the last error as its cause, or what the call was waiting for."""
         last_error: Exception | None = self.last_error
         if last_error is None and self._reason is not None:
-            last_error = self._reason.told().error
+            waiting_for, last_error = self._reason.told()
+            if last_error is None and waiting_for:
+                last_error = RequestTimedOutError(f"no response while waiting for {waiting_for}")
         error = KafkaTimeoutError(self.name, self.limit, self.attempts, last_error)
         error.__cause__ = last_error
         return error

@@ -165,7 +165,7 @@ class Accumulator(Intake[Ack]):
             self._give_up(queue, batch, error)
         self._on_work(queue.leader)
 
-    def unreachable(self, node: int, error: TrikafkaError) -> None:
+    def unreachable(self, node: int, error: Exception) -> None:
         """There is no connection to ``node``: what waits for it knows why, should its time be up."""
         for queue in self._work.get(node, ()):
             for batch in queue.batches:
