@@ -446,3 +446,42 @@ async def test_every_await_can_be_cancelled(autojump_clock: Clock, what: str) ->
         assert given[1].service.failure is None
 
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 1
+
+
+# -- what no cluster can look like ----------------------------------------------------------------------------------------
+
+
+def _index(response: Any, number: int) -> None:
+    response.topics[0].partitions[0].partition_index = number
+
+
+
+
+def _bad_port(response: Any) -> None:
+    response.brokers[0].port = 0
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (lambda response: _index(response, 20_000_000), "a partition 20000000 of topic 't', which has 1"),
+        (lambda response: _index(response, -1), "a partition -1"),
+        (_bad_port, "a broker 0 at 'broker-0':0"),
+    ],
+)
+async def test_metadata_that_cannot_be_is_not_believed(autojump_clock: Clock, damage: Any, says: str) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster) as parts:
+
+        async def damaged(request: Any, default: Any) -> Any:
+            response = await default()
+            damage(response)
+            return response
+
+        seen = parts.metadata.snapshot
+        rule = cluster.on("Metadata", damaged)
+        with pytest.raises(ProtocolError, match=says) as caught:
+            await parts.metadata.refresh(["t"])
+        assert caught.value.retriable
+        assert parts.metadata.snapshot is seen
+        rule.remove()
+        assert (await parts.metadata.refresh(["t"])).leader(TP).node_id == 0

@@ -23,11 +23,13 @@ from .._net.retry import Retry
 from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
 from ..config import ClientConfig
-from ..errors import BootstrapError, KafkaConnectionError, TrikafkaError, from_code
+from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
 from ..types import Node, PartitionInfo, TopicPartition
 
 T = TypeVar("T")
 _STAGGER = 1.0
+#: A topic has the partitions from 0 on: so many may be left out of a response, and no more.
+_MOST_MISSING = 10_000
 _UNKNOWN_TOPIC = 3
 _BROKER_NOT_AVAILABLE = 8
 _log = logging.getLogger("trikafka.metadata")
@@ -174,6 +176,7 @@ class Metadata:
             raise from_code(response.error_code, f"metadata from {node}")
         if not response.brokers:  # it has just started; what is known already is better
             raise from_code(_BROKER_NOT_AVAILABLE, f"{node} does not know of any broker yet")
+        _check(response, node)
         return response
 
     def _take(self, response: MetadataResponse, names: frozenset[str] | None) -> None:
@@ -222,6 +225,28 @@ class Metadata:
         if foreign:
             raise foreign[0]
         return responses, errors
+
+
+def _check(response: MetadataResponse, node: Node) -> None:
+    """Raise :exc:`ProtocolError`, retriable, for what no cluster can look like: believed, it would cost memory and time."""
+    what = ""
+    for broker in response.brokers or ():
+        if not broker.host or broker.node_id < 0 or not 0 < broker.port < 65536:
+            what = f"a broker {broker.node_id} at {broker.host!r}:{broker.port}"
+    for topic in response.topics or ():
+        if topic.partitions is None:
+            what = f"no partitions of topic {topic.name!r}"
+        for part in topic.partitions or ():
+            if not 0 <= part.partition_index < len(topic.partitions) + _MOST_MISSING:
+                what = f"a partition {part.partition_index} of topic {topic.name!r}, which has {len(topic.partitions)}"
+            if part.replica_nodes is None or part.isr_nodes is None:
+                what = f"no replicas of {topic.name}-{part.partition_index}"
+    if response.topics is None:
+        what = "no list of topics"
+    if what:
+        error = ProtocolError(f"the metadata of {node} cannot be: it names {what}")
+        error.retriable = True  # another broker, or this one later, may know better
+        raise error
 
 
 def read_metadata(response: MetadataResponse) -> ClusterSnapshot:
