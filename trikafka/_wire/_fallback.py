@@ -26,10 +26,13 @@ __all__ = [
     "Ticket",
     "fill",
     "find_unfit",
+    "free_memory",
     "group_rows",
     "make_records",
     "murmur2",
     "partition_columns",
+    "trim_memory",
+    "writable_memory",
 ]
 
 _BATCH_HEAD = struct.Struct(">qiibIhi")
@@ -186,6 +189,20 @@ def _columns(rows: list[_Row]) -> f.Fields:
     if not starts[-1]:
         return (*head, None, None, None, None, None, None)
     return (*head, _frozen(starts), *names.fields()[:2], *contents.fields())
+
+
+def writable_memory(size: int) -> memoryview:
+    """Memory to write to, not cleared. ``_native`` uses it again once no view of it lives, as it does that of the columns."""
+    return memoryview(bytearray(size))
+
+
+def free_memory() -> int:
+    """Bytes that wait to be used again."""
+    return 0
+
+
+def trim_memory(at_once: bool = False) -> None:
+    """Let go the memory that nobody wanted for a second, or (``at_once``) since the last time."""
 
 
 def _value(offsets: memoryview, data: Buffer, validity: Buffer | None, index: int) -> bytes | None:
