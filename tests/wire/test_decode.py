@@ -1,5 +1,6 @@
 """What a fetch response's bytes become: values, nulls, headers, gaps, transactions, in both implementations."""
 
+import contextlib
 import random
 from types import ModuleType
 
@@ -25,6 +26,7 @@ from wirebatches import (
     wrapped,
 )
 
+from trikafka._wire import _implementation
 from trikafka._wire.columns import RecordBatch
 from trikafka._wire.records import decode_some, first_batch
 from trikafka.errors import CorruptRecordError
@@ -224,8 +226,6 @@ class TestLegacy:
 
 @pytest.mark.parametrize("written", [MIXED, MIXED * 30])
 def test_both_implementations_fill_the_same_bytes(implementation: ModuleType, written: list[Rec]) -> None:
-    from trikafka._wire import _implementation
-
     data = batch_v2(written, framing="lz4-linked") + batch_v2([Rec()], base=len(written))
     batch = decode(data, fetch_offset=1)
     for other in _implementation.available():
@@ -313,10 +313,86 @@ def test_a_later_batch_over_the_limit_is_left_for_a_step_with_another_limit() ->
     assert second.expansion > 100
 
 
-def test_no_step_walks_over_more_than_so_many_batches() -> None:
-    data = b"".join(batch_v2([Rec(value=b"x")], base=number) for number in range(1200))
-    assert [len(step) for step in decode_in_steps(data, 1 << 20)] == [500, 500, 200]
-    assert len(decode(data)) == 1200
+def test_no_step_walks_over_more_than_so_many_batches(implementation: ModuleType) -> None:
+    def series(count: int, framing: str) -> bytes:
+        parts, one = [], batch_v2([Rec(value=b"x")], framing=framing)
+        for number in range(count):
+            parts.append(number.to_bytes(8, "big") + one[8:])
+        return b"".join(parts)
+
+    slow = series(1200, "lz4-linked" if implementation.__name__.endswith("_native") else "none")
+    assert [len(step) for step in decode_in_steps(slow, 1 << 20)] == [500, 500, 200]
+    assert len(decode(slow)) == 1200
+    if implementation.__name__.endswith("_native"):
+        plain = series(45_000, "none")
+        assert [len(step) for step in decode_in_steps(plain, 1 << 20)] == [20_000, 20_000, 5_000]
+        assert len(decode(plain)) == 45_000
+
+
+def log(source: random.Random, count: int) -> tuple[bytes, list[tuple[int, int]]]:
+    """So many batches of every kind, and the transactions among them that were aborted."""
+    parts: list[bytes] = []
+    open_since: dict[int, int] = {}
+    aborted, base = [], source.randrange(5)
+    for _ in range(count):
+        kind, producer = source.randrange(8), source.randrange(3)
+        size = source.choice((0, 3, 90, 17_000 if source.random() < 0.1 else 20))
+        written = [Rec(None, source.randbytes(size))] * source.choice((1, 1, 1, 4))
+        if kind < 3:
+            part, length = (
+                batch_v2(written, base=base, leader_epoch=source.randrange(3), attributes=source.choice((0, LOG_APPEND))),
+                len(written),
+            )
+        elif kind == 3:
+            part, length = batch_v2(written, base=base, framing="lz4-linked"), len(written)
+        elif kind < 6:
+            open_since.setdefault(producer, base)
+            part, length = batch_v2(written, base=base, attributes=TRANSACTIONAL, producer_id=producer), len(written)
+        elif kind == 6:
+            abort, first = source.random() < 0.6, open_since.pop(producer, None)
+            if abort and first is not None:
+                aborted.append((producer, first))
+            part, length = control(base, producer, abort=abort), 1
+        else:
+            part, length = batch_v2([], base=base, last_delta=2), 3
+        parts.append(part)
+        base += length + source.choice((0, 0, 0, 2))
+    return b"".join(parts), aborted
+
+
+@settings(each_example, max_examples=60)
+@given(st.randoms(use_true_random=False), st.integers(1, 60), st.integers(0, 40), st.booleans(), st.booleans())
+def test_every_kind_of_batch_in_a_row(
+    implementation: ModuleType, source: random.Random, count: int, fetch_offset: int, check_crcs: bool, committed: bool
+) -> None:
+    """What the compiled part walks over by itself, and what it leaves, come to what the Python implementation makes of all."""
+    data, aborted = log(source, count)
+    if source.random() < 0.3:
+        changed = bytearray(data)
+        changed[source.randrange(len(changed))] ^= 1 << source.randrange(8)
+        data = bytes(changed)
+    elif source.random() < 0.3:
+        data = data[: source.randrange(len(data))]
+
+    def outcome() -> object:
+        given = {"fetch_offset": fetch_offset, "check_crcs": check_crcs, "aborted": aborted if committed else None}
+        try:
+            batch = decode(data, **given)
+        except CorruptRecordError as error:
+            return error.reason, error.offset
+        steps: list[Record] = []
+        with contextlib.suppress(CorruptRecordError):
+            for step in decode_in_steps(data, 1, **given):
+                steps += step
+        assert steps == list(batch)
+        return contents(batch.columns), batch.next_offset, batch.leader_epoch
+
+    found = outcome()
+    before = _implementation.use("pure")
+    try:
+        assert found == outcome()
+    finally:
+        _implementation.use(before)
 
 
 @pytest.mark.parametrize("names", [("é", "a", "日本", ""), ("a\u0301",), ("", "", "ß")])
@@ -331,7 +407,6 @@ def test_a_name_that_ends_inside_a_character_is_repaired_though_all_together_are
     data[data.index(b"ab") : data.index(b"ab") + 2] = b"a\xc3"
     data[data.index(b"cd") : data.index(b"cd") + 2] = b"\xa9d"
     assert decode(data, check_crcs=False)[0].headers == (("a\ufffd", b""), ("\ufffdd", b""))
-
 
 
 @pytest.mark.parametrize("framing", ["gzip", "snappy-raw", "snappy-xerial", "lz4-linked", "zstd"])

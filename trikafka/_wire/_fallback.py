@@ -32,6 +32,7 @@ __all__ = [
     "murmur2",
     "partition_columns",
     "trim_memory",
+    "walk",
     "writable_memory",
 ]
 
@@ -151,22 +152,45 @@ def _frozen(numbers: array[int]) -> memoryview:
     return view.cast(numbers.typecode)  # type: ignore[no-any-return]
 
 
+def walk(
+    data: Buffer,
+    start: int,
+    position: int,
+    *,
+    check_crcs: bool,
+    most: int,
+    committed: bool,
+    first_abort: int | None,
+    aborting: bool,
+) -> tuple[int, int, int, int, Any]:
+    """Goes over batches from ``start`` on as long as they are plain: small, not compressed, without fault or need of a decision.
+
+    Ends, at the latest after ``most`` of them, before one that is not, or that may begin an aborted transaction (it reaches
+    ``first_abort``), or, while one is under way (``aborting``), is part of any. ``position`` is the offset from which on records
+    are wanted; with ``committed``, control batches below it count too.
+
+    Returns how far it has come, the position there, the leader epoch (-1: none), how many batches it has gone over, and their
+    records for :func:`fill`, or ``None``. This implementation leaves every batch to its caller.
+    """
+    return start, position, -1, 0, None
+
+
 def fill(sections: Sequence[Section]) -> tuple[f.Fields, int, int]:
     """Decodes the sections' records into the fields of ``Columns``.
 
-    Returns them with the index of the first section that is corrupt (else -1) and its reason's number in ``REASONS``;
-    the columns then hold what came before it.
+    Returns them with the ``min_offset`` of the first section that is corrupt (else -1) and its reason's number in ``REASONS``;
+    the columns then hold what came before it. What :func:`walk` returned may stand among the sections.
     """
     rows: list[_Row] = []
     failed, reason, size = -1, f.OK, 0
-    for index, section in enumerate(sections):
+    for section in sections:
         try:
             size += section.end - section.start
             if size > f.MAX_INT32:
                 raise _Bad(f.TOO_LARGE)
             rows += _read_section(section)
         except _Bad as bad:
-            failed, reason = index, bad.args[0]
+            failed, reason = section.min_offset, bad.args[0]
             break
     return _columns(rows), failed, reason
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from trikafka._wire._format import Buffer, Fields, Section
 from trikafka.types import Record
@@ -24,6 +24,18 @@ class Implementation(Protocol):
 
     @property
     def BatchEncoder(self) -> type[BatchEncoder]: ...
+    def walk(
+        self,
+        data: Buffer,
+        start: int,
+        position: int,
+        *,
+        check_crcs: bool,
+        most: int,
+        committed: bool,
+        first_abort: int | None,
+        aborting: bool,
+    ) -> tuple[int, int, int, int, Any]: ...
     def fill(self, sections: Sequence[Section]) -> tuple[Fields, int, int]: ...
     def end_of_batches(self, records: Buffer, start: int) -> int | None: ...
     def make_records(self, columns: Columns, topic: str, partition: int, start: int, stop: int) -> list[Record]: ...

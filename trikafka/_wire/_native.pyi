@@ -5,6 +5,18 @@ from trikafka._wire._format import Buffer, Fields, Section
 from trikafka._wire.columns import Columns
 from trikafka.types import Record
 
+def walk(
+    data: Buffer,
+    start: int,
+    position: int,
+    *,
+    check_crcs: bool,
+    most: int,
+    committed: bool,
+    first_abort: int | None,
+    aborting: bool,
+) -> tuple[int, int, int, int, Any]: ...
+def checksums(data: Buffer) -> tuple[int, int]: ...
 def fill(sections: Sequence[Section]) -> tuple[Fields, int, int]: ...
 def end_of_batches(records: Buffer, start: int) -> int | None: ...
 def make_records(columns: Columns, topic: str, partition: int, start: int, stop: int) -> list[Record]: ...

@@ -81,6 +81,7 @@ cdef tuple _TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPE
 
 include "_native_buffers.pxi"
 include "_native_pool.pxi"
+include "_native_walking.pxi"
 include "_native_decoding.pxi"
 include "_native_records.pxi"
 include "_native_encoding.pxi"

@@ -1,18 +1,5 @@
 # Included by _native.pyx: sections of records into columns, without the GIL.
 
-cdef struct Section:
-    const uint8_t *start
-    const uint8_t *end
-    int64_t records
-    int64_t base_offset
-    int64_t last_offset_delta
-    int64_t base_timestamp
-    int64_t append_timestamp
-    int64_t min_offset
-    int8_t timestamp_type
-    Py_ssize_t first_row  # of the columns; set when it is filled
-
-
 cdef inline int read_varint(const uint8_t **at, const uint8_t *end, int64_t *number) noexcept nogil:
     """A zigzag number of 32 bits."""
     cdef const uint8_t *pos = at[0]
@@ -427,81 +414,93 @@ cdef int copy_row_headers(Headers *at, const uint8_t *pos, const uint8_t *end) n
     return OK
 
 
-def fill(sections):
-    """Decodes the sections' records into the fields of ``Columns``; see ``_fallback.fill``."""
-    cdef Py_ssize_t total = len(sections)
-    cdef Py_ssize_t good = 0, size = 0, records = 0, failed = -1
-    cdef int problem = OK, later = OK, changed
-    cdef _View view = None
-    cdef Section *section
-    cdef bytes room = PyBytes_FromStringAndSize(NULL, total * sizeof(Section))
-    cdef Section *parsed = <Section *>PyBytes_AS_STRING(room)
+cdef struct Input:
+    # What is to be filled in, and what of it is not, and why.
+    Section *sections
+    Py_ssize_t count
+    Py_ssize_t records
+    Py_ssize_t size
+    int64_t refused
+    int problem
+
+
+cdef bint accept(Input *given, const Section *section) noexcept nogil:
+    """Whether the section is one more; else it and what follows are left out."""
+    given.size += section.end - section.start
+    if given.size > MAX_INT32:
+        given.problem = TOO_LARGE
+    elif section.records < 0 or section.records > (section.end - section.start) // MIN_RECORD:
+        given.problem = BAD_COUNT
+    else:
+        given.sections[given.count] = section[0]
+        given.count += 1
+        given.records += section.records
+        return True
+    given.refused = section.min_offset
+    return False
+
+
+cdef bint accept_run(Input *given, Run run) noexcept nogil:
+    cdef Py_ssize_t index
+    for index in range(run.count):
+        if not accept(given, &run.sections[index]):
+            return False
+    return True
+
+
+cdef int accept_all(Input *given, sections, list held) except -1:
+    """The sections up to the first that is refused; ``held`` keeps their memory."""
+    cdef Section section
     cdef Py_ssize_t start, end
-    cdef _Filler filler
-    held = []
+    cdef _View view = None
     last = None
-    for data, start, end, count, base, last_delta, base_time, kind, append_time, min_offset in sections:
+    for item in sections:
+        if isinstance(item, Run):
+            held.append(item)
+            if not accept_run(given, <Run>item):
+                break
+            continue
+        (
+            data, start, end, section.records, section.base_offset, section.last_offset_delta,
+            section.base_timestamp, kind, section.append_timestamp, section.min_offset,
+        ) = item
         if view is None or data is not last:
             view = _View(data)
             last = data
             held.append(view)
         if not 0 <= start <= end <= view.size:
             raise ValueError("a section lies outside its data")
-        size += end - start
-        if size > MAX_INT32:
-            later = TOO_LARGE
-            break
-        section = &parsed[good]
-        section.start = view.data + start
-        section.end = view.data + end
-        section.records = count
-        if section.records < 0 or section.records > (end - start) // MIN_RECORD:
-            later = BAD_COUNT
-            break
-        section.base_offset = base
-        section.last_offset_delta = last_delta
-        section.base_timestamp = base_time
+        section.start, section.end = view.data + start, view.data + end
         section.timestamp_type = 1 if kind else 0
-        section.append_timestamp = append_time
-        section.min_offset = min_offset
-        records += section.records
-        good += 1
-    filler = _Filler(records)
+        section.first_row = 0
+        if not accept(given, &section):
+            break
+    return 0
+
+
+def fill(sections):
+    """Decodes the sections' records into the fields of ``Columns``; see ``_fallback.fill``."""
+    cdef Py_ssize_t total = 0, failed = -1
+    cdef int problem, changed
+    cdef Input given
+    cdef Memory room
+    cdef _Filler filler
+    cdef list held = []
+    for item in sections:
+        total += (<Run>item).count if isinstance(item, Run) else 1
+    room = memory_for(total * sizeof(Section), c"B", 1)
+    given.sections = <Section *>room.data
+    given.count = given.records = given.size = 0
+    given.refused, given.problem = -1, OK
+    accept_all(&given, sections, held)
+    filler = _Filler(given.records)
     with nogil:
-        problem = filler.add_all(parsed, good, &failed)
+        problem = filler.add_all(given.sections, given.count, &failed)
+    if problem:
+        given.problem, given.refused, given.count = problem, given.sections[failed].min_offset, failed
     filler.make_room()
     with nogil:
-        changed = filler.copy_all(parsed, failed if problem else good)
+        changed = filler.copy_all(given.sections, given.count)
     if changed:
         raise ValueError("the input was written to meanwhile")
-    if not problem and later:
-        problem, failed = later, good
-    return filler.fields(), failed, problem
-
-
-cdef inline int64_t big_endian(const uint8_t *at, int size) noexcept nogil:
-    """A signed number of ``size`` bytes."""
-    cdef uint64_t number = 0
-    cdef int index
-    for index in range(size):
-        number = number << 8 | at[index]
-    return <int64_t>(number << (64 - 8 * size)) >> (64 - 8 * size)
-
-
-def end_of_batches(records, int64_t start):
-    """See ``_fallback.end_of_batches``."""
-    cdef _View view = _View(records)
-    cdef const uint8_t *head
-    cdef Py_ssize_t position = 0
-    cdef int64_t base, size, last_delta, end = start
-    while view.size - position >= HEADER_SIZE:
-        head = view.data + position
-        if <int8_t>head[16] < 2:
-            return None
-        base, size, last_delta = big_endian(head, 8), big_endian(head + 8, 4), big_endian(head + 23, 4)
-        if size < HEADER_SIZE - 12 or size > view.size - position - 12 or (last_delta >= 0 and base >= MAX_INT64 - last_delta):
-            break
-        if (base >= 0 or last_delta >= 0) and base + last_delta >= end:
-            end = base + last_delta + 1
-        position += 12 + size
-    return end
+    return filler.fields(), given.refused, given.problem
