@@ -2,6 +2,7 @@
 
 import contextlib
 import random
+import zlib
 from types import ModuleType
 
 import pytest
@@ -361,11 +362,12 @@ def log(source: random.Random, count: int) -> tuple[bytes, list[tuple[int, int]]
 
 
 @settings(each_example, max_examples=60)
-@given(st.randoms(use_true_random=False), st.integers(1, 60), st.integers(0, 40), st.booleans(), st.booleans())
+@given(st.integers(0, 2**32), st.integers(1, 60), st.integers(0, 40), st.booleans(), st.booleans())
 def test_every_kind_of_batch_in_a_row(
-    implementation: ModuleType, source: random.Random, count: int, fetch_offset: int, check_crcs: bool, committed: bool
+    implementation: ModuleType, seed: int, count: int, fetch_offset: int, check_crcs: bool, committed: bool
 ) -> None:
     """What the compiled part walks over by itself, and what it leaves, come to what the Python implementation makes of all."""
+    source = random.Random(seed)
     data, aborted = log(source, count)
     if source.random() < 0.3:
         changed = bytearray(data)
@@ -422,3 +424,71 @@ def test_more_in_a_step_than_its_memory_holds(framing: str) -> None:
     data = b"".join(batch_v2([Rec(None, random.Random(n).randbytes(n))], base=i, framing=framing) for i, n in enumerate(sizes))
     found = [record for step in decode_in_steps(data, 2**40, max_bytes=2**24) for record in step]
     assert [record.value for record in found] == [random.Random(n).randbytes(n) for n in sizes]
+
+
+def many_messages(magic: int, count: int) -> bytes:
+    """So many messages in one, compressed so well that it is a small one."""
+    one = bytearray(message_set(magic, [Rec(None, b"")]))
+    inner = b"".join(number.to_bytes(8, "big") + one[8:] for number in range(count))
+    outer = bytearray(message_set(magic, [Rec(value=FRAMINGS["gzip"][1](inner))]))
+    outer[17] |= 1
+    outer[:8] = (count - 1).to_bytes(8, "big")
+    outer[12:16] = zlib.crc32(outer[16:]).to_bytes(4, "big")
+    return bytes(outer)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("log_append", [None, NOW + 5])
+def test_messages_of_old_within_one_come_in_steps(magic: int, log_append: int | None) -> None:
+    written = [Rec(b"%d" % number, None, timestamp=NOW + number) for number in range(4_500)]
+    data = wrapped(magic, written, "lz4-independent", offset=4_499, log_append=log_append if magic else None)
+    data = message_set(magic, [Rec(b"first")]) + data + batch_v2([Rec(b"after")], base=4_500)
+    expected = plain(decode(data))
+    assert len(expected) == 4_502 - 1  # the first has the offset of the second
+    steps = list(decode_in_steps(data, 1 << 20))
+    assert [record for step in steps for record in plain(step)] == expected
+    assert [len(step) for step in steps] == [1, 1999, 2000, 501]
+    again = list(decode_in_steps(data, 1 << 20, fetch_offset=3_999))
+    assert [record for step in again for record in plain(step)] == expected[3_999:]
+    assert [step.next_offset for step in again] == [3_999, 3_999, 4_000, 4_501]
+
+
+def test_something_corrupt_deep_within_a_message_of_old_is_told_at_its_step() -> None:
+    data = bytearray(wrapped(1, [Rec(b"%d" % number) for number in range(3_000)], "snappy-raw", offset=2_999))
+    inner = bytearray(message_set(1, [Rec(b"%d" % number) for number in range(3_000)]))
+    inner[inner.index(b"2500", 60_000)] ^= 1
+    data = bytearray(message_set(1, [Rec(value=FRAMINGS["gzip"][1](bytes(inner)))]))
+    data[17] |= 1
+    data[:8] = (2_999).to_bytes(8, "big")
+    data[12:16] = zlib.crc32(data[16:]).to_bytes(4, "big")
+    steps = decode_in_steps(bytes(data), 1 << 20)
+    assert offsets(next(steps)) == list(range(2_000))
+    with pytest.raises(CorruptRecordError, match="offset 2000: checksum mismatch"):
+        next(steps)
+    with pytest.raises(CorruptRecordError, match="offset 0: checksum mismatch"):
+        decode(bytes(data))
+
+
+def test_no_message_of_old_holds_a_million_others() -> None:
+    data = many_messages(1, 1_000_001)
+    with pytest.raises(CorruptRecordError, match="more than 1000000 messages, the limit"):
+        decode(data, max_bytes=1 << 30)
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+def test_one_step_into_many_messages_reads_only_its_share(magic: int) -> None:
+    data = many_messages(magic, 300_000)
+    given = {"topic": "t", "partition": 0, "aborted": None, "check_crcs": True, "enough": 1 << 20, "max_bytes": 1 << 26}
+    first = decode_some(data, fetch_offset=0, **given)
+    assert (offsets(first.batch), first.batch.next_offset) == (list(range(2000)), 2000)
+    second = decode_some(first.rest, fetch_offset=2000, **given)
+    assert offsets(second.batch) == list(range(2000, 4000))
+    assert first.rest.obj is second.rest.obj, "it is decompressed once"
+
+
+def test_offsets_of_old_at_their_limit() -> None:
+    for offset in (2**63 - 1, 2**63 - 2**31, -1):
+        data = bytearray(message_set(1, [Rec(b"k")]))
+        data[:8] = offset.to_bytes(8, "big", signed=True)
+        with pytest.raises(CorruptRecordError, match="offset"):
+            decode(bytes(data) + batch_v2([Rec(b"after")], base=3))

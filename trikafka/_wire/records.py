@@ -32,6 +32,8 @@ _MAX_OFFSET = f.MAX_INT64 - 2**31
 _ABORT = 0
 #: So much is walked over in about 3 ms: a batch that is left to this module counts as many of those that are not.
 _MOST_EFFORT, _EFFORT = 20_000, 40
+#: So many messages of the old formats are read in a step, where one compressed message holds them.
+_MOST_MESSAGES = 2_000
 _CONTROL_KEY = struct.Struct(">hh")
 
 
@@ -121,7 +123,8 @@ def decode_some(
     if columns.header_name_data is not None:
         _repair_names(columns)
     batch = RecordBatch(topic, partition, columns, position, scan.leader_epoch)
-    return Decoded(batch, scan.view[len(scan.view) if problem else scan.reached :], scan.still_aborted(), scan.expansion)
+    rest = scan.rest if scan.rest is not None else scan.view[scan.reached :]
+    return Decoded(batch, rest[len(rest) :] if problem else rest, scan.still_aborted(), scan.expansion)
 
 
 class _Scan:
@@ -144,6 +147,7 @@ class _Scan:
         "position",
         "problem",
         "reached",
+        "rest",
         "scratch",
         "sections",
         "view",
@@ -169,11 +173,14 @@ class _Scan:
         self.sections: list[Section] = []
         self.problem: str | None = None
         self.scratch: compression.Scratch | None = None
+        #: What is left, where that is not simply the end of the view.
+        self.rest: memoryview | None = None
 
     def run(self) -> None:
         pos, total = 0, len(self.view)
         try:
-            while total - (pos := self._walk(pos)) > f.LENGTH_END + 4:
+            pos = self._go_on_within()
+            while self.rest is None and total - (pos := self._walk(pos)) > f.LENGTH_END + 4:
                 length = int.from_bytes(self.view[pos + 8 : pos + f.LENGTH_END], "big", signed=True)
                 if length < 14:
                     raise ValueError(f"a batch claims a length of {length} bytes")
@@ -192,7 +199,7 @@ class _Scan:
                     return
                 pos = end
                 self.effort += _EFFORT
-            if pos == 0 and total:
+            if pos == 0 and total and self.rest is None:
                 raise ValueError(f"{total} bytes without one complete batch")
         except ValueError as error:
             self.problem = str(error)
@@ -226,7 +233,8 @@ class _Scan:
             return False
         if self.enough <= 0 or self.effort >= _MOST_EFFORT:
             return True
-        return end - start > self.large and self.view[start + 22] & f.CODEC_MASK != 0
+        attributes = self.view[start + (22 if self.view[start + 16] >= 2 else 17)]
+        return end - start > self.large and attributes & f.CODEC_MASK != 0
 
     def still_aborted(self) -> list[tuple[int, int]] | None:
         """The aborted transactions that go on, or begin, after what has been walked over."""
@@ -239,7 +247,7 @@ class _Scan:
         if magic == 2:
             self._batch_v2(start, end)
         elif magic < 2:
-            self._message(self.view[start:end])
+            self._message(start, end)
         else:
             raise ValueError(f"unknown message format v{magic}")
 
@@ -315,13 +323,41 @@ class _Scan:
         marker: int = _CONTROL_KEY.unpack_from(key)[1]
         return marker
 
-    def _message(self, message: memoryview) -> None:
+    def _message(self, start: int, end: int) -> None:
         """One entry of a message set of format v0 or v1."""
-        rows, size = legacy.read_message(message, check_crcs=self.check_crcs, limit=self.budget)
-        self.budget -= size
-        section = legacy.to_section(rows, self.position)
-        self.sections.append(section)
+        found = legacy.read_message(self.view[start:end], check_crcs=self.check_crcs, limit=self.budget)
+        if not isinstance(found, legacy.Messages):
+            self._add_rows([found])
+            return
+        self.budget -= found.inner_end
+        self.enough -= found.inner_end
+        if start and found.total > _MOST_MESSAGES and not self.enough_for_all:
+            raise ValueError("it is to be read in steps of its own")
+        at = self._part_of(found, 0)
+        if at < found.inner_end:
+            self.rest = memoryview(found.followed_by(self.view[end:]))[at:]
+
+    def _part_of(self, messages: legacy.Messages, start: int) -> int:
+        """As many messages of a compressed one as fit into a step; where they end."""
+        most = messages.total if self.enough_for_all else _MOST_MESSAGES
+        rows, end = messages.rows(start, most, self.check_crcs)
+        self._add_rows(rows)
+        self.effort += _MOST_EFFORT * len(rows) // _MOST_MESSAGES
+        return end
+
+    def _add_rows(self, rows: list[legacy.Row]) -> None:
+        self.sections.append(legacy.to_section(rows, self.position))
         self.position = max(self.position, rows[-1][0] + 1)
+
+    def _go_on_within(self) -> int:
+        """Where a step before has left off within a compressed message of old: read on; how many bytes of the view that were."""
+        messages = self.view.obj
+        if not isinstance(messages, legacy.Messages) or (start := len(messages) - len(self.view)) >= messages.inner_end:
+            return 0
+        end = self._part_of(messages, start)
+        if end < messages.inner_end:
+            self.rest = self.view[end - start :]
+        return end - start
 
 
 def _are_whole(data: bytes, offsets: memoryview) -> bool:
