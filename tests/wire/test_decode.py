@@ -1,6 +1,8 @@
 """What a fetch response's bytes become: values, nulls, headers, gaps, transactions, in both implementations."""
 
 import contextlib
+import gc
+import operator
 import random
 import zlib
 from types import ModuleType
@@ -63,6 +65,20 @@ def test_record_is_an_ordinary_record() -> None:
     assert hash(record) == hash(twin)
     assert type(record) is Record
     assert record._replace(offset=5).offset == 5
+
+
+def test_records_are_made_one_by_one_and_are_nothing_to_the_garbage_collector(implementation: ModuleType) -> None:
+    batch = decode(batch_v2([Rec(b"k", b"v", (("h", b"x"),)), *[Rec(timestamp=stamp) for stamp in (-1, NOW, NOW, 0, -1)]]))
+    rows = iter(batch)
+    first = next(rows)
+    assert (first, iter(rows) is rows) == (batch[0], True)
+    if implementation.__name__.endswith("_native"):
+        assert not gc.is_tracked(first)
+        assert operator.length_hint(rows) == 5
+    assert [record.timestamp for record in rows] == [None, NOW, NOW, 0, None]
+    assert (next(rows, None), next(rows, None)) == (None, None)
+    del batch, rows
+    assert first == Record("t", 3, 0, NOW, TimestampType.CREATE_TIME, b"k", b"v", (("h", b"x"),))
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])

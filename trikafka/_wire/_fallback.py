@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trikafka._wire import _format as f
@@ -28,6 +28,7 @@ __all__ = [
     "find_unfit",
     "free_memory",
     "group_rows",
+    "iterate",
     "make_records",
     "murmur2",
     "partition_columns",
@@ -37,6 +38,8 @@ __all__ = [
 ]
 
 _BATCH_HEAD = struct.Struct(">qiibIhi")
+#: Records that iteration makes at a time: enough to hide the call, few enough to stay lazy.
+_CHUNK = 128
 _TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
 
 
@@ -265,6 +268,12 @@ def make_records(columns: Columns, topic: str, partition: int, start: int, stop:
         )
         for index in range(start, stop)
     ]
+
+
+def iterate(columns: Columns, topic: str, partition: int) -> Iterator[Record]:
+    """``Record`` objects of all rows, made when they are asked for."""
+    for start in range(0, columns.count, _CHUNK):
+        yield from make_records(columns, topic, partition, start, min(start + _CHUNK, columns.count))
 
 
 class BatchEncoder:

@@ -77,7 +77,8 @@ cdef enum:
 cdef int64_t MAX_TIMESTAMP = (<int64_t>1) << 62
 cdef int64_t MAX_INT64 = 0x7FFFFFFFFFFFFFFF
 
-cdef tuple _TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
+cdef object _CREATE_TIME = TimestampType.CREATE_TIME
+cdef object _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 
 include "_native_buffers.pxi"
 include "_native_pool.pxi"
