@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trikafka._wire import _format as f
@@ -164,13 +164,13 @@ def walk(
     most: int,
     committed: bool,
     first_abort: int | None,
-    aborting: bool,
+    aborting: Collection[int],
 ) -> tuple[int, int, int, int, Any]:
     """Goes over batches from ``start`` on as long as they are plain: small, not compressed, without fault or need of a decision.
 
     Ends, at the latest after ``most`` of them, before one that is not, or that may begin an aborted transaction (it reaches
-    ``first_abort``), or, while one is under way (``aborting``), is part of any. ``position`` is the offset from which on records
-    are wanted; with ``committed``, control batches below it count too.
+    ``first_abort``) or end one of the producers who are ``aborting``. ``position`` is the offset from which on records are
+    wanted; with ``committed``, control batches below it count too.
 
     Returns how far it has come, the position there, the leader epoch (-1: none), how many batches it has gone over, and their
     records for :func:`fill`, or ``None``. This implementation leaves every batch to its caller.

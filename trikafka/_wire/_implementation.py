@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from trikafka._wire._format import Buffer, Fields, Section
@@ -34,7 +34,7 @@ class Implementation(Protocol):
         most: int,
         committed: bool,
         first_abort: int | None,
-        aborting: bool,
+        aborting: Collection[int],
     ) -> tuple[int, int, int, int, Any]: ...
     def fill(self, sections: Sequence[Section]) -> tuple[Fields, int, int]: ...
     def end_of_batches(self, records: Buffer, start: int) -> int | None: ...

@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Any
 
 from trikafka._wire._format import Buffer, Fields, Section
@@ -14,7 +14,7 @@ def walk(
     most: int,
     committed: bool,
     first_abort: int | None,
-    aborting: bool,
+    aborting: Collection[int],
 ) -> tuple[int, int, int, int, Any]: ...
 def checksums(data: Buffer) -> tuple[int, int]: ...
 def fill(sections: Sequence[Section]) -> tuple[Fields, int, int]: ...

@@ -65,6 +65,7 @@ cdef enum:
     # Larger ones go through Python, one by one, where the checksum is faster.
     SMALL_BATCH = 16384
     CRC_START = 21
+    MOST_ABORTING = 64
     CODEC_MASK = 0x07
     LOG_APPEND = 0x08
     TRANSACTIONAL = 0x10
@@ -118,7 +119,17 @@ cdef struct Walk:
     Py_ssize_t most
     bint check_crcs
     bint committed
-    bint aborting
+    Py_ssize_t aborting  # so many producers
+    int64_t[MOST_ABORTING] producers
+
+
+cdef bint is_aborting(const Walk *walk, int64_t producer) noexcept nogil:
+    """Whether a transaction of the producer's that was aborted is under way."""
+    cdef Py_ssize_t index
+    for index in range(walk.aborting):
+        if walk.producers[index] == producer:
+            return True
+    return False
 
 
 @cython.final
@@ -154,6 +165,7 @@ cdef class Run:
         cdef const uint8_t *head = self.view.data + start
         cdef Section *section
         cdef int64_t size, attributes, base, last_delta, last, count, epoch
+        cdef bint hidden = False
         if self.view.size - start < HEADER_SIZE or head[16] != 2:
             return -1
         size = big_endian(head + 8, 4) + 12
@@ -166,14 +178,19 @@ cdef class Run:
         last = base + last_delta
         if last < walk.position and not (walk.committed and attributes & CONTROL):
             return start + size
-        if last >= walk.first_abort or (walk.aborting and attributes & (TRANSACTIONAL | CONTROL)):
+        if last >= walk.first_abort:
             return -1
+        if walk.aborting and attributes & (TRANSACTIONAL | CONTROL):
+            hidden = is_aborting(walk, big_endian(head + 43, 8))
+            if hidden and attributes & CONTROL:
+                return -1  # perhaps its end
+            hidden = hidden and attributes & TRANSACTIONAL
         count = big_endian(head + 57, 4)
         if not 0 <= count <= (size - HEADER_SIZE) // MIN_RECORD:
             return -1
         if walk.check_crcs and checksum(head + CRC_START, size - CRC_START) != <uint32_t>big_endian(head + 17, 4):
             return -1
-        if not attributes & CONTROL:
+        if not (hidden or attributes & CONTROL):
             section = &self.sections[self.count]
             self.count += 1
             section.start, section.end = head + HEADER_SIZE, head + size
@@ -189,7 +206,7 @@ cdef class Run:
         return start + size
 
 
-def walk(data, Py_ssize_t start, int64_t position, *, bint check_crcs, Py_ssize_t most, bint committed, first_abort, bint aborting):
+def walk(data, Py_ssize_t start, int64_t position, *, bint check_crcs, Py_ssize_t most, bint committed, first_abort, aborting):
     """See ``_fallback.walk``."""
     cdef Run run
     cdef Walk state
@@ -198,14 +215,17 @@ def walk(data, Py_ssize_t start, int64_t position, *, bint check_crcs, Py_ssize_
     if not 0 <= start <= view.size:
         raise ValueError("a walk begins outside its data")
     room = min(most, (view.size - start) // HEADER_SIZE)
-    if room <= 0 or view.data[start + 16] != 2 or view.data[start + 22] & CODEC_MASK:
+    if len(aborting) > MOST_ABORTING or room <= 0 or view.data[start + 16] != 2 or view.data[start + 22] & CODEC_MASK:
         return start, position, -1, 0, None
     run = Run.__new__(Run)
     run.view = view
     run.make_room(room)
     state.position, state.leader_epoch, state.walked, state.most = position, -1, 0, room
     state.first_abort = MAX_INT64 if first_abort is None else first_abort
-    state.check_crcs, state.committed, state.aborting = check_crcs, committed, aborting
+    state.check_crcs, state.committed, state.aborting = check_crcs, committed, 0
+    for producer in aborting:
+        state.producers[state.aborting] = producer
+        state.aborting += 1
     with nogil:
         reached = run.go(start, &state)
     if run.count and run.count < room // 4:

@@ -218,7 +218,7 @@ class _Scan:
             most=most,
             committed=self.aborted is not None,
             first_abort=self.aborted[-1][0] if self.aborted else None,
-            aborting=bool(self.aborting),
+            aborting=self.aborting,
         )
         self.effort += walked
         if epoch >= 0:
