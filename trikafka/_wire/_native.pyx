@@ -83,6 +83,7 @@ cdef object _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 include "_native_buffers.pxi"
 include "_native_pool.pxi"
 include "_native_walking.pxi"
+include "_native_reading.pxi"
 include "_native_decoding.pxi"
 include "_native_records.pxi"
 include "_native_encoding.pxi"
