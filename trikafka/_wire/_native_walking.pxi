@@ -123,6 +123,11 @@ cdef struct Walk:
     int64_t[MOST_ABORTING] producers
 
 
+cdef inline bint is_ours(const uint8_t *head) noexcept nogil:
+    """Whether a batch is of format v2, small and not compressed."""
+    return head[16] == 2 and not head[22] & CODEC_MASK and HEADER_SIZE - 12 <= big_endian(head + 8, 4) <= SMALL_BATCH - 12
+
+
 cdef bint is_aborting(const Walk *walk, int64_t producer) noexcept nogil:
     """Whether a transaction of the producer's that was aborted is under way."""
     cdef Py_ssize_t index
@@ -166,14 +171,14 @@ cdef class Run:
         cdef Section *section
         cdef int64_t size, attributes, base, last_delta, last, count, epoch
         cdef bint hidden = False
-        if self.view.size - start < HEADER_SIZE or head[16] != 2:
+        if self.view.size - start < HEADER_SIZE or not is_ours(head):
             return -1
         size = big_endian(head + 8, 4) + 12
-        if not HEADER_SIZE <= size <= min(<int64_t>SMALL_BATCH, <int64_t>(self.view.size - start)):
+        if size > self.view.size - start:
             return -1
         attributes = head[21] << 8 | head[22]
         base, last_delta = big_endian(head, 8), big_endian(head + 23, 4)
-        if attributes & CODEC_MASK or base < 0 or last_delta < 0 or base > MAX_OFFSET:
+        if base < 0 or last_delta < 0 or base > MAX_OFFSET:
             return -1
         last = base + last_delta
         if last < walk.position and not (walk.committed and attributes & CONTROL):
@@ -215,7 +220,7 @@ def walk(data, Py_ssize_t start, int64_t position, *, bint check_crcs, Py_ssize_
     if not 0 <= start <= view.size:
         raise ValueError("a walk begins outside its data")
     room = min(most, (view.size - start) // HEADER_SIZE)
-    if len(aborting) > MOST_ABORTING or room <= 0 or view.data[start + 16] != 2 or view.data[start + 22] & CODEC_MASK:
+    if len(aborting) > MOST_ABORTING or room <= 0 or not is_ours(view.data + start):
         return start, position, -1, 0, None
     run = Run.__new__(Run)
     run.view = view
