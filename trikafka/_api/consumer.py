@@ -23,6 +23,7 @@ from ..interfaces import RebalanceListener
 from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, Record, TopicPartition
 from .batches import ArrowBatches, Batches
 from .consumer_parts import ConsumerParts
+from .health import ConsumerHealth, consumer_health
 from .leaving import Leaving
 from .receiving import Receiver
 from .service import Exit
@@ -152,6 +153,12 @@ class Consumer:
             MappingProxyType({partition.tp: partition.lag for partition in self._assignment}),
             self._parts.core.buffer.buffered,
         )
+
+    def health(self) -> ConsumerHealth:
+        """Whether the consumer works, and if not, why: for a liveness probe. Plain and quick; raises nothing."""
+        membership = self._parts.membership
+        fatal = None if membership is None else membership.fatal
+        return consumer_health(self._parts.core, self._parts.watchdog, fatal, closed=self._closed)
 
     # Receiving.
 
