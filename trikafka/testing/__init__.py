@@ -7,6 +7,7 @@
 from .batches import control_batch, encode_batch
 from .cancellation import assert_all_awaits_cancellable
 from .cluster import ScriptedCluster
+from .faults import cut, flip, strange_id
 from .messages import KAFKA_4, respond
 from .script import Rule, Seen
 
@@ -17,6 +18,9 @@ __all__ = [
     "Seen",
     "assert_all_awaits_cancellable",
     "control_batch",
+    "cut",
     "encode_batch",
+    "flip",
     "respond",
+    "strange_id",
 ]
