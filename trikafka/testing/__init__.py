@@ -4,6 +4,7 @@
 :func:`assert_all_awaits_cancellable` cancels a scenario at every one of its checkpoints.
 """
 
+from .. import _kafka_python as _kafka_python  # first: it loads kafka-python without its warnings
 from .batches import control_batch, encode_batch
 from .cancellation import assert_all_awaits_cancellable
 from .cluster import ScriptedCluster

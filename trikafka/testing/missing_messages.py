@@ -1,4 +1,4 @@
-"""The messages that kafka-python does not have. Their formats stand beside, in the form in which it reads its own."""
+"""The messages that kafka-python does not have, made of the schemas of trikafka's wire room."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _APIS = (
 
 def _make(name: str) -> Any:
     base: Any = ApiMessage
-    return type(base)(name, (base,), {"__module__": __name__}, load_json=__name__)
+    return type(base)(name, (base,), {"__module__": __name__}, load_json="trikafka._wire.schemas")
 
 
 #: By their names, as the modules of ``kafka.protocol`` have them.
