@@ -41,7 +41,7 @@ class Connection:
     def __init__(self, stream: Stream, node: Node, config: ClientConfig) -> None:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
-        self._versions: dict[int, int] = {}  # the newest common version of what was begun here: always the same classes
+        self._versions: dict[tuple[int, int], int] = {}  # the newest common version of what was begun, by API and its own newest
         self._stream, self._config = stream, config
         self._transport: Transport | None = None  # once it runs
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
@@ -117,9 +117,10 @@ class Connection:
         """
         if len(self._requests) >= _MOST_IN_FLIGHT:
             raise trio.WouldBlock
-        version = self._versions.get(message.API_KEY)
+        kind = (message.API_KEY, message.max_version)
+        version = self._versions.get(kind)
         if version is None:
-            version = self._versions[message.API_KEY] = self._version(message)
+            version = self._versions[kind] = self._version(message)
         self._enqueue(InFlightRequest(on_end, waited_for=False), message, version, response_timeout)
 
     def _version(self, message: ApiMessage) -> int:
