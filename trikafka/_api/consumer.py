@@ -231,7 +231,7 @@ class Consumer(LookUps, Committing):
     async def _close(self, how: Exit, deadline: float) -> None:
         """Leave for good, unless that has been done; if it was cut, this goes through all of it again."""
         self._closed = True
-        self._signals.deliver.notify()
+        self._parts.core.news()
         while self._leaving.under_way:
             await self._leaving.join(deadline)
         if self._shut:

@@ -71,7 +71,7 @@ class ConsumerParts(Context[ConsumerConfig]):
     def __init__(self, config: ConsumerConfig, service: Service) -> None:
         super().__init__(config, service)
         self.core = ConsumerCore(config)
-        self.invoker = RebalanceListenerInvoker(self._before_revoke, self.core.signals.deliver.notify)
+        self.invoker = RebalanceListenerInvoker(self._before_revoke, self.core.news)
         self.reconciler = Reconciler(self.core.assignment, self.invoker)
         self.readers = Readers(config, self.core.buffer)
         self.metadata: Metadata = self.fill("metadata")

@@ -27,7 +27,7 @@ class LookUps(ConsumerBase):
             while (position := (assigned := self._assignment.get(partition)).position) is None:
                 self._check()
                 assigned.request_position()
-                await self._signals.deliver.wait()
+                await self._signals.position.wait()
                 self._open()
             return position
 

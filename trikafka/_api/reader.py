@@ -108,7 +108,6 @@ class PartitionReader:
             self._buffer.put_back(self.partition, batch[most:])
             batch = batch[:most]
         self.partition.delivered(batch)
-        self._buffer.count_delivered(batch.nbytes)
         return batch
 
     # One by one.
@@ -116,7 +115,6 @@ class PartitionReader:
     def begin_records(self, batch: RecordBatch) -> Cursor:
         """Hand out a batch record by record: by the cursor that this returns, while it is live. :meth:`release` what is left."""
         self._cursor, self._rest_ticket = self.partition.begin_records(batch), self.partition.ticket
-        self._buffer.count_delivered(batch.nbytes)
         return self._cursor
 
     def release(self) -> None:

@@ -120,6 +120,7 @@ class Receiver:
     def _begin_records(self, reader: PartitionReader, batch: RecordBatch) -> Record:
         self._reader, self._cursor = reader, reader.begin_records(batch)
         self._in_hand.append(reader.partition)
+        self._buffer.count_delivered(batch.nbytes)
         return self._cursor.take()
 
     def _release(self) -> None:
@@ -189,7 +190,9 @@ class Receiver:
 
     def _deliver(self, reader: PartitionReader, batch: RecordBatch) -> RecordBatch:
         self._in_hand.append(reader.partition)
-        return reader.deliver(batch, self._max_poll_records)
+        batch = reader.deliver(batch, self._max_poll_records)
+        self._buffer.count_delivered(batch.nbytes)
+        return batch
 
     # The common path.
 

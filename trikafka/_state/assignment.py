@@ -25,7 +25,7 @@ ticket that it began with, and what comes of an old one is dropped where it arri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -304,6 +304,7 @@ class AssignedPartition:
         if self.state is _S.AWAITING_CALLBACK:
             self._to(_S.AWAITING_POSITION if self.position is None else _S.FETCHING)
             self._update()
+            self._table.wake.deliver(self)
 
     def _overtake(self) -> None:
         self.ticket += 1
@@ -394,6 +395,7 @@ class Assignment:
             self.partitions[tp].enter(_S.REVOKING)
         if chosen:
             self.wake.fetch()
+            self.wake.deliver(None)  # their streams end
         return chosen
 
     def revoked(self, tps: Iterable[TopicPartition]) -> None:
@@ -434,10 +436,11 @@ class Assignment:
         if changed:
             self.wake.fetch()
 
-    def all_processed(self) -> None:
-        """The user is done with all that he was handed."""
+    def all_processed(self, besides: Container[AssignedPartition] = ()) -> None:
+        """The user is done with all that he was handed, but for what is read as a stream: there that is its handler's to say."""
         for partition in self:
-            partition.came_back()
+            if partition not in besides:
+                partition.came_back()
 
     def take_error(self) -> Exception | None:
         """The error of a partition that failed, each told once."""
