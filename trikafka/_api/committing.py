@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from .._net.deadlines import check_timeout
 from .._state.arguments import checked_partition
 from .._state.member import MemberState
-from ..errors import from_code
+from ..errors import PartitionNotOwnedError, from_code
 from ..types import OffsetAndMetadata, TopicPartition
 from .consumer_base import ConsumerBase
 
@@ -20,8 +20,9 @@ class Committing(ConsumerBase):
     ) -> None:
         """Commit ``offsets`` (of the next record to process; default: the positions, so all that was handed out).
 
-        Raises :exc:`CommitFailedError` if the member is out of the group, :exc:`RebalanceInProgressError` while it is not in
-        it yet, :exc:`KafkaTimeoutError`. Cancelled while the request is under way, it may or may not have happened.
+        Raises :exc:`CommitFailedError` if the member is out of the group, :exc:`PartitionNotOwnedError` (one of these) for a
+        partition that is not assigned to it, :exc:`RebalanceInProgressError` while it is not in the group yet,
+        :exc:`KafkaTimeoutError`. Cancelled while the request is under way, it may or may not have happened.
         """
         check_timeout(timeout, 0.0)
         self._open()
@@ -35,15 +36,15 @@ class Committing(ConsumerBase):
             }
         else:
             todo = {checked_partition(tp): _position(tp, value) for tp, value in offsets.items()}
+        if self._subscription.grouped and (foreign := [tp for tp in todo if tp not in owned]):
+            raise PartitionNotOwnedError(foreign)
         began = {tp: owned[tp] for tp in todo if tp in owned}
 
         def check() -> None:
             self._check_membership()
-            if gone := [str(tp) for tp, partition in began.items() if self._assignment.partitions.get(tp) is not partition]:
-                raise from_code(27, f"{', '.join(gone)} was given up meanwhile")
+            if gone := [tp for tp, partition in began.items() if self._assignment.partitions.get(tp) is not partition]:
+                raise PartitionNotOwnedError(gone)
 
-        if self._parts.auto_commit is not None:
-            self._parts.auto_commit.make_way()
         await commits.commit(todo, timeout=timeout, check=check)
         for tp, partition in began.items():  # the user says that it is processed: auto commit must not go back
             partition.processed_upto(todo[tp].offset)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Mapping
 
 import trio
@@ -67,6 +68,15 @@ class LookUps(ConsumerBase):
     async def list_topics(self, *, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that the cluster shows, with their partitions; internal ones are left out."""
         return await self._parts.ask("list_topics", self._parts.all_topics, timeout, self._open)
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:
+        """The id by which the cluster's metrics know this client (KIP-714), asked for once.
+
+        Raises :exc:`TelemetryNotSupportedError` where the brokers take no metrics from clients, :exc:`KafkaTimeoutError`.
+        """
+        check_timeout(timeout, 0.0)
+        self._open()
+        return await self._parts.telemetry.client_instance_id(timeout)
 
     # Inside.
 
