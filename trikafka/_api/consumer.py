@@ -18,6 +18,7 @@ from ..types import OffsetSpec, Record, TopicPartition
 from .batches import ArrowBatches, Batches
 from .committing import Committing
 from .consumer_parts import ConsumerParts
+from .health import ConsumerHealth, consumer_health
 from .lookups import LookUps
 from .receiving import Receiver
 from .service import Exit
@@ -124,6 +125,12 @@ class Consumer(LookUps, Committing):
     def statistics(self) -> ConsumerStatistics:
         """A snapshot of what the consumer knows of itself."""
         return statistics_of(self._parts)
+
+    def health(self) -> ConsumerHealth:
+        """Whether the consumer works, and if not, why: for a liveness probe. Plain and quick; raises nothing."""
+        membership = self._parts.membership
+        fatal = None if membership is None else membership.fatal
+        return consumer_health(self._parts.core, self._parts.watchdog, fatal, closed=self._closed)
 
     # Receiving.
 

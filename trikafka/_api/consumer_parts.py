@@ -30,6 +30,7 @@ from ..interfaces import RebalanceListener
 from ..types import PartitionInfo, TopicPartition
 from .consumer_core import ConsumerCore
 from .context import Context
+from .health import Watchdog
 from .receiving import Readers
 from .service import Service
 
@@ -90,6 +91,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self._fetcher: Fetcher = self.fill("fetch")
         if config.group_id is not None:
             self._fill_group_seats()
+        self.watchdog = Watchdog(self.core, self.metadata, self.positions, config.stall_warning_ms / 1000)
         self.core.on_assigned(self._assigned)
         self._plugin_listeners = call_all(self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self)
         self.use_listener(None)
@@ -117,6 +119,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         start_soon(self.metadata.run)
         start_soon(self.positions.run)
         start_soon(self._fetcher.run)
+        start_soon(self.watchdog.run)
         if self.auto_commit is not None:
             start_soon(self.auto_commit.run)
         if self._membership_task is not None:
