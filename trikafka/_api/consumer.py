@@ -23,6 +23,7 @@ from .lookups import LookUps
 from .receiving import Receiver
 from .service import Exit
 from .statistics import ConsumerStatistics, statistics_of
+from .streams import PartitionStreams
 
 _MAX_OFFSET = 2**63 - 1
 _UNSUBSCRIBING = "unsubscribe() is under way"
@@ -39,6 +40,7 @@ class Consumer(LookUps, Committing):
     def __init__(self, parts: ConsumerParts) -> None:
         super().__init__(parts)
         core = parts.core
+        parts.streams.serve(self)
         self._receiver = Receiver(
             parts.config,
             core.assignment,
@@ -48,6 +50,7 @@ class Consumer(LookUps, Committing):
             core.poll_timer,
             core.signals.deliver,
             self._check_receive,
+            parts.streams.give_way,
         )
 
     def __repr__(self) -> str:
@@ -186,6 +189,25 @@ class Consumer(LookUps, Committing):
         """
         return ArrowBatches(self.batches(until), max_rows, max_bytes)
 
+    def partitions(self) -> PartitionStreams:
+        """Iterate over a :class:`PartitionStream` for each assigned partition, as they come. Run each in a task of its own::
+
+            async with trio.open_nursery() as nursery:
+                async for stream in consumer.partitions():
+                    nursery.start_soon(handle, stream)
+
+        Go on iterating: this task serves the rebalances, and its waiting is the presence that ``max_poll_interval_ms`` asks for.
+        A stream ends when its partition is revoked; what its handler holds then is waited for (at most half of
+        ``max_poll_interval_ms``), what it finished is committed (with auto commit), and then the listener runs. A partition that
+        is lost ends its stream at once. Records of one partition stay in order, and one that is slow holds back no other. Its
+        handler may take as long as it wants: it is warned about after ``max_poll_interval_ms``, and stays in the group.
+
+        Errors of one partition come out of its stream, those of the whole consumer out of all streams and of this iteration,
+        which ends when the consumer unsubscribes or closes. Raises :exc:`trio.BusyResourceError` while another task receives
+        or iterates over partitions; receives raise it while streams are in use in other tasks.
+        """
+        return PartitionStreams(self._parts.streams)
+
     # Calls that reach the network.
 
     async def unsubscribe(self, *, timeout: float | None = None) -> None:
@@ -204,6 +226,7 @@ class Consumer(LookUps, Committing):
             await self._leaving.join(deadline)
             return
         self._receiver.stop(_UNSUBSCRIBING)
+        self._parts.streams.end_iteration()
         try:
             await self._leaving.run(Exit.CLEAN, deadline)
         finally:
@@ -238,6 +261,7 @@ class Consumer(LookUps, Committing):
     async def _close(self, how: Exit, deadline: float) -> None:
         """Leave for good, unless that has been done; if it was cut, this goes through all of it again."""
         self._closed = True
+        self._parts.streams.end_iteration()
         self._parts.core.news()
         while self._leaving.under_way:
             await self._leaving.join(deadline)
@@ -262,6 +286,10 @@ class Consumer(LookUps, Committing):
     def _reset(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> None:
         for partition in [self._assignment.get(tp) for tp in (list(partitions) or list(self._assignment.partitions))]:
             partition.ask_reset(spec)
+
+    def _give_up_receives(self) -> None:
+        self._check_receive()
+        self._receiver.give_up()
 
     def _check_receive(self) -> None:
         """As :meth:`_check`, for a receive."""

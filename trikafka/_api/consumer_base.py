@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import trio
 
+from .._state.assignment import AssignedPartition
+from ..errors import TrikafkaError
 from .consumer_parts import ConsumerParts
 from .leaving import Leaving
 
@@ -31,11 +33,15 @@ class ConsumerBase:
         if self._leaving.under_way:
             raise trio.BusyResourceError("unsubscribe() is under way: wait for it before subscribing or assigning")
 
-    def _check(self) -> None:
-        """Raise what the user has to know before anything is handed out."""
+    def _fatal(self) -> TrikafkaError | None:
+        """Why nothing can be received any more, of any partition."""
+        return None if self._parts.membership is None else self._parts.membership.fatal
+
+    def _check(self, partition: AssignedPartition | None = None) -> None:
+        """Raise what the user has to know before anything is handed out (of ``partition``, or any)."""
         if self._closed:
             raise trio.ClosedResourceError("this consumer is closed")
-        if self._parts.membership is not None and (fatal := self._parts.membership.fatal) is not None:
+        if (fatal := self._fatal()) is not None:
             raise fatal.with_traceback(None)
-        if (error := self._assignment.take_error()) is not None:
+        if (error := (self._assignment if partition is None else partition).take_error()) is not None:
             raise error

@@ -26,7 +26,7 @@ class LookUps(ConsumerBase):
 
         async def known() -> int:
             while (position := (assigned := self._assignment.get(partition)).position) is None:
-                self._check()
+                self._check(assigned)
                 assigned.request_position()
                 await self._signals.position.wait()
                 self._open()

@@ -32,7 +32,7 @@ from typing import NamedTuple
 
 from .._wire.columns import RecordBatch
 from ..errors import IllegalStateError, TrikafkaError, UnknownTopicOrPartitionError
-from ..types import OffsetSpec, TopicPartition
+from ..types import OffsetAndMetadata, OffsetSpec, TopicPartition
 from .progress import Cursor, Progress
 
 
@@ -185,6 +185,17 @@ class AssignedPartition:
             self._to(_S.FETCHING)
         self._update()
         self._table.wake.deliver(self)
+
+    @property
+    def to_commit(self) -> OffsetAndMetadata | None:
+        """What a commit that names no offset commits: all that was delivered, or what is marked where the user marks."""
+        offset = self.processed if self.progress.marked else self.position
+        return None if offset is None else OffsetAndMetadata(offset, self.progress.leader_epoch)
+
+    def hand_out_again(self) -> None:
+        """Whoever was handed records is gone, and has not processed them: they are delivered again, unless the user marks."""
+        if self.processed is not None and self.progress.in_hand and not self.progress.marked:
+            self.seek(self.processed, self.progress.leader_epoch)
 
     # Fetching.
 

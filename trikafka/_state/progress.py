@@ -104,6 +104,11 @@ class Progress:
         """Whether the user holds records that are not processed."""
         return self.processed != self.position
 
+    @property
+    def marked(self) -> bool:
+        """Whether the user marks what is processed."""
+        return self._marks is not None
+
     def start_at(self, offset: int, leader_epoch: int | None) -> None:
         """Go on at ``offset``."""
         self.end_cursor()
