@@ -14,7 +14,7 @@ from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError, IllegalStateError
 from ..hooks import missing_members
 from ..interfaces import RebalanceListener
-from ..types import OffsetSpec, Record, TopicPartition
+from ..types import OffsetAndMetadata, OffsetSpec, Record, TopicPartition
 from .batches import ArrowBatches, Batches
 from .committing import Committing
 from .consumer_parts import ConsumerParts
@@ -111,11 +111,18 @@ class Consumer(LookUps, Committing):
         """The partitions that are paused."""
         return frozenset(partition.tp for partition in self._assignment if partition.paused)
 
-    def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on at ``offset``. Wins over any reset or answer under way. Raises :exc:`IllegalStateError` if not assigned."""
+    def seek(self, partition: TopicPartition, offset: int | OffsetAndMetadata) -> None:
+        """Go on at ``offset``. Wins over any reset or response under way. Raises :exc:`IllegalStateError` if not assigned.
+
+        With the leader epoch of an :class:`OffsetAndMetadata` (as :meth:`committed` returns it) it is found out whether the log
+        was truncated since then (KIP-320).
+        """
+        leader_epoch: int | None = None
+        if isinstance(offset, OffsetAndMetadata):
+            leader_epoch, offset = offset.leader_epoch, offset.offset
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
             raise ValueError(f"an offset must be a whole number from 0, not {offset!r}")
-        self._assignment.get(partition).seek(offset)
+        self._assignment.get(partition).seek(offset, leader_epoch)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
         """Go to the first offset (of all assigned partitions if none is given). It is looked up in the background."""
@@ -124,6 +131,14 @@ class Consumer(LookUps, Committing):
     def seek_to_end(self, partitions: Iterable[TopicPartition] = ()) -> None:
         """Go to the end, where the next record will be written. It is looked up in the background."""
         self._reset(partitions, OffsetSpec.LATEST)
+
+    def current_lag(self, partition: TopicPartition) -> int | None:
+        """How many offsets lie between the position and the end that the last fetch told; ``None`` until both are known.
+
+        With ``read_committed`` the end is the last stable offset. Raises :exc:`IllegalStateError` if it is not assigned. Asks
+        nobody: :meth:`end_offsets` does.
+        """
+        return self._assignment.get(partition).lag
 
     def statistics(self) -> ConsumerStatistics:
         """A snapshot of what the consumer knows of itself."""

@@ -42,7 +42,9 @@ class ConsumerCore:
             assigned=self._tell_assigned,
             overtaken=self._drop,
         )
-        self.assignment = Assignment(self.wake, read_committed=config.isolation_level == "read_committed")
+        self.assignment = Assignment(
+            self.wake, read_committed=config.isolation_level == "read_committed", marks=not config.enable_auto_offset_store
+        )
         self.subscription = Subscription(self.assignment)
         self.buffer = FetchBuffer(config.fetch_buffer_bytes, self.wake)
         self.member = Member(config.group_instance_id)

@@ -524,7 +524,7 @@ class Streams:
         assert self._consumer is not None
         if self._core.assignment.partitions.get(assigned.tp) is not assigned:
             raise PartitionNotOwnedError([assigned.tp])
-        position = assigned.to_commit if offset is None else offset
+        position = assigned.to_commit() if offset is None else offset
         await self._consumer.commit({} if position is None else {assigned.tp: position}, timeout=timeout)
 
     def _keep(self, mine: set[AssignedPartition]) -> None:

@@ -186,10 +186,9 @@ class AssignedPartition:
         self._update()
         self._table.wake.deliver(self)
 
-    @property
-    def to_commit(self) -> OffsetAndMetadata | None:
-        """What a commit that names no offset commits: all that was delivered, or what is marked where the user marks."""
-        offset = self.processed if self.progress.marked else self.position
+    def to_commit(self, *, done: bool = False) -> OffsetAndMetadata | None:
+        """What a commit that names no offset commits: all that was delivered; or what is ``done``, as where the user marks."""
+        offset = self.processed if done or self.progress.marked else self.position
         return None if offset is None else OffsetAndMetadata(offset, self.progress.leader_epoch)
 
     def hand_out_again(self) -> None:
@@ -271,9 +270,9 @@ class AssignedPartition:
         self.progress.processed_upto(offset)
         self._table.wake.commit()
 
-    def mark_processed(self, offset: int) -> None:
-        """The user says that the record at ``offset`` is processed; others before it may not be."""
-        self.progress.mark(offset)
+    def mark_processed(self, offsets: Iterable[int]) -> None:
+        """The user says that the records at ``offsets`` are processed; others before them may not be."""
+        self.progress.mark(offsets)
         self._table.wake.commit()
 
     def _passed_limit(self) -> None:
