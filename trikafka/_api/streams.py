@@ -7,7 +7,7 @@ do well: it is warned about instead.
 When a partition is revoked its stream ends; what its handler still holds is waited for, for a part of the time that a rebalance may
 take, so that it can be committed; then the listeners run, and the partition is given up. On a loss nothing is waited for.
 
-What a stream's handler holds is processed once that comes back for more, whether it gets some or is cancelled then. A handler that
+What a stream's handler holds is processed once its task comes back for more, whether it gets some or is cancelled then. A task that
 went away without coming back (it was cancelled, or raised) has not processed it: whoever reads the partition next gets it again.
 """
 
@@ -230,6 +230,12 @@ class PartitionStream:
             self._assigned.processed,
         )
 
+    def taken_over(self) -> None:
+        """The partition is read otherwise from now on. The task that says so comes back, if it was this stream's handler."""
+        if self._task is trio.lowlevel.current_task():
+            self._came_back()
+        self.end()
+
     def end(self) -> None:
         """Let it hand out nothing more. What was not processed is for whoever reads the partition next."""
         if not self._left:
@@ -395,7 +401,7 @@ class Streams:
                 raise trio.BusyResourceError(f"another task reads {stream.partition} as a stream: receive from that")
         self.end_iteration()
         for stream in list(self._open.values()):
-            stream.end()
+            stream.taken_over()
             self.left(stream)
 
     def end_iteration(self) -> None:
@@ -431,7 +437,7 @@ class Streams:
             raise trio.BusyResourceError("another task is in partitions() of this consumer already")
         self._consumer._give_up_receives()
         for stream in [stream for stream in self._open.values() if not stream.attended_elsewhere]:
-            stream.end()
+            stream.taken_over()
             self.left(stream)
         self._new.clear()
         self._iteration = iteration
