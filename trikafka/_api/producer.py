@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ import trio
 
 from .._managers.metadata import Metadata
 from .._managers.produce import Fields, ProduceManager
+from .._managers.telemetry import Telemetry
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
 from .._state.arguments import HeaderPairs
@@ -27,7 +29,7 @@ from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
 from .trio_check import check_runs_under_trio
-from .waiting import breath, within
+from .waiting import fairness, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,7 @@ class Producer:
         self._config, self._service = config, service
         self._context = _Parts(config, service)
         self._metadata = self._context.metadata
+        self._telemetry = Telemetry(config, self._metadata)
         self._manager = self._context.produce
         self._append: Callable[..., Ack | None] = self._manager.accumulator.appender.append
         self._converting = trio.CapacityLimiter(2)
@@ -114,8 +117,8 @@ class Producer:
         or partition (after 3 s of asking), :exc:`RecordTooLargeError`, :exc:`TypeError` for what is not bytes-like,
         :exc:`trio.ClosedResourceError` once closed. If it raises, :exc:`trio.Cancelled` included, nothing was accepted.
         """
-        if time.perf_counter() >= breath.due:
-            await breath.take()
+        if time.perf_counter() >= fairness.due:
+            await fairness.take()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
@@ -175,7 +178,7 @@ class Producer:
 
         Raises before anything is written: :exc:`ConfigurationError` for columns that are not there or of the wrong type,
         :exc:`RecordTooLargeError` (it names the row), and what :meth:`enqueue` raises. After that: :exc:`ArrowDeliveryError`
-        with the number of rows that were delivered, when all that was accepted has its verdict; no row is accepted
+        with the number of rows that were delivered, when all that was accepted has its outcome; no row is accepted
         after the first failure. No room for ``max_block_ms`` is such a failure, and so is the producer's end.
 
         Cancellation: rows accepted so far stay on their way, the others are not written. Data that must be converted first is
@@ -222,6 +225,15 @@ class Producer:
         """
         self._check_open()
         await run_call("flush", lambda call: within(call, GRACE, self._manager.drain), config=self._config, timeout=timeout)
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:
+        """The id by which the cluster's metrics know this client (KIP-714), asked for once.
+
+        Raises :exc:`TelemetryNotSupportedError` where the brokers take no metrics from clients, :exc:`KafkaTimeoutError`.
+        """
+        check_timeout(timeout, 0.0)
+        self._check_open()
+        return await self._telemetry.client_instance_id(timeout)
 
     async def partitions_for(self, topic: str, *, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of ``topic``; empty if there is no such topic. Raises :exc:`KafkaTimeoutError` past ``timeout``."""
