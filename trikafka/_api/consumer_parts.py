@@ -72,7 +72,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         super().__init__(config, service)
         self.core = ConsumerCore(config)
         self.invoker = RebalanceListenerInvoker(self._before_revoke, self.core.signals.deliver.notify)
-        self.reconciler = Reconciler(self.core.assignment, self.invoker)
+        self.reconciler = Reconciler(config.group_id, self.core.assignment, self.invoker)
         self.readers = Readers(config, self.core.buffer)
         self.metadata: Metadata = self.fill("metadata")
         self.coordinators: Coordinators = self.fill("coordinator")

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from kafka.protocol.consumer.group import JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, SyncGroupRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from .._state.assignors import Assignor, LastAssignment, MemberSubscription, SubscribesWithUserData
+from .._state.assignors import AssignableTopics, Assignor, LastAssignment, MemberSubscription, SubscribesWithUserData
 from .._state.member import Identity
 from ..config import ConsumerConfig
 from ..errors import ProtocolError
@@ -29,13 +29,13 @@ class Joined:
 
     ``members`` is empty unless this member ``is_leader``, and in the order of the response. ``skip_assignment``: the leader is a
     static member that came back, and the group goes on with the assignments that it has (KIP-814). ``assigned_topics`` is what the
-    leader assigned from, to be compared with what the cluster looks like later; the membership sets it.
+    leader assigned from, to be compared with what the cluster looks like later.
     """
 
     protocol: str
     is_leader: bool
     members: dict[str, MemberSubscription]
-    assigned_topics: Mapping[str, Sequence[int]] | None = None
+    assigned_topics: AssignableTopics | None = None
     skip_assignment: bool = False
 
     @property
@@ -43,21 +43,10 @@ class Joined:
         """The topics of all members."""
         return frozenset().union(*(member.topics for member in self.members.values()))
 
-    # The former names, until the membership uses the new ones.
-
-    @property
-    def leads(self) -> bool:
-        """The former name of ``is_leader``."""
-        return self.is_leader
-
-    @property
-    def dealt(self) -> Mapping[str, Sequence[int]] | None:
-        """The former name of ``assigned_topics``."""
-        return self.assigned_topics
-
-    @dealt.setter
-    def dealt(self, topics: Mapping[str, Sequence[int]] | None) -> None:
+    def assign_from(self, topics: AssignableTopics) -> AssignableTopics:
+        """As the leader, assign from these; returns them."""
         self.assigned_topics = topics
+        return topics
 
 
 def join_request(
@@ -185,7 +174,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for tp in partitions:
         by_topic[tp.topic].append(tp.partition)
     return by_topic
-
-
-#: The former names, until the membership and the admin client use the new ones.
-read_join, read_assignment, read_subscription = join_response, decode_assignment, decode_subscription

@@ -38,10 +38,12 @@ class BeforeRevoke(Protocol):
 class _Posted:
     """One posted change and who has been told of it."""
 
-    __slots__ = ("change", "done", "partitions", "posted_at", "prepared", "told")
+    __slots__ = ("change", "done", "partitions", "posted_at", "prepared", "telling", "told")
 
-    def __init__(self, change: Change, partitions: tuple[TopicPartition, ...]) -> None:
-        self.change, self.partitions = change, partitions
+    def __init__(
+        self, change: Change, partitions: tuple[TopicPartition, ...], telling: Callable[[], object] | None = None
+    ) -> None:
+        self.change, self.partitions, self.telling = change, partitions, telling
         self.posted_at = trio.current_time()
         self.prepared = change is not Change.REVOKED
         self.told = 0
@@ -77,9 +79,14 @@ class RebalanceListenerInvoker:
         """Tell these from now on, in this order (of what goes: in the reverse one)."""
         self._listeners = list(listeners)
 
-    async def post(self, change: Change, partitions: Sequence[TopicPartition]) -> None:
-        """Post a change and wait until a receive has run the listeners. Cancellation: the change is withdrawn."""
-        posted = self._posted = _Posted(change, tuple(partitions))
+    async def post(
+        self, change: Change, partitions: Sequence[TopicPartition], telling: Callable[[], object] | None = None
+    ) -> None:
+        """Post a change and wait until a receive has run the listeners; ``telling`` is called just before they are.
+
+        Cancellation: the change is withdrawn.
+        """
+        posted = self._posted = _Posted(change, tuple(partitions), telling)
         self._wake()
         try:
             await posted.done.wait()
@@ -98,6 +105,8 @@ class RebalanceListenerInvoker:
             async with self._telling:
                 if self._posted is not posted:  # withdrawn meanwhile
                     continue
+                if posted.telling is not None:
+                    posted.telling()
                 failed = await self._tell(posted)
             if self._posted is posted:
                 self._posted = None

@@ -26,7 +26,7 @@ from .._state.subscription import Mode, Subscription
 from .._wire.messages import ApiMessage
 from ..config import ConsumerConfig
 from ..error_codes import ErrorCode
-from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError
+from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError, from_code
 from .coordinator import Coordinators
 from .metadata import Metadata
 from .poll_timer import PollTimer
@@ -51,6 +51,7 @@ class Ending:
     def __init__(self) -> None:
         self.reason: Reason | None = None
         self.error: TrikafkaError | None = None  # what fenced the member
+        self.why = ""  # for the broker's log, when the member joins again (KIP-800)
         self._changed = Signal()
 
     @property
@@ -58,20 +59,21 @@ class Ending:
         """Whether the member is out of the generation, and not only about to join the next."""
         return self.reason in (Reason.FENCED, Reason.STALE)
 
-    def rejoin(self) -> None:
+    def rejoin(self, why: str) -> None:
         """The member is to join again soon."""
         if self.reason is None:
-            self.reason = Reason.REJOIN
+            self.reason, self.why = Reason.REJOIN, why
         self._changed.notify()
 
     def put_out(self, reason: Reason, error: TrikafkaError | None = None) -> None:
         """The member is out of its generation."""
         if not self.out:
             self.reason, self.error = reason, error
+            self.why = f"the member was out of the group: {reason.value}"
         self._changed.notify()
 
     def clear(self) -> None:
-        """A new generation begins."""
+        """A new generation begins. (Why it does is kept.)"""
         self.reason = self.error = None
 
     async def changed(self) -> None:
@@ -119,6 +121,16 @@ class GroupTopics:
     async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
         """Wait until the cluster looks different from ``seen``."""
         return await self._metadata.changed(seen)
+
+    async def watch_errors(self) -> None:
+        """Raise, once the cluster says of a subscribed topic what waiting cannot mend: it may not be read, or has no valid name."""
+        seen = self._metadata.snapshot
+        while True:
+            for name in sorted(self._subscription.topics):
+                info = seen.topics.get(name)
+                if info is not None and info.error_code and not (error := from_code(info.error_code, f"topic {name!r}")).retriable:
+                    raise error
+            seen = await self._metadata.changed(seen)
 
 
 class GroupRequests:
@@ -177,8 +189,11 @@ class MembershipBase(ABC):
         """
 
     @abstractmethod
-    async def _leave_group(self) -> None:
-        """Tell the group that this member leaves. Best effort, within a limit of its own."""
+    async def _leave_group(self, *, closing: bool = False) -> None:
+        """Tell the group that this member leaves. Best effort, within a limit of its own.
+
+        ``closing``: for good, so ``group_membership_operation`` counts (KIP-1092); else dynamic members leave and static ones stay.
+        """
 
     # What others tell the membership.
 
@@ -190,12 +205,13 @@ class MembershipBase(ABC):
     def rejoin(self, why: str) -> None:
         """Join again soon."""
         _log.debug("group %s: joining again, because %s", self._group, why)
-        self._ending.rejoin()
+        self._ending.rejoin(why)
 
     def fenced(self, error: TrikafkaError) -> None:
         """The group does not know the member any more, or will not have it; its partitions are lost."""
         if not self._ending.out:
-            _log.info("group %s: this member was fenced: %s", self._group, error)
+            _log.warning("group %s: this member is out of the group, its partitions are lost: %s", self._group, error)
+        self._reconciler.begin_loss()  # in this step: others may own them already
         self._ending.put_out(Reason.FENCED, error)
 
     # The background work.
@@ -234,6 +250,8 @@ class MembershipBase(ABC):
         if self._reconciler.begin_loss():  # nothing more is delivered, and at the end it is lost
             self._member.to(MemberState.FENCED)
         self._wake()
+        if self._member.identity.joined:  # no heartbeat is sent any more: the others need not wait for the session to end
+            await self._leave_group()
         while self.fatal is not None:
             await self._ending.changed()
         if self._member.state is MemberState.FENCED:
@@ -246,14 +264,16 @@ class MembershipBase(ABC):
         self._topics.match()
         self._topics.want()
         self._member.to(MemberState.JOINING)
+        settled = False
         try:
             await self._until_out(partial(self._generation, seen))
+            settled = self._ending.reason is Reason.REJOIN
         except MemberFencedError as error:
             self.fenced(error)
         except TrikafkaError:
             if not self._ending.out:
                 raise
-        reached = self._member.state is MemberState.STABLE
+        settled = settled or self._member.settled
         if self._ending.reason is Reason.FENCED:
             await self._lose(MemberState.FENCED)
         elif self._ending.reason is Reason.STALE:
@@ -261,7 +281,7 @@ class MembershipBase(ABC):
         cause = self._ending.error
         if cause is not None and not isinstance(cause, MemberFencedError):
             raise cause
-        return reached
+        return settled
 
     async def _until_out(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do ``work``, in or on the way into a generation, until it is done or the member is out."""
@@ -272,13 +292,15 @@ class MembershipBase(ABC):
             scope.cancel()
 
         with trio.CancelScope() as scope:
-            await with_background([guard, self._watch_poll], work)
+            await with_background([guard, self._watch_poll, self._topics.watch_errors], work)
 
     async def _watch_poll(self) -> None:
         await self._poll_timer.expired()
         _log.warning(
-            "group %s: nothing was received for max_poll_interval_ms (%g ms); leaving the group until the next receive",
+            "group %s: %g ms passed without a receive, so this member leaves the group, until the next receive;"
+            " raise max_poll_interval_ms (now %g), or take fewer records at a time",
             self._group,
+            self._poll_timer.limit * 1000,
             self._config.max_poll_interval_ms,
         )
         self._ending.put_out(Reason.STALE)
@@ -303,12 +325,12 @@ class MembershipBase(ABC):
 
     # On the way out.
 
-    async def leave(self) -> None:
-        """Leave the group, for good or until the next subscription. :meth:`run` has been cancelled before. Best effort."""
+    async def leave(self, *, closing: bool = False) -> None:
+        """Leave the group, for good (``closing``) or until the next subscription. :meth:`run` was cancelled before. Best effort."""
         self.fatal = None
         self._member.to(MemberState.LEAVING)
         try:
-            await self._leave_group()
+            await self._leave_group(closing=closing)
         finally:
             self._member.to(MemberState.UNJOINED)
 

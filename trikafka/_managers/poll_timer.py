@@ -2,23 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import math
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import trio
 
 
 class PollTimer:
-    """Receives tell it that the user is there; the membership waits for him to be overdue."""
+    """Receives tell it that the user is there; the membership waits for him to be overdue.
+
+    After an event loop that was blocked for long a receive may run before the task that watches the session: so the session's end
+    is looked at here too.
+    """
 
     def __init__(self, limit: float) -> None:
         self.limit = limit  #: seconds that the user may take between two receives
         self._last_poll = trio.current_time()
+        self._session_ends = math.inf
+        self._session_expired: Callable[[], object] = lambda: None
         self._waiting = 0  # receives that wait for records: the consuming task is there
 
     def polled(self, now: float) -> None:
-        """The user came back for more."""
+        """The user came back for more. If the session has ended meanwhile, the member learns that before he gets anything."""
         self._last_poll = now
+        if now >= self._session_ends:
+            self._session_ends = math.inf
+            self._session_expired()
+
+    def watch_session(self, ends: float, expired: Callable[[], object]) -> None:
+        """By its own clock the member is out of its group at ``ends``: call ``expired`` then, at the latest at the next receive."""
+        self._session_ends, self._session_expired = ends, expired
 
     @contextmanager
     def waiting(self) -> Iterator[None]:
@@ -28,7 +42,7 @@ class PollTimer:
             yield
         finally:
             self._waiting -= 1
-            self._last_poll = trio.current_time()
+            self.polled(trio.current_time())
 
     @property
     def overdue(self) -> bool:
