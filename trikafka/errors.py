@@ -198,7 +198,10 @@ class PartitionNotOwnedError(CommitFailedError):
 
     def __init__(self, partitions: Iterable[TopicPartition]) -> None:
         self.partitions = tuple(partitions)
-        super().__init__(f"not committed, for this member does not own {', '.join(map(str, self.partitions))}")
+        super().__init__(
+            f"not committed, for this member does not own {', '.join(map(str, self.partitions))}, and might rewind the offsets of"
+            " who does; to set a group's offsets by hand use a consumer without a subscription, or the admin client"
+        )
 
 
 class RecordTooLargeError(TrikafkaError):

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 import trio
 from conversations import CONVERSATIONS, Peer
+from fetch_conversations import FETCH_CONVERSATIONS
+from modern_conversations import MODERN_CONVERSATIONS
 from rawclient import RawClient
 
 from trikafka.testing import KAFKA_4, ScriptedCluster
@@ -17,14 +19,15 @@ if TYPE_CHECKING:
     from trikafka_broker import KafkaBroker
 
 Conversation = Callable[[Peer], Awaitable[None]]
+EVERYTHING = [*CONVERSATIONS, *FETCH_CONVERSATIONS, *MODERN_CONVERSATIONS]
 
 
-@pytest.mark.parametrize("conversation", CONVERSATIONS, ids=lambda conversation: conversation.__name__)
+@pytest.mark.parametrize("conversation", EVERYTHING, ids=lambda conversation: conversation.__name__)
 async def test_the_scripted_cluster_answers_as_kafka_does(kafka_broker: KafkaBroker, conversation: Conversation) -> None:
     name = conversation.__name__.replace("_", "-")
     real = Peer(partial(trio.open_tcp_stream, kafka_broker.host, kafka_broker.port), name)
     await real.hold(conversation)
-    async with ScriptedCluster() as cluster:
+    async with ScriptedCluster(consumer_assignment_interval=0) as cluster:
         scripted = Peer(partial(cluster.dial, "broker-0", 9092), name)
         await scripted.hold(conversation)
     assert scripted.notes == real.notes

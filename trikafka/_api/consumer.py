@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -16,7 +17,7 @@ from .._state.arguments import checked_partition
 from .._state.member import MemberState
 from .._state.subscription import Mode
 from .._wire.columns import RecordBatch
-from ..errors import ConfigurationError, IllegalStateError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import ConfigurationError, IllegalStateError, PartitionNotOwnedError, RequestTimedOutError, TrikafkaError, from_code
 from ..hooks import missing_members
 from ..interfaces import RebalanceListener
 from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, Record, TopicPartition
@@ -213,8 +214,9 @@ class Consumer:
     ) -> None:
         """Commit ``offsets`` (of the next record to process; default: the positions, so all that was handed out).
 
-        Raises :exc:`CommitFailedError` if the member is out of the group, :exc:`RebalanceInProgressError` while it is not in
-        it yet, :exc:`KafkaTimeoutError`. Cancelled while the request is under way, it may or may not have happened.
+        Raises :exc:`CommitFailedError` if the member is out of the group, :exc:`PartitionNotOwnedError` (one of these) for a
+        partition that is not assigned to it, :exc:`RebalanceInProgressError` while it is not in the group yet,
+        :exc:`KafkaTimeoutError`. Cancelled while the request is under way, it may or may not have happened.
         """
         check_timeout(timeout, 0.0)
         self._open()
@@ -228,15 +230,15 @@ class Consumer:
             }
         else:
             todo = {checked_partition(tp): _position(tp, value) for tp, value in offsets.items()}
+        if self._subscription.grouped and (foreign := [tp for tp in todo if tp not in owned]):
+            raise PartitionNotOwnedError(foreign)
         began = {tp: owned[tp] for tp in todo if tp in owned}
 
         def check() -> None:
             self._check_membership()
-            if gone := [str(tp) for tp, partition in began.items() if self._assignment.partitions.get(tp) is not partition]:
-                raise from_code(27, f"{', '.join(gone)} was given up meanwhile")
+            if gone := [tp for tp, partition in began.items() if self._assignment.partitions.get(tp) is not partition]:
+                raise PartitionNotOwnedError(gone)
 
-        if self._parts.auto_commit is not None:
-            self._parts.auto_commit.make_way()
         await commits.commit(todo, timeout=timeout, check=check)
         for tp, partition in began.items():  # the user says that it is processed: auto commit must not go back
             partition.processed_upto(todo[tp].offset)
@@ -301,6 +303,15 @@ class Consumer:
     async def list_topics(self, *, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that the cluster shows, with their partitions; internal ones are left out."""
         return await self._parts.ask("list_topics", self._parts.all_topics, timeout, self._open)
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:
+        """The id by which the cluster's metrics know this client (KIP-714), asked for once.
+
+        Raises :exc:`TelemetryNotSupportedError` where the brokers take no metrics from clients, :exc:`KafkaTimeoutError`.
+        """
+        check_timeout(timeout, 0.0)
+        self._open()
+        return await self._parts.telemetry.client_instance_id(timeout)
 
     async def unsubscribe(self, *, timeout: float | None = None) -> None:
         """Give up all partitions: last auto commit, revoke hooks (in this task), leave the group. The consumer stays open.

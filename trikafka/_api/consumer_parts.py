@@ -8,8 +8,9 @@ from typing import Any, TypeVar
 import trio
 from kafka.protocol.metadata import MetadataRequest
 
+from .._managers.auto_commit import AutoCommit
 from .._managers.classic_membership import ClassicMembership
-from .._managers.commit import AutoCommit, Commits, commit_failed
+from .._managers.commit import Commits, commit_failed
 from .._managers.coordinator import Coordinators
 from .._managers.fetch import Fetcher
 from .._managers.listener_invoker import RebalanceListenerInvoker
@@ -17,6 +18,7 @@ from .._managers.metadata import Metadata, read_metadata
 from .._managers.offsets import Found, Offsets
 from .._managers.positions import PositionsManager
 from .._managers.reconciler import Reconciler
+from .._managers.telemetry import Telemetry
 from .._net.deadlines import Call, check_timeout, run_call
 from .._state.arguments import checked_partition
 from .._state.assignment import Assignment
@@ -77,6 +79,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.metadata: Metadata = self.fill("metadata")
         self.coordinators: Coordinators = self.fill("coordinator")
         self.offsets: Offsets = self.fill("offsets")
+        self.telemetry = Telemetry(config, self.metadata)
         self.commits: Commits | None = None
         self.auto_commit: AutoCommit | None = None
         self.membership: ClassicMembership | None = None

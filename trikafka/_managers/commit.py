@@ -1,26 +1,69 @@
-"""The commit manager: committed offsets of a group, written and read at its coordinator, and auto commit."""
+"""The commit manager: committed offsets of a group, written and read at its coordinator.
+
+Commits of one consumer reach the coordinator one at a time, in the order in which they were asked for. One that has to be tried
+again does not overwrite a later one: what both are about is the later one's to write.
+"""
 
 from __future__ import annotations
 
-import logging
 from collections import defaultdict
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import trio
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
 
 from .._net.brokers import Brokers
 from .._net.deadlines import Call, run_call
-from .._state.assignment import Assignment
-from .._state.member import Identity, Member
-from .._state.subscription import Subscription
+from .._state.member import Identity
 from ..config import ClientConfig
-from ..errors import CommitFailedError, KafkaTimeoutError, MemberFencedError, RebalanceInProgressError, TrikafkaError, from_code
+from ..errors import (
+    CommitFailedError,
+    DamagedResponseError,
+    MemberFencedError,
+    RebalanceInProgressError,
+    TrikafkaError,
+    from_code,
+)
 from ..types import OffsetAndMetadata, TopicPartition
 from .coordinator import Coordinators
 
-_log = logging.getLogger("trikafka.commit")
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
+
+
+class _Commit:
+    """One commit under way, and what of it is not settled yet."""
+
+    __slots__ = ("_given", "done", "left", "succeeded")
+
+    def __init__(self, offsets: Positions) -> None:
+        self._given = dict(offsets)
+        self.left = dict(offsets)
+        self.done = trio.Event()
+        self.succeeded = False
+
+    @property
+    def alive(self) -> bool:
+        """Whether it writes what it was given, or has."""
+        return self.succeeded or not self.done.is_set()
+
+    def succeed(self) -> None:
+        """Everything has been written, by this or a later one."""
+        self.succeeded = True
+
+    def leave_to(self, newest: Mapping[TopicPartition, _Commit]) -> list[_Commit]:
+        """Leave to later commits what is theirs too; returns those."""
+        later: dict[_Commit, None] = {}
+        for tp in list(self.left):
+            other = newest[tp]
+            if other is not self and other.alive:
+                later[other] = None
+                del self.left[tp]
+        return list(later)
+
+    def take_back(self, failed: _Commit) -> None:
+        """A later commit failed: what was left to it is this one's to write after all."""
+        self.left.update({tp: position for tp, position in self._given.items() if tp in failed._given})
 
 
 class Commits:
@@ -37,6 +80,8 @@ class Commits:
         self._config, self._group, self._brokers, self._coordinators = config, group, brokers, coordinators
         self._identity = identity
         self._order = trio.Lock()  # commits reach the coordinator in the order in which they were asked for
+        self._newest: dict[TopicPartition, _Commit] = {}  # of each partition, while any commit is under way
+        self._under_way = 0
 
     async def commit(
         self,
@@ -54,16 +99,34 @@ class Commits:
         if not offsets:
             await trio.lowlevel.checkpoint()
             return
-        left, began = dict(offsets), self._identity()
+        mine, began = _Commit(offsets), self._identity()
 
         async def attempt(call: Call) -> None:
             now = self._identity()
             if began.joined and (not now.joined or now.member_id != began.member_id):
                 raise commit_failed(self._group)  # as somebody else, or outside the group, it would overwrite the new owner's
-            check()
-            await self._commit_once(call, left)
+            while True:
+                check()
+                later = mine.leave_to(self._newest)
+                if mine.left:
+                    await self._commit_once(call, mine.left)
+                for other in later:
+                    await call.step("wait for a later commit of the same partitions", other.done.wait)
+                    if not other.succeeded:
+                        mine.take_back(other)
+                if not mine.left:
+                    return
 
-        await run_call(name, attempt, config=self._config, timeout=timeout, recover=self.recover)
+        self._newest.update(dict.fromkeys(offsets, mine))
+        self._under_way += 1
+        try:
+            await run_call(name, attempt, config=self._config, timeout=timeout, recover=self.recover)
+            mine.succeed()
+        finally:
+            mine.done.set()
+            self._under_way -= 1
+            if not self._under_way:
+                self._newest.clear()
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, timeout: float | None = None, name: str = "committed"
@@ -88,17 +151,19 @@ class Commits:
             async with self._order:
                 return await self._brokers.request(node, request, purpose="coordinator")
 
-        response = await call.step(f"OffsetCommit to {node}", send)
-        failure: TrikafkaError | None = None
-        for topic in response.topics:  # type: ignore[attr-defined]
-            for part in topic.partitions:
-                tp = TopicPartition(topic.name, part.partition_index)
-                if part.error_code:
-                    failure = from_code(part.error_code, f"commit of {tp} for group {self._group!r}")
-                else:
-                    left.pop(tp, None)
-        if failure is None:
+        response: Any = await call.step(f"OffsetCommit to {node}", send)
+        codes = {TopicPartition(t.name, part.partition_index): part.error_code for t in response.topics for part in t.partitions}
+        failures = []
+        for tp in list(left):
+            if tp not in codes:
+                raise DamagedResponseError(f"{node} said nothing of {tp} in its response to a commit of group {self._group!r}")
+            if codes[tp]:
+                failures.append(from_code(codes[tp], f"commit of {tp} for group {self._group!r}"))
+            else:
+                del left[tp]
+        if not failures:
             return
+        failure = next((failure for failure in failures if not failure.retriable), failures[0])
         if isinstance(failure, MemberFencedError) and self._identity() == identity:
             raise commit_failed(self._group) from failure
         if isinstance(failure, MemberFencedError | RebalanceInProgressError):
@@ -115,17 +180,12 @@ class Commits:
         group = response.groups[0] if response.groups else response
         if group.error_code:
             raise from_code(group.error_code, f"group {self._group!r}")
-        found: dict[TopicPartition, OffsetAndMetadata | None] = dict.fromkeys(partitions or ())
-        for topic in group.topics:
-            for part in topic.partitions:
-                tp = TopicPartition(topic.name, part.partition_index)
-                if part.error_code:
-                    raise from_code(part.error_code, str(tp))
-                if part.committed_offset >= 0:
-                    epoch = part.committed_leader_epoch
-                    known = epoch if epoch is not None and epoch >= 0 else None
-                    found[tp] = OffsetAndMetadata(part.committed_offset, known, part.metadata or "")
-        return found
+        found = _read_committed(group)
+        if silent := [str(tp) for tp in partitions or () if tp not in found]:
+            raise DamagedResponseError(
+                f"{node} said nothing of {', '.join(silent)} when asked what group {self._group!r} committed"
+            )
+        return found if partitions is None else {tp: found[tp] for tp in partitions}
 
     def recover(self, error: TrikafkaError) -> None:
         """Note what a failed attempt says of the coordinator."""
@@ -133,79 +193,24 @@ class Commits:
             self._coordinators.forget(self._group)
 
 
-class AutoCommit:
-    """Commits, at an interval, what the user has come back from; never what was just handed out."""
-
-    def __init__(
-        self, commits: Commits, subscription: Subscription, assignment: Assignment, member: Member, interval: float
-    ) -> None:
-        self._commits, self._subscription, self._assignment = commits, subscription, assignment
-        self._member, self._interval = member, interval
-        self._last: dict[TopicPartition, int] = {}
-        self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}  # of partitions that ``assign`` took away
-        self._tick = trio.CancelScope()
-        self._held = False
-
-    def due(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What is processed and not committed yet."""
-        owned = self._assignment.partitions
-        chosen = list(owned) if partitions is None else [tp for tp in partitions if tp in owned]
-        mine = {
-            tp: OffsetAndMetadata(processed, owned[tp].progress.leader_epoch)
-            for tp in chosen
-            if (processed := owned[tp].processed) is not None and self._last.get(tp) != processed
-        }
-        return self._left_behind | mine
-
-    async def commit(self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None) -> bool:
-        """Commit what is due. A failure is logged: the records will be seen again. Returns False if only the time ran out."""
-        self.make_way()
-        return await self._commit(partitions, timeout)
-
-    async def _commit(self, partitions: Iterable[TopicPartition] | None, timeout: float | None) -> bool:
-        due = self.due(partitions)
-        if not due or (self._subscription.grouped and not self._member.identity.joined):
-            return True  # outside the group there may be newer commits of others
-        try:
-            await self._commits.commit(due, timeout=timeout, name="auto commit")
-            self.committed(due)
-        except TrikafkaError as error:
-            _log.warning("auto commit failed, records may be seen again: %s", error)
-            return not isinstance(error, KafkaTimeoutError)
-        return True
-
-    def committed(self, positions: Positions) -> None:
-        """These have been committed, by whomever."""
-        self._last.update({tp: position.offset for tp, position in positions.items()})
-        for tp in positions:
-            self._left_behind.pop(tp, None)
-
-    def make_way(self) -> None:
-        """Give up the commit of the interval that is under way: its next attempt could overwrite a newer one."""
-        self._tick.cancel()
-
-    def hold(self, held: bool = True) -> None:
-        """Commit nothing at the interval: the consumer leaves, and commits last itself. ``False``: go on."""
-        self._held = held
-        if held:
-            self.make_way()
-
-    def keep(self, partitions: Container[TopicPartition]) -> None:
-        """Other partitions than these are not ours any more."""
-        self._last = {tp: offset for tp, offset in self._last.items() if tp in partitions}
-
-    def leave_behind(self, partitions: Container[TopicPartition]) -> None:
-        """Before ``assign``: what is due of other partitions than these is committed with the next commit."""
-        self._left_behind = {tp: position for tp, position in self.due().items() if tp not in partitions}
-
-    async def run(self) -> None:
-        """Commit at the interval while the group knows the member (or partitions were assigned by hand)."""
-        while True:
-            await trio.sleep(self._interval)
-            if self._held:
-                continue
-            with trio.CancelScope() as self._tick:
-                await self._commit(None, self._interval)
+def _read_committed(group: Any) -> dict[TopicPartition, OffsetAndMetadata | None]:
+    """What a response says of one group. Raises the first error that no new attempt can mend, or else the first."""
+    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
+    failures = []
+    for topic in group.topics:
+        for part in topic.partitions:
+            tp = TopicPartition(topic.name, part.partition_index)
+            if part.error_code:
+                failures.append(from_code(part.error_code, str(tp)))
+            elif part.committed_offset < 0:
+                found[tp] = None
+            else:
+                epoch = part.committed_leader_epoch
+                known = epoch if epoch is not None and epoch >= 0 else None
+                found[tp] = OffsetAndMetadata(part.committed_offset, known, part.metadata or "")
+    if failures:
+        raise next((failure for failure in failures if not failure.retriable), failures[0])
+    return found
 
 
 def commit_failed(group: str) -> CommitFailedError:

@@ -7,7 +7,7 @@ Owns the nodes' life (up, frozen, down), the connections and the script. What is
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 
@@ -17,10 +17,28 @@ import trio.testing
 from trikafka.types import OffsetAndMetadata, Record
 
 from .batches import Appendable, decode_batch, encode_batch
+from .client_stream import ClientStream
 from .connection import Connection
+from .faults import Change, flip
 from .group import Group, Groups
 from .messages import Api, Versions, api_key, api_name
-from .script import Delay, Drop, Fail, Garbage, Handle, Handler, Predicate, Rule, Script, Seen, Verdict
+from .modern import ModernTimes
+from .script import (
+    Damage,
+    Delay,
+    Drop,
+    Fail,
+    Garbage,
+    Handle,
+    Handler,
+    LeaveOut,
+    Predicate,
+    Rule,
+    Script,
+    Seen,
+    Silence,
+    Verdict,
+)
 from .state import NodeState, Partition, State
 
 _GULP = 8
@@ -40,27 +58,40 @@ class ScriptedCluster:
     Nothing here does real I/O or looks at a real clock: with ``trio.testing.MockClock(autojump_threshold=0)`` a test with
     minutes of waiting takes milliseconds, and its times are exact. An exception in a handler of the test ends the ``async with``
     block with it. A request that no Kafka could read closes the connection and, if ``strict``, fails the block at its end.
+
+    What Kafka 4 offers is offered, groups of the new kind (KIP-848) among it: :meth:`offer` takes it away. A group that has members
+    of one kind takes none of the other. With ``racks`` (one a node) consumers are sent to the follower in their rack (KIP-392);
+    without, only leaders answer a fetch. A node has room for so many ``fetch_sessions`` (KIP-227). All times are in seconds.
     """
 
     def __init__(
         self,
         *,
         nodes: int = 1,
+        racks: Sequence[str | None] = (),
         topics: Mapping[str, int] | None = None,
         api_versions: Mapping[Api, Versions | None] | None = None,
         coordinator: int = 0,
         auto_create_topics: bool = False,
         initial_rebalance_delay: float = 0,
         session_timeouts: tuple[float, float] = (6, 1800),
+        consumer_session_timeout: float = 45,
+        consumer_heartbeat_interval: float = 5,
+        consumer_assignment_interval: float = 1,
+        fetch_sessions: int = 1000,
         cluster_id: str = "scripted-cluster",
         strict: bool = True,
     ) -> None:
         if nodes < 1:
             raise ValueError("a cluster needs at least one node")
-        self._state = State(nodes, self.now_ms, cluster_id)
+        self._state = State(nodes, self.now_ms, cluster_id, racks, fetch_sessions)
         self._state.coordinator = coordinator
         self._state.auto_create = auto_create_topics
-        self._groups = Groups(initial_rebalance_delay, *session_timeouts)
+        self._groups = Groups(
+            initial_rebalance_delay,
+            session_timeouts,
+            ModernTimes(consumer_session_timeout, consumer_heartbeat_interval, consumer_assignment_interval),
+        )
         self._script = Script()
         self._connections: list[Connection] = []
         self._connections_made = 0
@@ -125,7 +156,7 @@ class ScriptedCluster:
         if node is not None and node.state is NodeState.LOST:
             self.dials.append((now, node_id, "lost"))
             await trio.sleep_forever()
-        if self._nursery is None or node is None or node.state is NodeState.DOWN:
+        if self._nursery is None or node is None or node.state is NodeState.DOWN or not node.accepts:
             self.dials.append((now, node_id, "refused"))
             if node is None:
                 raise OSError(f"there is no host {host}:{port}")
@@ -137,7 +168,7 @@ class ScriptedCluster:
         connection = Connection(self._connections_made, node, ours, self._state, self._groups, self._script, gulp)
         self._connections.append(connection)
         self._nursery.start_soon(self._serve, connection)
-        return _ClientStream(self, theirs, gulp)
+        return ClientStream(self, theirs, gulp)
 
     async def _serve(self, connection: Connection) -> None:
         try:
@@ -156,6 +187,11 @@ class ScriptedCluster:
     def requests(self, api: Api | None = None, *, node: int | None = None, where: Predicate | None = None) -> list[Seen]:
         """Those requests of the log that fit: by API (``"Fetch"`` or its number), node, and what they say."""
         return self._script.requests(api, node, where)
+
+    def transferred(self, api: Api | None = None, *, node: int | None = None) -> tuple[int, int]:
+        """The bytes of such requests and of their responses so far, frames' lengths included."""
+        found = self._script.requests(api, node, None)
+        return sum(seen.request_bytes for seen in found), sum(seen.response_bytes for seen in found)
 
     async def seen(self, api: Api, count: int = 1, *, node: int | None = None, where: Predicate | None = None) -> Seen:
         """Wait until ``count`` such requests have arrived since the cluster started, and return the last of these."""
@@ -217,6 +253,39 @@ class ScriptedCluster:
         """Send these bytes instead of an answer, as they are: no length is put before them."""
         return self._rule(api, Garbage(data), times, node, where)
 
+    def silence(
+        self, api: Api, times: int | None = None, *, node: int | None = None, where: Predicate | None = None, after: bool = False
+    ) -> Rule:
+        """Never answer; with ``after`` the request is carried out all the same. As Kafka answers in order, nothing that follows
+        on the same connection is answered either.
+        """
+        return self._rule(api, Silence(after), times, node, where)
+
+    def damage(
+        self,
+        api: Api,
+        times: int | None = 1,
+        *,
+        change: Change = flip,
+        node: int | None = None,
+        where: Predicate | None = None,
+    ) -> Rule:
+        """Change the bytes of the answer by :func:`flip`, :func:`cut`, :func:`strange_id` or your own function."""
+        return self._rule(api, Damage(change), times, node, where)
+
+    def leave_out(
+        self,
+        api: Api,
+        topic: str,
+        partition: int | None = None,
+        times: int | None = 1,
+        *,
+        node: int | None = None,
+        where: Predicate | None = None,
+    ) -> Rule:
+        """Leave a topic, or one partition of it, out of the answer to a request that is carried out."""
+        return self._rule(api, LeaveOut(topic, partition), times, node, where)
+
     def on(
         self, api: Api, handler: Handler, times: int | None = None, *, node: int | None = None, where: Predicate | None = None
     ) -> Rule:
@@ -241,6 +310,12 @@ class ScriptedCluster:
             else:
                 each.versions[key] = versions
 
+    def want_metrics(self, metrics: Iterable[str], *, interval: float = 300) -> None:
+        """Let the clients push the metrics whose names begin so (``""``: all), every so many seconds (KIP-714). Offer both APIs."""
+        telemetry = self._state.telemetry
+        telemetry.metrics, telemetry.interval = tuple(metrics), interval
+        telemetry.subscription_id += 1
+
     # -- the nodes' life ---------------------------------------------------------------------------------------------
 
     def freeze(self, node: int) -> None:
@@ -256,6 +331,7 @@ class ScriptedCluster:
         self._set_state(node, NodeState.DOWN)
         self._state.nodes[node].listed = not noticed
         self.disconnect(node)
+        self.forget_fetch_sessions(node)
         self._state.changed.notify()
 
     def lose(self, node: int) -> None:
@@ -267,6 +343,10 @@ class ScriptedCluster:
         self._state.nodes[node].listed = True
         self._set_state(node, NodeState.UP)
 
+    def refuse(self, node: int, refused: bool = True) -> None:
+        """Refuse new connections to a node; those that are open go on. ``False``: accept them again."""
+        self._state.nodes[node].accepts = not refused
+
     def disconnect(self, node: int | None = None) -> None:
         """Close the connections of a node, or all; new ones are accepted."""
         for connection in self._connections:
@@ -275,10 +355,39 @@ class ScriptedCluster:
 
     def move_leader(self, topic: str, partition: int, node: int | None) -> None:
         """Let another node lead a partition, in the next leader epoch; ``None``: nobody."""
-        found = self.partition(topic, partition)
-        found.leader = node
-        found.leader_epoch += 1
+        self.partition(topic, partition).elect(node)
         self._state.changed.notify()
+
+    def elect_uncleanly(self, topic: str, partition: int, node: int, end: int) -> None:
+        """Let a node lead in the next leader epoch whose log ends at ``end``: what comes after is lost, as in Kafka's unclean
+        election. Records are lost by whole batches.
+        """
+        log = self.partition(topic, partition)
+        log.truncate_to(end)
+        log.elect(node)
+        self._state.changed.notify()
+
+    def lag(self, topic: str, partition: int, node: int, end: int | None) -> None:
+        """Let a follower have the records before ``end`` only (``None``: all). Of use in a cluster with racks."""
+        lagging = self.partition(topic, partition).lagging
+        lagging.pop(node, None)
+        if end is not None:
+            lagging[node] = end
+        self._state.changed.notify()
+
+    def tier(self, topic: str, partition: int, before: int, *, readable: bool = True) -> None:
+        """Move the records before an offset to remote storage (KIP-405). Without ``readable`` a fetch of them is answered with
+        OFFSET_MOVED_TO_TIERED_STORAGE.
+        """
+        log = self.partition(topic, partition)
+        log.tiered, log.remote_readable = before, readable
+        self._state.changed.notify()
+
+    def forget_fetch_sessions(self, node: int | None = None) -> None:
+        """Let a node forget its fetch sessions (KIP-227), or all; a stop does so, too."""
+        for each in self._state.nodes:
+            if node in (None, each.node_id):
+                each.sessions.by_id.clear()
 
     def move_coordinator(self, node: int, group: str | None = None) -> None:
         """Let another node coordinate a group, or all. Those who wait in a rebalance get NOT_COORDINATOR."""
@@ -300,6 +409,15 @@ class ScriptedCluster:
     def create_topic(self, name: str, partitions: int = 1, config: Mapping[str, str] | None = None) -> None:
         """Make a topic. Of its config, ``max.message.bytes`` and ``message.timestamp.type`` have an effect."""
         self._state.create_topic(name, partitions, None, config)
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic. One that is made with its name afterwards has another id."""
+        del self._state.topics[name]
+        self._state.changed.notify()
+
+    def add_partitions(self, topic: str, count: int) -> None:
+        """Let a topic have so many partitions."""
+        self._state.grow_topic(self._state.topics[topic], count)
 
     def topic_id(self, topic: str) -> uuid.UUID:
         """The id of a topic, the same in every run."""
@@ -359,30 +477,3 @@ class ScriptedCluster:
         states = ", ".join(f"{node.host}: {node.state.value}" for node in self._state.nodes)
         last = f", last {api_name(self.log[-1].api_key)}" if self.log else ""
         return f"<ScriptedCluster {states}; {len(self.log)} requests{last}>"
-
-
-class _ClientStream(trio.abc.HalfCloseableStream):
-    """The client's end of a connection; gives what was received in pieces if the cluster says so."""
-
-    def __init__(self, cluster: ScriptedCluster, stream: trio.abc.HalfCloseableStream, gulp: int | None) -> None:
-        self._cluster, self._stream, self._gulp = cluster, stream, gulp
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        if self._gulp is None:
-            await self._stream.send_all(data)
-            return
-        for start in range(0, max(len(data), 1), self._gulp):  # when cancelled, the rest is never sent
-            await self._stream.send_all(data[start : start + self._gulp])
-
-    async def wait_send_all_might_not_block(self) -> None:
-        await self._stream.wait_send_all_might_not_block()
-
-    async def send_eof(self) -> None:
-        await self._stream.send_eof()
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
-        limits = [limit for limit in (max_bytes, self._cluster.chunk) if limit is not None]
-        return await self._stream.receive_some(min(limits, default=None))
-
-    async def aclose(self) -> None:
-        await self._stream.aclose()

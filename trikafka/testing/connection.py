@@ -14,12 +14,13 @@ from typing import Any
 import trio
 from kafka.protocol.api_key import ApiKey
 
-from . import groups, records, topics
+from . import fetch, groups, modern_groups, offsets, records, telemetry, topics
 from ._signal import Signal
 from .call import Answer, Call, HangUp
+from .faults import leave_out
 from .group import Groups
 from .messages import Head, MalformedRequest, Message, api_name, decode_request, encode_response, read_head
-from .script import Drop, Fail, Garbage, Handle, Plan, Script, Seen
+from .script import Damage, Drop, Fail, Garbage, Handle, LeaveOut, Plan, Script, Seen, Silence
 from .state import Node, NodeState, State
 
 ANSWERS: Mapping[int, Answer] = {
@@ -31,9 +32,9 @@ ANSWERS: Mapping[int, Answer] = {
     ApiKey.CreatePartitions: topics.create_partitions,
     ApiKey.Produce: records.produce,
     ApiKey.InitProducerId: records.init_producer_id,
-    ApiKey.Fetch: records.fetch,
-    ApiKey.ListOffsets: records.list_offsets,
-    ApiKey.OffsetForLeaderEpoch: records.offset_for_leader_epoch,
+    ApiKey.Fetch: fetch.fetch,
+    ApiKey.ListOffsets: offsets.list_offsets,
+    ApiKey.OffsetForLeaderEpoch: offsets.offset_for_leader_epoch,
     ApiKey.JoinGroup: groups.join_group,
     ApiKey.SyncGroup: groups.sync_group,
     ApiKey.Heartbeat: groups.heartbeat,
@@ -43,6 +44,10 @@ ANSWERS: Mapping[int, Answer] = {
     ApiKey.ListGroups: groups.list_groups,
     ApiKey.DescribeGroups: groups.describe_groups,
     ApiKey.DeleteGroups: groups.delete_groups,
+    ApiKey.ConsumerGroupHeartbeat: modern_groups.consumer_group_heartbeat,
+    ApiKey.ConsumerGroupDescribe: modern_groups.consumer_group_describe,
+    ApiKey.GetTelemetrySubscriptions: telemetry.get_telemetry_subscriptions,
+    ApiKey.PushTelemetry: telemetry.push_telemetry,
 }
 
 _MAX_FRAME = 104_857_600  # Kafka's socket.request.max.bytes
@@ -130,7 +135,7 @@ class Connection:
         request = decode_request(head, frame) if known else None
         seen = Seen(
             trio.current_time(), self.node.node_id, self.number, head.api_key, api_name(head.api_key), head.version,
-            head.correlation_id, head.client_id, request,
+            head.correlation_id, head.client_id, request, len(frame) + 4,
         )  # fmt: skip
         self._waiting.append((seen, head))
         self._script.record(seen)
@@ -165,8 +170,10 @@ class Connection:
         await self._thawed()
         if response is not None:
             frame = encode_response(response, head.version, head.correlation_id)
+            if isinstance(plan.verdict, Damage):
+                frame = plan.verdict.change(frame)
             await self._stream.send_stream.send_all(frame)
-            seen.response = response
+            seen.response, seen.response_bytes = response, len(frame)
         seen.answered_at = trio.current_time()
 
     async def _respond(self, seen: Seen, head: Head, plan: Plan) -> Message | None:
@@ -182,6 +189,16 @@ class Connection:
                 if after:
                     await default()
                 raise HangUp
+            case Silence(after):
+                if after:
+                    await default()
+                await trio.sleep_forever()
+            case LeaveOut(topic, partition):
+                response = await default()
+                known = self._state.topics.get(topic)
+                if response is not None:
+                    leave_out(response, topic, known.topic_id if known else None, partition)
+                return response
             case Fail(after=after):
                 if after:
                     await default()

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import trio
 
 from ._signal import Promise, Signal
+from .modern import ModernGroup, ModernTimes
 
 
 class GroupState(Enum):
@@ -115,6 +116,22 @@ class Group:
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     deadline: float = math.inf  # of PREPARING and COMPLETING
     delaying: bool = False  # the first rebalance waits for more members
+    modern: ModernGroup | None = None  # KIP-848: then there is nothing in the classic fields but the offsets
+
+    @property
+    def kind(self) -> str:
+        """The group's type by the name that ListGroups shows."""
+        return "classic" if self.modern is None else "consumer"
+
+    @property
+    def state_name(self) -> str:
+        """The group's state, whichever kind it is of."""
+        return self.state.value if self.modern is None else self.modern.state
+
+    @property
+    def empty(self) -> bool:
+        """Whether the group has no members of either kind."""
+        return not self.members if self.modern is None else not self.modern.members
 
     # -- the calls of the members ------------------------------------------------------------------------------------
 
@@ -266,11 +283,16 @@ class Group:
     @property
     def next_deadline(self) -> float:
         """When something happens of itself."""
+        if self.modern is not None:
+            return self.modern.next_deadline
         sessions = [member.deadline for member in self.members.values() if not member.waits]
         return min([self.deadline, *sessions, *self.pending.values()])
 
     def expire(self, now: float) -> None:
         """Throw out whose time is up."""
+        if self.modern is not None:
+            self.modern.expire(now)
+            return
         for member_id in [member_id for member_id, until in self.pending.items() if until <= now]:
             self.remove(member_id)
         for member in list(self.members.values()):
@@ -359,10 +381,10 @@ class Group:
 class Groups:
     """All groups of a cluster."""
 
-    def __init__(self, initial_delay: float, min_session_timeout: float, max_session_timeout: float) -> None:
+    def __init__(self, initial_delay: float, session_timeouts: tuple[float, float], modern: ModernTimes) -> None:
         self.initial_delay = initial_delay
-        self.min_session_timeout = min_session_timeout
-        self.max_session_timeout = max_session_timeout
+        self.min_session_timeout, self.max_session_timeout = session_timeouts
+        self.modern = modern
         self.by_id: dict[str, Group] = {}
         self.changed = Signal()
         self._members_made = 0

@@ -7,9 +7,10 @@ from typing import Any
 from .call import Call
 from .group import CommittedOffset, Group, GroupState, Joined, Member
 from .messages import Message
+from .modern import ModernGroup, Refused
 
 
-def _refusal(call: Call, group_id: str, *, nameless: bool = False) -> int:
+def refusal(call: Call, group_id: str, *, nameless: bool = False) -> int:
     """The error that a call on a group gets before anybody looks into the group, or 0. Offsets may have a group without a name."""
     if code := call.error(group_id):
         return code
@@ -20,7 +21,7 @@ def _refusal(call: Call, group_id: str, *, nameless: bool = False) -> int:
 
 def _checked(call: Call, member_id: str, instance_id: str | None, generation: int | None) -> tuple[Group | None, int]:
     """The group of a member's call, and the error if the call does not fit."""
-    if code := _refusal(call, call.request.group_id):
+    if code := refusal(call, call.request.group_id):
         return None, code
     group = call.groups.by_id.get(call.request.group_id)
     if group is None:
@@ -49,12 +50,16 @@ async def join_group(call: Call) -> Message:
 async def _join(call: Call) -> Joined:
     request, groups = call.request, call.groups
     session = request.session_timeout_ms / 1000
-    if code := _refusal(call, request.group_id):
+    if code := refusal(call, request.group_id):
         return Joined(code, request.member_id)
     if not groups.min_session_timeout <= session <= groups.max_session_timeout:
         return Joined(26, request.member_id)
     instance = request.group_instance_id
     known = groups.by_id.get(request.group_id)
+    if known is not None and known.modern is not None:
+        if known.modern.members:
+            return Joined(23, request.member_id)
+        known.modern = None  # nobody is left: it may become one of the old kind
     holder = known.static_member(instance) if known and instance is not None else None
     if request.member_id and holder is not None and holder.member_id != request.member_id:
         return Joined(82, request.member_id)
@@ -110,7 +115,7 @@ async def leave_group(call: Call) -> Message:
         if group is not None and not code:
             group.remove(request.member_id)
         return call.respond(error_code=code)
-    if code := _refusal(call, request.group_id):
+    if code := refusal(call, request.group_id):
         return call.respond(error_code=code, members=[])
     group = call.groups.by_id.get(request.group_id)
     members = []
@@ -141,9 +146,9 @@ async def offset_commit(call: Call) -> Message:
         parts = []
         for part in item.partitions:
             label = topic.name if topic else item.name
-            error = call.error(label, part.partition_index) or code or missing
-            if not error and (topic is None or topic.partition(part.partition_index) is None):
-                error = 3
+            # As in Kafka: what does not exist is refused before the coordinator is asked who commits.
+            unknown = missing or (0 if topic is not None and topic.partition(part.partition_index) is not None else 3)
+            error = call.error(label, part.partition_index) or unknown or code
             if not error and len(part.committed_metadata or "") > 4096:
                 error = 12
             if not error:
@@ -160,9 +165,11 @@ def _commit_refusal(call: Call) -> int:
         return 16
     generation = request.generation_id_or_member_epoch
     group = call.groups.by_id.get(request.group_id)
-    if group is None or not group.members:
+    if group is None or group.empty:
         # somebody who manages no group may commit into an empty one
-        return 0 if generation < 0 else 22 if group is None else 25
+        return 0 if generation < 0 else (69 if call.version >= 9 else 22) if group is None else 25
+    if group.modern is not None:
+        return _modern_commit_refusal(call, group.modern)
     code = group.check(request.member_id, request.group_instance_id, generation)
     if code:
         return code
@@ -172,18 +179,42 @@ def _commit_refusal(call: Call) -> int:
     return 0
 
 
+def _modern_commit_refusal(call: Call, modern: ModernGroup) -> int:
+    request = call.request
+    try:
+        modern.member(request.member_id)
+        if call.version < 9:
+            return 35  # no member of a group of the new kind speaks so old a version
+        modern.check(request.member_id, request.generation_id_or_member_epoch)
+    except Refused as refused:
+        return refused.code
+    return 0
+
+
 async def offset_fetch(call: Call) -> Message:
     """Committed positions; -1 for none."""
     request = call.request
     if call.version < 8:
-        code = _refusal(call, request.group_id, nameless=True)
+        code = refusal(call, request.group_id, nameless=True)
         return call.respond(error_code=code, topics=_fetch_topics(call, request.group_id, request.topics, code))
     groups = []
     for item in request.groups:
-        code = _refusal(call, item.group_id, nameless=True)
+        code = refusal(call, item.group_id, nameless=True) or _reader_refusal(call, item)
         topics = [] if code else _fetch_topics(call, item.group_id, item.topics, 0)
         groups.append({"group_id": item.group_id, "topics": topics, "error_code": code})
     return call.respond(groups=groups)
+
+
+def _reader_refusal(call: Call, item: Any) -> int:
+    """The error for a member of a group of the new kind that is not up to date; who says nothing of itself is an admin."""
+    group = call.groups.by_id.get(item.group_id)
+    if group is None or group.modern is None or (item.member_id is None and item.member_epoch < 0):
+        return 0
+    try:
+        group.modern.check(item.member_id or "", item.member_epoch)
+    except Refused as refused:
+        return refused.code
+    return 0
 
 
 def _fetch_topics(call: Call, group_id: str, topics: Any, code: int) -> list[dict[str, Any]]:
@@ -231,14 +262,14 @@ async def list_groups(call: Call) -> Message:
     groups = [
         {
             "group_id": group.group_id,
-            "protocol_type": group.protocol_type,
-            "group_state": group.state.value,
-            "group_type": "classic",
+            "protocol_type": group.protocol_type if group.modern is None else "consumer",
+            "group_state": group.state_name,
+            "group_type": group.kind,
         }
         for group in call.groups.by_id.values()
         if call.state.coordinator_of(group.group_id) is call.node
-        and (not states or group.state.value.lower() in states)
-        and (not types or "classic" in types)
+        and (not states or group.state_name.lower() in states)
+        and (not types or group.kind in types)
     ]
     return call.respond(error_code=0, groups=groups)
 
@@ -250,10 +281,10 @@ async def describe_groups(call: Call) -> Message:
 
 def _describe(call: Call, group_id: str) -> dict[str, Any]:
     empty = {"group_id": group_id, "protocol_type": "", "protocol_data": "", "members": []}
-    if code := _refusal(call, group_id):
+    if code := refusal(call, group_id):
         return empty | {"error_code": code, "group_state": ""}
     group = call.groups.by_id.get(group_id)
-    if group is None:
+    if group is None or group.modern is not None:
         return empty | {"error_code": 69 if call.version >= 6 else 0, "group_state": "Dead"}
     shown = group.state is GroupState.STABLE
     members = [
@@ -281,11 +312,11 @@ async def delete_groups(call: Call) -> Message:
     """Delete groups that have no members."""
     results = []
     for group_id in call.request.groups_names:
-        code = _refusal(call, group_id)
+        code = refusal(call, group_id)
         group = call.groups.by_id.get(group_id)
         if not code and group is None:
             code = 69
-        elif not code and group is not None and group.state is not GroupState.EMPTY:
+        elif not code and group is not None and not (group.empty and group.state is GroupState.EMPTY):
             code = 68
         if not code:
             del call.groups.by_id[group_id]

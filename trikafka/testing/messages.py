@@ -13,6 +13,8 @@ from typing import Any, NamedTuple, TypeAlias
 from kafka.protocol import admin, consumer, metadata, producer
 from kafka.protocol.api_key import ApiKey
 
+from . import missing_messages
+
 #: A kafka-python message or a part of one. They are generated from JSON schemas and have no static types.
 Message: TypeAlias = Any
 
@@ -22,7 +24,7 @@ Api: TypeAlias = str | int
 Versions: TypeAlias = tuple[int, int]
 
 _MODULES = (consumer, producer, metadata, admin)
-_CLASSES = {name: getattr(module, name) for module in _MODULES for name in module.__all__}
+_CLASSES = {name: getattr(module, name) for module in _MODULES for name in module.__all__} | missing_messages.CLASSES
 REQUESTS: dict[int, Any] = {cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Request")}
 RESPONSES: dict[int, Any] = {cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Response")}
 
@@ -48,6 +50,8 @@ KAFKA_4: Mapping[int, Versions] = {
     ApiKey.OffsetForLeaderEpoch: (2, 4),
     ApiKey.CreatePartitions: (0, 3),
     ApiKey.DeleteGroups: (0, 2),
+    ApiKey.ConsumerGroupHeartbeat: (0, 1),
+    ApiKey.ConsumerGroupDescribe: (0, 1),
 }
 
 

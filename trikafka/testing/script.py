@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ._signal import Signal
+from .faults import Change
 from .messages import Api, Message, api_key
 
 Default: TypeAlias = Callable[[], Awaitable[Message | None]]
@@ -22,7 +23,8 @@ class Seen:
     """One request as it arrived.
 
     ``request`` is ``None`` for an ApiVersions request of a version that the node does not have, for nobody can read it.
-    ``answered_at`` and ``response`` are filled in when an answer has been sent.
+    ``answered_at``, ``response`` and ``response_bytes`` are filled in when an answer has been sent. The bytes are those of the
+    whole frame, its length included.
     """
 
     time: float
@@ -34,6 +36,8 @@ class Seen:
     correlation_id: int
     client_id: str | None
     request: Message
+    request_bytes: int = 0
+    response_bytes: int = 0
     answered_at: float | None = None
     response: Message | None = field(default=None, repr=False)
 
@@ -81,7 +85,29 @@ class Handle:
     handler: Handler
 
 
-Verdict: TypeAlias = Fail | Drop | Garbage | Handle
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """Never answer, nor what comes after it on the same connection: answers come in order."""
+
+    after: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """Change the bytes of the answer."""
+
+    change: Change
+
+
+@dataclass(frozen=True, slots=True)
+class LeaveOut:
+    """Leave a topic or one of its partitions out of the answer."""
+
+    topic: str
+    partition: int | None = None
+
+
+Verdict: TypeAlias = Fail | Drop | Garbage | Handle | Silence | Damage | LeaveOut
 
 
 @dataclass(slots=True, eq=False)

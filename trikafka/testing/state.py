@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import uuid
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
 from ._signal import Signal
 from .batches import BadBatch, BatchInfo, commits, decode_batch, inspect, place, stamp
 from .messages import KAFKA_4, Versions
+from .sessions import FetchSessions
 
 _NAMESPACE = uuid.UUID("7472696b-6166-6b61-0000-000000000000")
 
@@ -35,9 +36,11 @@ class Node:
     host: str
     port: int
     versions: dict[int, Versions]
+    sessions: FetchSessions
     rack: str | None = None
     state: NodeState = NodeState.UP
     listed: bool = True  # whether metadata names it
+    accepts: bool = True  # new connections
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +76,10 @@ class Partition:
     producers: dict[int, ProducerState] = field(default_factory=dict)
     open_transactions: dict[int, int] = field(default_factory=dict)  # producer id -> first offset
     aborted: list[tuple[int, int, int]] = field(default_factory=list)  # producer id, first and last offset
+    epochs: list[tuple[int, int]] = field(default_factory=lambda: [(0, 0)])  # leader epoch and its first offset
+    lagging: dict[int, int] = field(default_factory=dict)  # how far the followers are that are not up to date
+    tiered: int = 0  # what is before is in remote storage only
+    remote_readable: bool = True
 
     @property
     def stable_end(self) -> int:
@@ -130,12 +137,41 @@ class Partition:
                     return record.offset, record.timestamp
         return None
 
-    def epoch_end(self, epoch: int) -> tuple[int, int]:
-        """The largest epoch up to ``epoch`` that has a batch, and the offset after its last one."""
-        if epoch >= self.leader_epoch:
-            return self.leader_epoch, self.end
-        own = [batch for batch in self.batches if batch.info.leader_epoch <= epoch]
-        return (own[-1].info.leader_epoch, own[-1].end) if own else (epoch, self.start)
+    def epoch_at(self, offset: int) -> int:
+        """The leader epoch of the record at an offset."""
+        return max((epoch for epoch, first in self.epochs if first <= offset), default=-1)
+
+    def epoch_end(self, epoch: int) -> tuple[int, int] | None:
+        """The largest epoch up to ``epoch`` that this log has, and the offset after its last record; ``None`` if it is newer."""
+        latest = self.epochs[-1][0]
+        if epoch >= latest:
+            return (epoch, self.end) if epoch == latest else None
+        own = max((each for each, _ in self.epochs if each <= epoch), default=epoch)
+        return own, min(first for each, first in self.epochs if each > epoch)
+
+    def elect(self, node: int | None) -> None:
+        """Begin the next leader epoch, with this leader or none."""
+        self.leader = node
+        self.leader_epoch += 1
+        if node is not None:
+            self.epochs = [*(entry for entry in self.epochs if entry[1] < self.end), (self.leader_epoch, self.end)]
+
+    def reach(self, node: int) -> int:
+        """The high watermark as a node knows it: the leader's is the end of the log, a follower's may lag behind."""
+        return self.end if node == self.leader else min(self.lagging.get(node, self.end), self.end)
+
+    def truncate_to(self, offset: int) -> None:
+        """Lose the records from an offset on: the batches that reach behind it."""
+        self.batches = [batch for batch in self.batches if batch.end <= offset]
+        self.end = self.batches[-1].end if self.batches else min(self.start, offset)
+        self.start = min(self.start, self.end)
+        self.epochs = [entry for entry in self.epochs if entry[1] < self.end] or [(0, self.start)]
+        for state in self.producers.values():
+            state.batches = deque((batch for batch in state.batches if batch[2] < self.end), maxlen=5)
+        reopened = {producer: first for producer, first, last in self.aborted if last >= self.end}
+        self.aborted = [entry for entry in self.aborted if entry[2] < self.end]
+        self.open_transactions |= reopened
+        self.open_transactions = {producer: first for producer, first in self.open_transactions.items() if first < self.end}
 
     def truncate_before(self, offset: int) -> None:
         """Forget what is before an offset, as retention does."""
@@ -183,13 +219,28 @@ class Topic:
         return self.partitions[index] if 0 <= index < len(self.partitions) else None
 
 
+@dataclass(slots=True)
+class Telemetry:
+    """What the brokers want to know of their clients (KIP-714). ``interval`` in seconds."""
+
+    metrics: tuple[str, ...] = ()
+    interval: float = 300
+    subscription_id: int = 1
+    clients: int = 0
+
+
 class State:
     """The whole cluster's data."""
 
-    def __init__(self, nodes: int, clock: Callable[[], int], cluster_id: str) -> None:
+    def __init__(
+        self, nodes: int, clock: Callable[[], int], cluster_id: str, racks: Sequence[str | None] = (), fetch_sessions: int = 1000
+    ) -> None:
         self.cluster_id = cluster_id
         self.clock = clock  # ms since the epoch, in virtual time
-        self.nodes = [Node(i, f"broker-{i}", 9092, dict(KAFKA_4)) for i in range(nodes)]
+        self.nodes = [
+            Node(i, f"broker-{i}", 9092, dict(KAFKA_4), FetchSessions(1000 * i + 1, fetch_sessions), rack)
+            for i, rack in zip(range(nodes), [*racks, *[None] * nodes], strict=False)
+        ]
         self.topics: dict[str, Topic] = {}
         self.changed = Signal()
         self.controller = 0
@@ -198,6 +249,7 @@ class State:
         self.auto_create = False
         self.next_producer_id = 1000
         self.transactional: dict[str, tuple[int, int]] = {}
+        self.telemetry = Telemetry()
         self._topics_made = 0
 
     def create_topic(
@@ -230,6 +282,11 @@ class State:
             if topic.topic_id == topic_id:
                 return topic, 0
         return None, 100
+
+    @property
+    def has_racks(self) -> bool:
+        """Whether consumers are sent to followers in their rack, and followers answer them (KIP-392)."""
+        return any(node.rack is not None for node in self.nodes)
 
     def leader_of(self, partition: Partition) -> Node | None:
         """The node that leads a partition, unless it is known to be away."""

@@ -1,0 +1,93 @@
+"""Auto commit: what is processed is committed at an interval, before partitions go, and on leaving."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Container, Iterable
+
+import trio
+
+from .._state.assignment import Assignment
+from .._state.member import Member
+from .._state.subscription import Subscription
+from ..errors import KafkaTimeoutError, TrikafkaError
+from ..types import OffsetAndMetadata, TopicPartition
+from .commit import Commits, Positions
+
+_log = logging.getLogger("trikafka.commit")
+
+
+class AutoCommit:
+    """Commits, at an interval, what is processed; never what was just delivered. One commit at a time is in flight."""
+
+    def __init__(
+        self, commits: Commits, subscription: Subscription, assignment: Assignment, member: Member, interval: float
+    ) -> None:
+        self._commits, self._subscription, self._assignment = commits, subscription, assignment
+        self._member, self._interval = member, interval
+        self._last: dict[TopicPartition, int] = {}
+        self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}  # of partitions that ``assign`` took away
+        self._tick = trio.CancelScope()
+        self._failures = 0  # in a row: the first is told, and that they ended
+        self._held = False
+
+    def due(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What is processed and not committed yet."""
+        owned = self._assignment.partitions
+        chosen = list(owned) if partitions is None else [tp for tp in partitions if tp in owned]
+        mine = {
+            tp: OffsetAndMetadata(processed, owned[tp].progress.leader_epoch)
+            for tp in chosen
+            if (processed := owned[tp].processed) is not None and self._last.get(tp) != processed
+        }
+        return self._left_behind | mine
+
+    async def commit(self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None) -> bool:
+        """Commit what is due. A failure is logged: the records will be seen again. Returns False if only the time ran out."""
+        due = self.due(partitions)
+        if not due or (self._subscription.grouped and not self._member.identity.joined):
+            return True  # outside the group there may be newer commits of others
+        try:
+            await self._commits.commit(due, timeout=timeout, name="auto commit")
+        except TrikafkaError as error:
+            self._failures += 1
+            _log.log(
+                logging.WARNING if self._failures == 1 else logging.DEBUG,
+                "auto commit failed, records may be seen again: %s",
+                error,
+            )
+            return not isinstance(error, KafkaTimeoutError)
+        if self._failures:
+            _log.info("auto commit works again, after %d that failed", self._failures)
+        self._failures = 0
+        self.committed(due)
+        return True
+
+    def committed(self, positions: Positions) -> None:
+        """These have been committed, by whomever."""
+        self._last.update({tp: position.offset for tp, position in positions.items()})
+        for tp in positions:
+            self._left_behind.pop(tp, None)
+
+    def hold(self, held: bool = True) -> None:
+        """Commit nothing at the interval: the consumer leaves, and commits last itself. ``False``: go on."""
+        self._held = held
+        if held:
+            self._tick.cancel()  # the time of leaving is short
+
+    def keep(self, partitions: Container[TopicPartition]) -> None:
+        """Other partitions than these are not ours any more."""
+        self._last = {tp: offset for tp, offset in self._last.items() if tp in partitions}
+
+    def leave_behind(self, partitions: Container[TopicPartition]) -> None:
+        """Before ``assign``: what is due of other partitions than these is committed with the next commit."""
+        self._left_behind = {tp: position for tp, position in self.due().items() if tp not in partitions}
+
+    async def run(self) -> None:
+        """Commit at the interval while the group knows the member (or partitions were assigned by hand)."""
+        while True:
+            await trio.sleep(self._interval)
+            if self._held:
+                continue
+            with trio.CancelScope() as self._tick:
+                await self.commit()

@@ -1,0 +1,40 @@
+"""The client's end of a connection in memory."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import trio
+
+
+class Chunked(Protocol):
+    """Says how many bytes at a time reach the client at most."""
+
+    chunk: int | None
+
+
+class ClientStream(trio.abc.HalfCloseableStream):
+    """The client's end of a connection; gives what was received in pieces if the cluster says so."""
+
+    def __init__(self, cluster: Chunked, stream: trio.abc.HalfCloseableStream, gulp: int | None) -> None:
+        self._cluster, self._stream, self._gulp = cluster, stream, gulp
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        if self._gulp is None:
+            await self._stream.send_all(data)
+            return
+        for start in range(0, max(len(data), 1), self._gulp):  # when cancelled, the rest is never sent
+            await self._stream.send_all(data[start : start + self._gulp])
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._stream.wait_send_all_might_not_block()
+
+    async def send_eof(self) -> None:
+        await self._stream.send_eof()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        limits = [limit for limit in (max_bytes, self._cluster.chunk) if limit is not None]
+        return await self._stream.receive_some(min(limits, default=None))
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()

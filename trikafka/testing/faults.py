@@ -1,0 +1,68 @@
+"""What can be wrong with a response that was right: parts left out, bytes damaged. Pure functions over messages and frames."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from .messages import Message
+
+#: Changes the bytes of a whole frame, its length included.
+Change: TypeAlias = Callable[[bytes], bytes]
+
+_INDEXES = ("partition_index", "partition", "index")
+_NAMES = ("name", "topic")
+
+
+def flip(frame: bytes) -> bytes:
+    """Another byte in the middle of what follows the correlation id; the length stays right."""
+    place = 8 + (len(frame) - 8) // 2
+    return frame[:place] + bytes([frame[place] ^ 0xFF]) + frame[place + 1 :]
+
+
+def cut(frame: bytes) -> bytes:
+    """A frame that is whole, but whose message ends in its middle."""
+    body = frame[4 : max(8, len(frame) // 2)]
+    return len(body).to_bytes(4, "big") + body
+
+
+def strange_id(frame: bytes) -> bytes:
+    """A response to a request that nobody made."""
+    return frame[:4] + (int.from_bytes(frame[4:8], "big") ^ 0x40000000).to_bytes(4, "big") + frame[8:]
+
+
+def leave_out(message: Message, topic: str, topic_id: Any, partition: int | None) -> None:
+    """Take a partition out of a response, or all of a topic's; a topic without partitions goes, too."""
+    for name in _lists(message):
+        items = getattr(message, name)
+        if items and any(_is_topic(item, topic, topic_id) for item in items):
+            setattr(message, name, [item for item in items if not _emptied(item, topic, topic_id, partition)])
+        else:
+            for item in items or ():
+                leave_out(item, topic, topic_id, partition)
+
+
+def _lists(message: Message) -> list[str]:
+    return [name for name, field in message.fields.items() if field.is_struct_array()]
+
+
+def _is_topic(item: Message, topic: str, topic_id: Any) -> bool:
+    names = [getattr(item, name) for name in _NAMES if name in item.fields]
+    return topic in names or ("topic_id" in item.fields and item.topic_id == topic_id)
+
+
+def _emptied(item: Message, topic: str, topic_id: Any, partition: int | None) -> bool:
+    if not _is_topic(item, topic, topic_id):
+        return False
+    if partition is None:
+        return True
+    for name in _lists(item):
+        parts = getattr(item, name)
+        if parts and any(index in parts[0].fields for index in _INDEXES):
+            setattr(item, name, [part for part in parts if _index(part) != partition])
+            return not getattr(item, name)
+    return False
+
+
+def _index(part: Message) -> int:
+    return int(next(getattr(part, name) for name in _INDEXES if name in part.fields))

@@ -1,0 +1,173 @@
+"""Fetch: the long poll, sessions (KIP-227), reading from followers (KIP-392) and truncated logs (KIP-320)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import trio
+
+from .call import Call
+from .leaders import endpoints, hint, led
+from .messages import Message
+from .sessions import FINAL, INITIAL, FetchSession, PartKey, Wanted, asked
+from .state import Partition, StoredBatch
+
+_SESSION_ERRORS = (70, 71, 106)
+
+
+async def fetch(call: Call) -> Message:
+    """Long poll: answer when there are ``min_bytes``, when a partition has other news, or after ``max_wait_ms``."""
+    request = call.request
+    if call.fail is not None and call.fail.topic is None and call.fail.code in _SESSION_ERRORS:
+        return call.respond(error_code=call.fail.code, session_id=0, responses=[])
+    session, wanted, code = _session(call)
+    if code:
+        return call.respond(error_code=code, session_id=0, responses=[])
+    _learn_names(call, wanted)
+    answers, urgent = _read(call, wanted)
+    with trio.move_on_after(request.max_wait_ms / 1000):
+        while sum(len(answer["records"]) for answer in answers.values()) < request.min_bytes and not urgent:
+            await call.state.changed.wait()
+            answers, urgent = _read(call, wanted)
+    told = _told(session, wanted, answers, full=request.session_epoch in (FINAL, INITIAL))
+    return call.respond(
+        session_id=session.session_id if session else 0,
+        responses=_by_topic(wanted, told),
+        node_endpoints=endpoints(call, told.values()),
+    )
+
+
+def _session(call: Call) -> tuple[FetchSession | None, dict[PartKey, Wanted], int]:
+    """The session of a request if it has one, what it is to fetch, and the error if there is one."""
+    request, sessions, by_id = call.request, call.node.sessions, call.version >= 13
+    if request.session_epoch in (FINAL, INITIAL):
+        wanted = asked(request, by_id)
+        sessions.close(request.session_id)
+        opened = sessions.open(by_id, wanted) if request.session_epoch == INITIAL else None
+        return opened, wanted, 0
+    session, code = sessions.find(request.session_id, request.session_epoch, by_id)
+    if session is None:
+        return None, {}, code
+    session.update(request)
+    session.advance()
+    if not session.wanted:
+        sessions.close(session.session_id)
+        return None, {}, 0
+    return session, session.wanted, 0
+
+
+def _learn_names(call: Call, wanted: Mapping[PartKey, Wanted]) -> None:
+    for item in wanted.values():
+        topic, _ = call.state.find_topic(item.topic, item.topic_id)
+        item.name = topic.name if topic else item.name
+
+
+def _told(
+    session: FetchSession | None, wanted: Mapping[PartKey, Wanted], answers: Mapping[PartKey, dict[str, Any]], *, full: bool
+) -> dict[PartKey, dict[str, Any]]:
+    """What is in the answer: everything that was asked for, or in a session only what is new."""
+    if session is None:
+        return dict(answers)
+    told = {key: answer for key, answer in answers.items() if wanted[key].news(answer) or full}
+    session.move_to_end([key for key, answer in told.items() if answer["records"]])
+    return told
+
+
+def _by_topic(wanted: Mapping[PartKey, Wanted], told: Mapping[PartKey, dict[str, Any]]) -> list[dict[str, Any]]:
+    responses: dict[Any, dict[str, Any]] = {}
+    for key, answer in told.items():
+        item = wanted[key]
+        response = responses.setdefault(key[0], {"topic": item.topic, "topic_id": item.topic_id, "partitions": []})
+        response["partitions"].append(answer)
+    return list(responses.values())
+
+
+def _read(call: Call, wanted: Mapping[PartKey, Wanted]) -> tuple[dict[PartKey, dict[str, Any]], bool]:
+    left, size, urgent = call.request.max_bytes, 0, not wanted
+    answers = {}
+    for key, item in wanted.items():
+        answers[key] = answer = _fetch_one(call, item, left, first=size == 0)
+        left -= len(answer["records"])
+        size += len(answer["records"])
+        urgent = urgent or answer["error_code"] != 0 or "diverging_epoch" in answer or "preferred_read_replica" in answer
+    return answers, urgent
+
+
+def _fetch_one(call: Call, item: Wanted, left: int, *, first: bool) -> dict[str, Any]:
+    part = item.part
+    follows = call.state.has_racks and call.version >= 11
+    _, partition, code = led(call, item.topic, item.topic_id, part.partition, part.current_leader_epoch, followers=follows)
+    if code == 100 and item.name is not None:  # a session stays with the name that the id had when it was opened
+        code = 103 if item.name in call.state.topics else 3
+    answer: dict[str, Any] = {"partition_index": part.partition, "high_watermark": -1, "aborted_transactions": None, "records": b""}
+    if partition is None:
+        return answer | {"error_code": code, "aborted_transactions": []}
+    if code:
+        return answer | {"error_code": code} | hint(call, partition, code)
+    end = partition.reach(call.node.node_id)
+    stable = min(partition.stable_end, end)
+    here = answer | {"error_code": 0, "high_watermark": end, "last_stable_offset": stable, "log_start_offset": partition.start}
+    nowhere = {"high_watermark": -1, "last_stable_offset": -1, "log_start_offset": -1}
+    if (other := _nearer(call, partition, part.fetch_offset)) is not None:
+        return here | {"preferred_read_replica": other}
+    last_epoch = part.last_fetched_epoch if call.version >= 12 else -1
+    if (known := _diverging(partition, last_epoch, part.fetch_offset)) is not None:
+        return here | {"diverging_epoch": {"epoch": known[0], "end_offset": known[1]}}
+    if not partition.start <= part.fetch_offset <= end or last_epoch > partition.leader_epoch:
+        return answer | nowhere | {"error_code": 1}
+    if part.fetch_offset < partition.tiered and not partition.remote_readable:
+        return answer | nowhere | {"error_code": 109}
+    batches = partition.read(part.fetch_offset, stable if call.request.isolation_level == 1 else end)
+    data, upto = _cut(batches, min(part.partition_max_bytes, left), first=first)
+    if call.request.isolation_level == 1:
+        here["aborted_transactions"] = _aborted(partition, part.fetch_offset, upto)
+    return here | {"records": data}
+
+
+def _nearer(call: Call, partition: Partition, offset: int) -> int | None:
+    """The follower that a consumer is to read from because it stands in the consumer's rack."""
+    rack = call.request.rack_id if call.version >= 11 else ""
+    if not rack or partition.leader != call.node.node_id or call.node.rack == rack:
+        return None
+    nodes = [call.state.nodes[number] for number in partition.replicas if number != call.node.node_id]
+    near = [n.node_id for n in nodes if n.rack == rack and n.listed and partition.start <= offset <= partition.reach(n.node_id)]
+    return max(near, key=partition.reach, default=None)
+
+
+def _diverging(partition: Partition, last_epoch: int, offset: int) -> tuple[int, int] | None:
+    """Epoch and offset where the log of a consumer parts from this one (KIP-320), if its last record is none of this log."""
+    if last_epoch < 0 or offset < partition.start:
+        return None
+    known = partition.epoch_end(last_epoch)
+    return known if known is not None and (known[0] < last_epoch or known[1] < offset) else None
+
+
+def _aborted(partition: Partition, offset: int, upto: int) -> list[dict[str, int]]:
+    """The aborted transactions that have a part in what is fetched."""
+    return [
+        {"producer_id": producer, "first_offset": start}
+        for producer, start, end in partition.aborted
+        if end >= offset and start < upto
+    ]
+
+
+def _cut(batches: list[StoredBatch], limit: int, *, first: bool) -> tuple[bytes, int]:
+    """The bytes of a log segment up to the limit, and the offset after them. The last batch may be cut in the middle, but the
+    first of all comes whole.
+
+    Of another partition whose first batch does not fit nothing comes, as from Kafka since version 3 of Fetch.
+    """
+    if not batches:
+        return b"", 0
+    smallest = len(batches[0].data)
+    if first:
+        limit = max(limit, smallest)
+    if limit < smallest:
+        return b"", 0
+    size = upto = 0
+    for batch in batches:
+        if size >= limit:
+            break
+        size, upto = size + len(batch.data), batch.end
+    return b"".join(batch.data for batch in batches)[:limit], upto

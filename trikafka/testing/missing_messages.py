@@ -1,0 +1,23 @@
+"""The messages that kafka-python does not have, made of the schemas of trikafka's wire room."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from kafka.protocol.api_message import ApiMessage
+
+_APIS = (
+    "ConsumerGroupDescribe",  # KIP-848
+    "ConsumerGroupHeartbeat",  # KIP-848
+    "GetTelemetrySubscriptions",  # KIP-714
+    "PushTelemetry",  # KIP-714
+)
+
+
+def _make(name: str) -> Any:
+    base: Any = ApiMessage
+    return type(base)(name, (base,), {"__module__": __name__}, load_json="trikafka._wire.schemas")
+
+
+#: By their names, as the modules of ``kafka.protocol`` have them.
+CLASSES: dict[str, Any] = {name: _make(name) for api in _APIS for name in (f"{api}Request", f"{api}Response")}

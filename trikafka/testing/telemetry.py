@@ -1,0 +1,46 @@
+"""GetTelemetrySubscriptions and PushTelemetry (KIP-714): one handler an API. Offered only where a test says so, as in Kafka."""
+
+from __future__ import annotations
+
+import uuid
+
+from .call import Call
+from .messages import Message
+
+_NOBODY = uuid.UUID(int=0)
+_CODECS = [4, 3, 1, 2]  # zstd, lz4, gzip and snappy, in Kafka's order
+_MAX_BYTES = 1_048_576
+
+
+async def get_telemetry_subscriptions(call: Call) -> Message:
+    """Which metrics the test wants, and how often; a client without an id gets one."""
+    if code := call.error():
+        return call.respond(error_code=code)
+    wanted, asked = call.state.telemetry, call.request.client_instance_id
+    if asked in (None, _NOBODY):  # kafka-python reads a zero id as None
+        wanted.clients += 1
+        given = uuid.uuid5(_NOBODY, f"client {wanted.clients}")
+    else:
+        given = _NOBODY
+    return call.respond(
+        error_code=0,
+        client_instance_id=given,
+        subscription_id=wanted.subscription_id,
+        accepted_compression_types=_CODECS,
+        push_interval_ms=round(wanted.interval * 1000),
+        telemetry_max_bytes=_MAX_BYTES,
+        delta_temporality=True,
+        requested_metrics=list(wanted.metrics),
+    )
+
+
+async def push_telemetry(call: Call) -> Message:
+    """Take metrics of the subscription that holds now. What they say is in the request's log."""
+    code = call.error()
+    if not code and call.request.subscription_id != call.state.telemetry.subscription_id:
+        code = 117
+    if not code and call.request.compression_type not in (0, *_CODECS):
+        code = 76
+    if not code and len(call.request.metrics or b"") > _MAX_BYTES:
+        code = 118
+    return call.respond(error_code=code)
