@@ -14,8 +14,8 @@ import trio
 from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer.group import LeaveGroupRequest
 
-from .._net.deadlines import backoff
 from .._net.gather import with_background
+from .._net.retry import Retry
 from .._state.assignors import (
     AssignableTopics,
     Assignor,
@@ -180,6 +180,7 @@ class ClassicMembership(MembershipBase):
         if not identity.member_id or stay:
             return
         request = group_messages.leave_request(self._group, identity, self._why_leaving(closing))
+        retry = Retry(self._config)
         with trio.move_on_after(LEAVE_LIMIT):
             for attempt in range(LEAVE_ATTEMPTS):
                 try:
@@ -191,7 +192,7 @@ class ClassicMembership(MembershipBase):
                     _log.info("group %s: could not leave: %s", self._group, error)
                     if not self._may_go_on(error):
                         return
-                await trio.sleep(backoff(1, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+                await retry.wait()
 
     async def _ask_to_leave(self, request: LeaveGroupRequest, attempt: int) -> None:
         """One attempt. Any but the first takes another connection: the last commit may be stuck before it on the usual one."""

@@ -94,7 +94,7 @@ class Heartbeats:
             except TrikafkaError as error:
                 _log.debug("heartbeat of group %s failed: %s", self._group, error)
                 if error.refresh_coordinator:
-                    self._coordinators.forget(self._group)
+                    self._coordinators.mark_unknown(self._group)
                 if not error.retriable:
                     fenced(error)
                     return

@@ -17,8 +17,8 @@ from typing import Any
 import trio
 
 from .._net.brokers import Brokers, Purpose
-from .._net.deadlines import backoff
 from .._net.gather import with_background
+from .._net.retry import Retry
 from .._net.signal import Signal
 from .._state.cluster import ClusterSnapshot
 from .._state.member import Member, MemberState
@@ -106,16 +106,16 @@ class GroupTopics:
     def add(self, topics: set[str] | frozenset[str]) -> None:
         """These are wanted besides, and those that are not known looked up."""
         for topic in topics:
-            self._metadata.also_want(topic)
+            self._metadata.add_topic(topic)
         if topics - set(self._metadata.snapshot.topics):
-            self._metadata.mark_stale()
+            self._metadata.request_update()
 
     async def known(self, topics: set[str] | frozenset[str]) -> ClusterSnapshot:
         """The cluster with these topics looked up, and kept from now on."""
         if missing := topics - set(self._metadata.snapshot.topics):
             await self._metadata.refresh(missing)
         for topic in topics:
-            self._metadata.also_want(topic)
+            self._metadata.add_topic(topic)
         return self._metadata.snapshot
 
     async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
@@ -143,13 +143,13 @@ class GroupRequests:
         """Send ``message``; it may take the coordinator ``limit`` seconds. Raises :exc:`RequestTimedOutError` past that."""
         with trio.move_on_after(limit):
             node = await self._coordinators.find(self._group)
-            return await self._brokers.request(node, message, purpose=purpose, allowance=limit)
+            return await self._brokers.request(node, message, purpose=purpose, response_timeout=limit)
         raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {limit:g} s")
 
     def recover(self, error: TrikafkaError) -> None:
         """Note what an error says of the coordinator."""
         if error.refresh_coordinator:
-            self._coordinators.forget(self._group)
+            self._coordinators.mark_unknown(self._group)
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ class MembershipBase(ABC):
 
         An error that no new attempt can mend is :attr:`fatal` until the user subscribes again.
         """
-        failures, self.fatal = 0, None
+        retry, self.fatal = Retry(self._config), None
         if not self._subscription.grouped and self._member.identity.member_id:
             await self._leave_group()  # the leave before was cut
         while True:
@@ -229,16 +229,16 @@ class MembershipBase(ABC):
                 await self._ending.changed()
                 continue
             try:
-                failures = 0 if await self._cycle() else failures + 1
+                if await self._cycle():
+                    retry.reset()
+                    continue
             except TrikafkaError as error:
                 if not self._may_go_on(error):
                     await self._enter_fatal(error)
-                    failures = 0
+                    retry.reset()
                     continue
-                failures += 1
-                _log.debug("group %s: attempt %d to join failed: %s", self._group, failures, error)
-            if failures:
-                await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+                _log.debug("group %s: an attempt to join failed: %s", self._group, error)
+            await retry.wait()
 
     def _may_go_on(self, error: TrikafkaError) -> bool:
         self._requests.recover(error)
