@@ -28,7 +28,7 @@ from .._state.assignors import (
 from .._state.cluster import ClusterSnapshot
 from .._state.member import MemberState
 from ..error_codes import ErrorCode
-from ..errors import PluginError, ProtocolError, TrikafkaError, from_code
+from ..errors import DamagedResponseError, PluginError, TrikafkaError, from_code
 from ..types import TopicPartition
 from . import group_messages
 from .group_messages import Joined
@@ -114,7 +114,7 @@ class ClassicMembership(MembershipBase):
     async def _perform_assignment(self, joined: Joined) -> Mapping[str, Sequence[TopicPartition]]:
         topics = joined.assign_from(AssignableTopics.from_snapshot(await self._topics.known(joined.topics), joined.topics))
         if joined.protocol not in self._assignors:
-            raise ProtocolError(f"group {self._group!r} chose the assignor {joined.protocol!r}, which was not offered")
+            raise DamagedResponseError(f"group {self._group!r} chose the assignor {joined.protocol!r}, which was not offered")
         assignments = self._assignors[joined.protocol].assign(joined.members, topics)
         checked = self._protocol is RebalanceProtocol.COOPERATIVE and joined.protocol != CooperativeStickyAssignor.name
         if checked and (moved := transferring_ownership(joined.members, assignments)):

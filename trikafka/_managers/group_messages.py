@@ -13,7 +13,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, Consume
 from .._state.assignors import AssignableTopics, Assignor, LastAssignment, MemberSubscription, SubscribesWithUserData
 from .._state.member import Identity
 from ..config import ConsumerConfig
-from ..errors import ProtocolError
+from ..errors import DamagedResponseError
 from ..types import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
@@ -86,7 +86,7 @@ def join_request(
 
 
 def join_response(response: JoinGroupResponse) -> Joined:
-    """Read a JoinGroup response without an error. Raises :exc:`ProtocolError` if a member's subscription cannot be read."""
+    """Read a JoinGroup response without an error. Raises :exc:`DamagedResponseError` if a member's subscription cannot be read."""
     members = {member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in response.members}
     skip = bool(getattr(response, "skip_assignment", False))
     return Joined(response.protocol_name or "", response.leader == response.member_id, members, skip_assignment=skip)
@@ -130,14 +130,14 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Read an assignment of any version; empty bytes are an empty one. Raises :exc:`ProtocolError`."""
+    """Read an assignment of any version; empty bytes are an empty one. Raises :exc:`DamagedResponseError`."""
     if not data:
         return []
     try:
         message = ConsumerProtocolAssignment.decode(bytes(data))
         return [TopicPartition(part.topic, number) for part in message.assigned_partitions for number in part.partitions]
     except (ValueError, struct.error, TypeError) as error:
-        raise ProtocolError(f"the group's assignment cannot be read: {error}") from error
+        raise DamagedResponseError(f"the group's assignment cannot be read: {error}") from error
 
 
 def encode_subscription(told: MemberSubscription, version: int = _VERSION) -> bytes:
@@ -158,7 +158,7 @@ def encode_subscription(told: MemberSubscription, version: int = _VERSION) -> by
 
 
 def decode_subscription(data: bytes, instance_id: str | None) -> MemberSubscription:
-    """Read what a member told when it joined, in any version. Raises :exc:`ProtocolError`."""
+    """Read what a member told when it joined, in any version. Raises :exc:`DamagedResponseError`."""
     try:
         message = ConsumerProtocolSubscription.decode(bytes(data))
         owned = tuple(TopicPartition(part.topic, number) for part in message.owned_partitions for number in part.partitions)
@@ -166,7 +166,7 @@ def decode_subscription(data: bytes, instance_id: str | None) -> MemberSubscript
         user_data = None if message.user_data is None else bytes(message.user_data)
         return MemberSubscription(frozenset(message.topics), owned, generation, instance_id, user_data, message.rack_id or None)
     except (ValueError, struct.error, TypeError) as error:
-        raise ProtocolError(f"a member's subscription cannot be read: {error}") from error
+        raise DamagedResponseError(f"a member's subscription cannot be read: {error}") from error
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:

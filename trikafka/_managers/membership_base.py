@@ -86,6 +86,11 @@ class GroupTopics:
 
     def __init__(self, subscription: Subscription, metadata: Metadata) -> None:
         self._subscription, self._metadata = subscription, metadata
+        self._old = 0  # what snapshots up to this version say of a topic may have changed
+
+    def subscribed(self) -> None:
+        """The user subscribed: errors that were known before are for the cluster to say again."""
+        self._old = self._metadata.snapshot.version
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -126,6 +131,8 @@ class GroupTopics:
         """Raise, once the cluster says of a subscribed topic what waiting cannot mend: it may not be read, or has no valid name."""
         seen = self._metadata.snapshot
         while True:
+            if seen.version <= self._old:
+                seen = await self._metadata.changed(seen)
             for name in sorted(self._subscription.topics):
                 info = seen.topics.get(name)
                 if info is not None and info.error_code and not (error := from_code(info.error_code, f"topic {name!r}")).retriable:
@@ -200,7 +207,8 @@ class MembershipBase(ABC):
     def subscription_changed(self) -> None:
         """The user subscribed to something (else): what stopped the last subscription is for this one to meet again."""
         self.fatal = None
-        self.rejoin("the subscription changed")
+        self._topics.subscribed()
+        self.rejoin("the subscription changed" if self._member.identity.joined else "the consumer subscribed")
 
     def rejoin(self, why: str) -> None:
         """Join again soon."""
