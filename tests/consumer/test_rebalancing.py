@@ -42,7 +42,7 @@ async def test_a_lone_static_member_that_restarts_gets_partitions_that_came_mean
             began = trio.current_time()
             while not consumer.assignment():
                 await consumer.receive_batch(timeout=0.001)
-            assert trio.current_time() - began < 0.01
+            assert trio.current_time() - began < 0.15  # one backoff, lest a coordinator that says so for ever cause a storm
             assert await values(consumer, 2) == [b"new", b"new"]
             assert consumer.assignment() == {T0, T1, T2, T3}
             assert cluster.group("g").generation == generation + 1

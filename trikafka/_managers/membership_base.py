@@ -272,16 +272,14 @@ class MembershipBase(ABC):
         self._topics.match()
         self._topics.want()
         self._member.to(MemberState.JOINING)
-        settled = False
         try:
             await self._until_out(partial(self._generation, seen))
-            settled = self._ending.reason is Reason.REJOIN
         except MemberFencedError as error:
             self.fenced(error)
         except TrikafkaError:
             if not self._ending.out:
                 raise
-        settled = settled or self._member.settled
+        settled = self._member.settled
         if self._ending.reason is Reason.FENCED:
             await self._lose(MemberState.FENCED)
         elif self._ending.reason is Reason.STALE:
