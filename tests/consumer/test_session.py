@@ -246,7 +246,8 @@ async def test_a_topic_that_may_not_be_read_any_more(autojump_clock: Clock) -> N
             consumer.subscribe(["t"])
             cluster.append("t", 0, [b"1"])
             with trio.fail_after(1):
-                assert b"1" in await values(consumer, 1) + await values(consumer, 1)
+                while (await consumer.receive()).value != b"1":
+                    pass
 
 
 class Plain:
