@@ -28,7 +28,7 @@ from .._state.assignors import (
 from .._state.cluster import ClusterSnapshot
 from .._state.member import MemberState
 from ..error_codes import ErrorCode
-from ..errors import DamagedResponseError, PluginError, TrikafkaError, from_code
+from ..errors import DamagedResponseError, PluginError, RequestTimedOutError, TrikafkaError, from_code
 from ..types import TopicPartition
 from . import group_messages
 from .group_messages import Joined
@@ -192,6 +192,8 @@ class ClassicMembership(MembershipBase):
                     _log.info("group %s: could not leave: %s", self._group, error)
                     if not self._may_go_on(error):
                         return
+                    if isinstance(error, RequestTimedOutError):
+                        continue
                 await retry.wait()
 
     async def _ask_to_leave(self, request: LeaveGroupRequest, attempt: int) -> None:
