@@ -337,9 +337,6 @@ NOT_HEEDED_YET = {
     "exclude_internal_topics",
     "group_protocol",
     "group_remote_assignor",
-    "key_deserializer",
-    "stall_warning_ms",
-    "value_deserializer",
 }
 
 

@@ -82,7 +82,7 @@ class Leaving:
         """Deliver nothing more; the last commit, and, unless cancelled, the listeners."""
         parts, core = self._parts, self._parts.core
         if how is Exit.CLEAN:
-            core.assignment.all_processed()
+            core.assignment.all_processed(besides=parts.streams.partitions)
         owned = core.assignment.begin_revocation()
         with self._step() as scope:
             # A commit that nobody answers is given up after its own limit: the rest of the time is for what follows.
@@ -98,7 +98,7 @@ class Leaving:
                 except Exception as error:
                     return error
             else:
-                await parts.auto_commit_now(owned, commits_until)
+                await parts.before_revoke(owned, trio.current_time(), commits_until)
         if scope.cancelled_caught and how is not Exit.CANCELLED:
             _log.warning("leaving: the last commit and the rebalance listeners took too long and were cut; the group is left now")
         return None

@@ -135,7 +135,10 @@ def decode_assignment(data: bytes) -> list[TopicPartition]:
         return []
     try:
         message = ConsumerProtocolAssignment.decode(bytes(data))
-        return [TopicPartition(part.topic, number) for part in message.assigned_partitions for number in part.partitions]
+        found = [TopicPartition(part.topic, number) for part in message.assigned_partitions for number in part.partitions]
+        if wrong := [tp for tp in found if tp.partition < 0]:
+            raise ValueError(f"there is no partition {wrong[0]}")
+        return found
     except (ValueError, struct.error, TypeError) as error:
         raise DamagedResponseError(f"the group's assignment cannot be read: {error}") from error
 

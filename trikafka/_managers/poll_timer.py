@@ -29,6 +29,10 @@ class PollTimer:
         if self._watched and self._overdue_at(now):
             self._late = True
         self._last_poll = now
+        self.check_session(now)
+
+    def check_session(self, now: float) -> None:
+        """If the session has ended, have the member learn that in this step. For whatever delivers, before it does."""
         if now >= self._session_ends:
             self._session_ends = math.inf
             self._session_expired()
