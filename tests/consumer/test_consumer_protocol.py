@@ -155,6 +155,21 @@ async def test_a_partition_goes_when_its_owner_let_go_and_no_other_stands_still(
             nursery.cancel_scope.cancel()
 
 
+async def test_what_was_given_up_inside_a_receive_is_gone_when_it_returns(autojump_clock: Clock) -> None:
+    """So the commit that follows is of what is still there."""
+    async with cluster_of(2, records=1) as cluster, member_of(cluster, enable_auto_commit=False) as one:
+        await values(one, 2)
+        async with member_of(cluster) as two, trio.open_nursery() as nursery:
+            nursery.start_soon(drain, two)
+            while len(one.assignment()) == 2:
+                before = one.assignment()
+                await one.receive_batch(timeout=0.01)
+                await one.commit()
+                assert cluster.requests("OffsetCommit")[-1].request.topics[0].partitions
+            assert len(before) == 2
+            nursery.cancel_scope.cancel()
+
+
 async def test_who_gets_nothing_asks_often_for_two_intervals_only(autojump_clock: Clock) -> None:
     async with cluster_of(1) as cluster, member_of(cluster) as one:
         await until(lambda: state(one) == "stable")
@@ -399,9 +414,10 @@ async def test_a_member_that_does_not_let_go_in_time_is_fenced(autojump_clock: C
         await one.receive_batch(timeout=1)
         async with member_of(cluster) as two:
             nursery.start_soon(drain, two)
+            who = me(one)
             await until(lambda: len(two.assignment()) == 2)
             assert state(one) == "stale"  # it left by itself when its time was up, 20 s after its receive
-            assert Said(cluster)(6, me(one))[-1] == (21, -1, None, None)
+            assert Said(cluster)(6, who)[-1] == (21, -1, None, None)
             assert round(trio.current_time()) == 26  # at its heartbeat after that
             await one.receive_batch(timeout=1)
             assert told[1:] == [("lost", [T0, T1])]

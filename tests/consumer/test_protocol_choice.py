@@ -10,7 +10,6 @@ from consuming import T0, cluster_of, consumer_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import hookimpl
-from trikafka._managers.heartbeat import Heartbeats
 from trikafka.errors import AuthorizationError, ErrorCode
 from trikafka.testing import ScriptedCluster
 
@@ -54,15 +53,14 @@ async def test_auto_takes_the_classic_protocol_where_there_is_no_other(autojump_
 
 
 async def test_auto_heeds_a_plugin_that_has_heartbeats_of_its_own(autojump_clock: Clock) -> None:
-    class Mine(Heartbeats):
-        pass
+    class Mine:
+        async def run(self, rejoin: Any, fenced: Any) -> None:
+            await trio.sleep_forever()
 
     class Plugin:
         @hookimpl
         def trikafka_request_manager(self, kind: str, context: Any) -> object | None:
-            if kind != "heartbeat":
-                return None
-            return Mine(context.config, "g", context.brokers, context.manager("coordinator"), context.core.member)
+            return Mine() if kind == "heartbeat" else None
 
     async with cluster_of(1, records=1) as cluster:
         assert await chosen(cluster, plugins=[Plugin()]) == "classic"

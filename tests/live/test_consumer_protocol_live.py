@@ -1,4 +1,4 @@
-"""Members by the consumer protocol (KIP-848) in groups of a real Kafka: ours, the Java client's and librdkafka's, coming and going."""
+"""Members by the consumer protocol (KIP-848) in groups of a real Kafka: ours, the Java client's and librdkafka's."""
 
 from __future__ import annotations
 
@@ -244,7 +244,8 @@ async def test_a_running_group_goes_to_the_new_protocol_and_back(quick_broker: K
     """Two of ours by the classic protocol are replaced one after the other by two of the new, and these again by two of the old."""
     async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
         leave: dict[str, trio.Event] = {}
-        classic = {"group_protocol": "classic", "heartbeat_interval_ms": 300, "partition_assignment_strategy": ["cooperative-sticky"]}
+        classic: dict[str, Any] = {"group_protocol": "classic", "heartbeat_interval_ms": 300}
+        classic["partition_assignment_strategy"] = ["cooperative-sticky"]
         names = []
         for name, settings in [("c1", classic), ("c2", classic), ("n1", {}), ("n2", {}), ("c3", classic), ("c4", classic)]:
             leave[name] = trio.Event()

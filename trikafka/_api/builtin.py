@@ -17,7 +17,15 @@ from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
 from .._managers.produce import ProduceManager
 from .._managers.topic_ids import TopicIds
-from .._state.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
+from .._state.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RebalanceProtocol,
+    RoundRobinAssignor,
+    StickyAssignor,
+    rebalance_protocol,
+)
 from ..hooks import hookimpl
 from ..interfaces import MembershipManager
 from .ack import Ack
@@ -85,7 +93,9 @@ class Builtin:
     @staticmethod
     def _heartbeat(client: Any) -> Heartbeats:
         config, group = client.config, client.config.group_id
-        return Heartbeats(config, group, client.brokers, client.manager("coordinator"), client.core.member)
+        core, coordinators = client.core, client.manager("coordinator")
+        follow_up = rebalance_protocol(client.assignors) is RebalanceProtocol.COOPERATIVE
+        return Heartbeats(config, group, client.brokers, coordinators, core.member, core.poll_timer, follow_up)
 
     @staticmethod
     def _membership(client: Any) -> MembershipManager:
@@ -111,7 +121,6 @@ def _group_parts(client: Any) -> GroupParts:
     core = client.core
     topics = GroupTopics(core.subscription, client.manager("metadata"))
     requests = GroupRequests(client.config.group_id, client.brokers, client.manager("coordinator"))
-    wake = core.news
     return GroupParts(
-        client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, wake
+        client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, core.news
     )

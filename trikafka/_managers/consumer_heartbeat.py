@@ -7,13 +7,15 @@ to say. One that was not answered is followed by one that says everything.
 from __future__ import annotations
 
 import logging
+from contextlib import suppress
 from typing import Any
 
 import trio
 
-from .._net.deadlines import backoff
+from .._net.brokers import Purpose
+from .._net.retry import Retry
 from .._state.member import MemberState
-from ..errors import FencedInstanceIdError, MemberFencedError, TrikafkaError, from_code
+from ..errors import FencedInstanceIdError, MemberFencedError, RequestTimedOutError, TrikafkaError, from_code
 from .consumer_group_messages import LEAVE, LEAVE_FOR_A_WHILE, HeartbeatState, assigned, leave_request, new_member_id
 from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts
 from .target_reconciler import News, TargetReconciler
@@ -44,7 +46,7 @@ class ConsumerHeartbeats:
         self._said.forget()
         self._limit = self._config.request_timeout
         self.outside()
-        failures = 0
+        retry = Retry(self._config)
         while True:
             sent = trio.current_time()
             try:
@@ -55,12 +57,11 @@ class ConsumerHeartbeats:
                 self._requests.recover(error)
                 if not error.retriable:
                     raise
-                failures += 1
-                _log.debug("heartbeat %d of group %s failed: %s", failures, self._group, error)
+                _log.debug("heartbeat of group %s failed: %s", self._group, error)
                 self._said.forget()
-                await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+                await retry.wait()
             else:
-                failures = 0
+                retry.reset()
                 settling = self._reconciler.empty and sent < self._settled_at
                 await self._news.wait(sent + (min(self._interval, _SOON) if settling else self._interval))
 
@@ -77,7 +78,7 @@ class ConsumerHeartbeats:
         if self._member.state is MemberState.ACKNOWLEDGING:
             self._member.to(MemberState.STABLE if self._reconciler.reached else MemberState.RECONCILING)
         self.in_group = True
-        return await self._ask(request, "heartbeat of" if identity.joined else "joining")
+        return await self._ask(request, "heartbeat of" if identity.joined else "joining", self._limit)
 
     def _take(self, response: Any) -> None:
         joins = not self._member.identity.joined
@@ -97,39 +98,51 @@ class ConsumerHeartbeats:
     async def _release(self) -> None:
         """A static member that the coordinator may think is here still cannot join before it has gone away for a while."""
         try:
-            await self._ask(leave_request(self._group, self._member.identity, LEAVE_FOR_A_WHILE), "leaving")
+            await self._ask(leave_request(self._group, self._member.identity, LEAVE_FOR_A_WHILE), "leaving", self._limit)
         except TrikafkaError as error:
             self._requests.recover(error)
             if error.retriable:
                 raise
         self.in_group = False
 
-    async def leave(self) -> None:
-        """Leave the group: for good, or as a static member that will come back. Best effort, within a limit of its own."""
-        if not self.in_group:
-            return
+    async def leave(self, operation: str = "default") -> None:
+        """Leave the group: for good, or as a static member that will come back. Best effort, within a limit of its own.
+
+        ``operation`` is ``group_membership_operation`` (KIP-1092): a dynamic member that is to remain says nothing.
+        """
         static = self._member.identity.instance_id is not None
+        stays = operation == "remain_in_group" or (operation == "default" and static)
+        self._member.forget()
+        if not self.in_group or (stays and not static):
+            return
         self.outside()
-        self._limit = LEAVE_LIMIT
-        request = leave_request(self._group, self._member.identity, LEAVE_FOR_A_WHILE if static else LEAVE)
+        request = leave_request(self._group, self._member.identity, LEAVE_FOR_A_WHILE if stays else LEAVE)
+        retry = Retry(self._config)
         with trio.move_on_after(LEAVE_LIMIT):
-            for _ in range(LEAVE_ATTEMPTS):
+            for attempt in range(LEAVE_ATTEMPTS):
                 try:
-                    await self._ask(request, "leaving")
-                except MemberFencedError:
-                    pass  # it is out already
+                    await self._ask_to_leave(request, attempt)
+                    self.in_group = False
+                    self._member.forget()
+                    return
                 except TrikafkaError as error:
                     _log.info("group %s: could not leave: %s", self._group, error)
                     self._requests.recover(error)
                     if not error.retriable:
                         return
-                    await trio.sleep(backoff(1, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
-                    continue
-                self.in_group = False
-                return
+                    if isinstance(error, RequestTimedOutError):
+                        continue
+                await retry.wait()
 
-    async def _ask(self, request: Any, what: str) -> Any:
-        response = await self._requests.ask(request, self._limit, "coordinator")
+    async def _ask_to_leave(self, request: Any, attempt: int) -> None:
+        """One attempt. Any but the first takes another connection: the last commit may be stuck before it on the usual one."""
+        left = max(0.0, trio.current_effective_deadline() - trio.current_time())
+        limit = min(left if attempt else left / 2, self._config.request_timeout)
+        with suppress(MemberFencedError):  # it is out already
+            await self._ask(request, "leaving", limit, "general" if attempt else "coordinator")
+
+    async def _ask(self, request: Any, what: str, limit: float, purpose: Purpose = "coordinator") -> Any:
+        response = await self._requests.ask(request, limit, purpose)
         if response.error_code:
             detail = f": {response.error_message}" if response.error_message else ""
             raise from_code(response.error_code, f"{what} group {self._group!r}{detail}")

@@ -39,8 +39,9 @@ class ConsumerMembership(MembershipBase):
         self._target = TargetReconciler(parts, topic_ids, self._to_say.tell)
         self._heartbeats = ConsumerHeartbeats(parts, self._to_say, self._target)
 
-    def subscription_changed(self) -> None:
-        super().subscription_changed()
+    def rejoin(self, why: str) -> None:
+        """Tell the coordinator what there is to tell, now: more cannot be asked of it."""
+        super().rejoin(why)
         self._to_say.tell()
         self._target.look()
 
@@ -59,8 +60,9 @@ class ConsumerMembership(MembershipBase):
             raise WrongGroupType(error)
         await super()._enter_fatal(error)
 
-    async def _leave_group(self) -> None:
-        await self._heartbeats.leave()
+    async def _leave_group(self, *, closing: bool = False) -> None:
+        operation = self._config.group_membership_operation if closing else "default"
+        await self._heartbeats.leave(operation)
 
     def _still_known(self) -> bool:
         return True

@@ -9,7 +9,7 @@ import logging
 
 import trio
 
-from .._net.deadlines import backoff
+from .._net.retry import Retry
 from .._state.subscription import Mode
 from .._wire.extra_messages import ConsumerGroupHeartbeatRequest
 from ..config import ConsumerConfig
@@ -65,12 +65,17 @@ class MembershipChoice:
             self._choose(self._classic)
             await self._classic.run()
 
-    async def leave(self) -> None:
+    def rejoin(self, why: str) -> None:
+        """Join again soon."""
+        if self._chosen is not None:
+            self._chosen.rejoin(why)
+
+    async def leave(self, *, closing: bool = False) -> None:
         """Leave the group."""
         if self._chosen is None:
             await trio.lowlevel.checkpoint()
         else:
-            await self._chosen.leave()
+            await self._chosen.leave(closing=closing)
 
     def reset(self) -> None:
         """Be out of the group."""
@@ -85,21 +90,20 @@ class MembershipChoice:
 
     async def _offered(self) -> bool:
         """Whether the coordinator has the consumer protocol; waits for a subscription before it asks."""
-        failures, config = 0, self._parts.config
+        retry = Retry(self._parts.config)
         while True:
             while not self._parts.subscription.grouped or self._fatal is not None:
                 await self._news.wait()
                 self._news.take()
             try:
-                return await self._parts.requests.offers(ConsumerGroupHeartbeatRequest, config.request_timeout)
+                return await self._parts.requests.offers(ConsumerGroupHeartbeatRequest, self._parts.config.request_timeout)
             except TrikafkaError as error:
                 self._parts.requests.recover(error)
                 if not error.retriable:
                     self._fatal = error
                     self._parts.wake()
                     continue
-                failures += 1
-                await trio.sleep(backoff(failures, config.retry_backoff_ms, config.retry_backoff_max_ms))
+                await retry.wait()
 
 
 def _wants_classic(config: ConsumerConfig) -> bool:

@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterable
 
 import trio
 
-from .._net.deadlines import backoff
 from .._net.gather import with_background
+from .._net.retry import Retry
 from .._state.cluster import ClusterSnapshot
 from .._state.member import MemberState
 from .._state.target_assignment import Part, Report, Step, TargetAssignment
@@ -125,7 +125,7 @@ class TargetReconciler:
 
     async def _find_names(self) -> None:
         """Look up topics that have no name yet, until they have one."""
-        failures = 0
+        retry = Retry(self._config)
         while True:
             await self._nameless.wait()
             self._nameless.take()
@@ -138,7 +138,8 @@ class TargetReconciler:
             if names:
                 self._target.name(names)
                 self.look()
-            failures = failures + 1 if len(names) < len(ids) else 0
-            if failures:
-                await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+            if len(names) == len(ids):
+                retry.reset()
+            else:
+                await retry.wait()
                 self._nameless.tell()
