@@ -381,6 +381,38 @@ async def test_a_session_that_ended_in_the_broker_is_heard_of(autojump_clock: Cl
 
 
 @pytest.mark.parametrize("instance", [None, "i"])
+async def test_a_member_whose_heartbeats_reach_nobody_is_out_by_its_own_clock(
+    autojump_clock: Clock, instance: str | None
+) -> None:
+    """45 s after the last heartbeat that was answered was sent: others may have its partitions."""
+    told: list[Any] = []
+
+    async def note(what: str) -> None:
+        told.append(round(trio.current_time(), 3))
+
+    async with cluster_of(1, records=5) as cluster, listening_to(cluster, group_instance_id=instance) as consumer:
+        consumer.subscribe(["t"], Notes(told, then=note))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(drain, consumer)
+            await trio.sleep(12)
+            cluster.freeze(0)
+            await trio.sleep(50)
+            assert told == [("assigned", [T0]), 0, ("lost", [T0]), 55]
+            cluster.thaw(0)
+            await until(lambda: len(told) == 6)
+            assert told[4] == ("assigned", [T0])
+            assert told[5] < 75
+            nursery.cancel_scope.cancel()
+
+
+async def test_after_a_blocked_loop_nothing_is_delivered_that_others_may_have(autojump_clock: Clock) -> None:
+    async with cluster_of(1, records=5) as cluster, member_of(cluster, enable_auto_commit=False) as consumer:
+        assert await values(consumer, 1) == [b"0"]
+        autojump_clock.jump(60)
+        assert (await consumer.receive()).offset == 0  # lost, joined anew, and read again from the commits
+
+
+@pytest.mark.parametrize("instance", [None, "i"])
 async def test_who_does_not_come_back_leaves_at_exactly_that_time(autojump_clock: Clock, instance: str | None) -> None:
     """The interval is the user's, though it is below the classic protocol's session timeout (KIP-62)."""
     told: list[Any] = []

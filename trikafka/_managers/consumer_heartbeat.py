@@ -7,6 +7,8 @@ to say. One that was not answered is followed by one that says everything.
 from __future__ import annotations
 
 import logging
+import math
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -34,15 +36,38 @@ class ConsumerHeartbeats:
     def __init__(self, parts: GroupParts, news: News, reconciler: TargetReconciler) -> None:
         assert parts.config.group_id is not None
         self._config, self._group, self._member = parts.config, parts.config.group_id, parts.member
-        self._requests, self._reconciler = parts.requests, reconciler
+        self._requests, self._poll_timer, self._reconciler = parts.requests, parts.poll_timer, reconciler
         self._said = HeartbeatState(parts.config, parts.subscription)
         self._news = news
         self._member_id = new_member_id()
         self._interval = self._limit = self._settled_at = 0.0
         self.in_group = False  # for reading: the coordinator may know the member
 
-    async def run(self) -> None:
-        """Join, and then tell what there is to tell, until cancelled. Raises what no further heartbeat can mend."""
+    async def run(self, fenced: Callable[[TrikafkaError], None]) -> None:
+        """Join, and then tell what there is to tell, until cancelled. Raises what no further heartbeat can mend.
+
+        By its own clock the member is out, and ``fenced`` is told, when no heartbeat was answered for a session. How long that is
+        the broker does not say: ``session_timeout_ms`` has its default, for it cannot be given with this protocol.
+        """
+        limit = self._config.session_timeout_ms / 1000
+        ended = RequestTimedOutError(f"no heartbeat reached the coordinator of group {self._group!r} for a session ({limit:g} s)")
+
+        def expired() -> None:
+            fenced(ended)
+
+        def contact(at: float) -> None:
+            session.deadline = at + limit
+            self._poll_timer.watch_session(session.deadline, expired)
+
+        try:
+            with trio.CancelScope() as session:
+                await self._converse(contact)
+            if session.cancelled_caught:
+                expired()
+        finally:
+            self._poll_timer.watch_session(math.inf, expired)
+
+    async def _converse(self, contact: Callable[[float], None]) -> None:
         self._said.forget()
         self._limit = self._config.request_timeout
         self.outside()
@@ -51,6 +76,7 @@ class ConsumerHeartbeats:
             sent = trio.current_time()
             try:
                 self._take(await self._beat())
+                contact(sent)
             except TrikafkaError as error:
                 if isinstance(error, FencedInstanceIdError):
                     self.in_group = False  # it is somebody else there

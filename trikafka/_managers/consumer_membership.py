@@ -52,7 +52,7 @@ class ConsumerMembership(MembershipBase):
 
     async def _generation(self, seen: ClusterSnapshot) -> None:
         self._target.start_over()
-        await with_background([partial(self._target.run, seen)], self._heartbeats.run)
+        await with_background([partial(self._target.run, seen)], partial(self._heartbeats.run, self.fenced))
 
     async def _enter_fatal(self, error: TrikafkaError) -> None:
         refused = isinstance(error, GroupIdNotFoundError | GroupProtocolMismatchError) and not self._member.identity.joined
