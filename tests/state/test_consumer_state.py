@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from trikafka import TopicPartition
 from trikafka._managers import group_messages
-from trikafka._state.assignment import _AFTER as PARTITION_AFTER
 from trikafka._state.assignment import AssignedPartition, Assignment, PartitionState, Wake
 from trikafka._state.fetch_buffer import CompletedFetch, FetchBuffer
 from trikafka._state.member import _AFTER, Member, MemberState
+from trikafka._state.partition_state import SUCCESSORS as PARTITION_AFTER
 from trikafka._state.progress import Progress
 from trikafka._state.subscription import Mode, Subscription
 from trikafka._wire.columns import RecordBatch
@@ -214,13 +214,12 @@ def test_a_seek_forgets_all_that_was_asked_before() -> None:
     (partition,) = assigned(A)
     partition.ask_reset(OffsetSpec.LATEST)
     partition.failed(ValueError())
-    partition.back_off(99.0)
     ticket = partition.ticket
     assert partition.position is None
     assert not partition.fetchable
     partition.seek(5)
-    known = (partition.position, partition.processed, partition.fetch_offset, partition.reset, partition.error, partition.retry_at)
-    assert known == (5, 5, 5, None, None, 0.0)
+    known = (partition.position, partition.processed, partition.fetch_offset, partition.reset, partition.error)
+    assert known == (5, 5, 5, None, None)
     assert not partition.accepts(ticket)
     assert partition.fetchable
 

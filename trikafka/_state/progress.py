@@ -8,9 +8,18 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from .._wire.columns import RecordBatch
 from ..types import Record
+
+
+class LogEnds(NamedTuple):
+    """Where a partition's log begins and ends, as the last fetch told; ``None`` where it did not."""
+
+    high_watermark: int | None = None
+    log_start: int | None = None
+    last_stable_offset: int | None = None
 
 
 class Cursor:
