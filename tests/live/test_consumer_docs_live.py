@@ -180,4 +180,4 @@ async def test_holding_back(servers: str, tmp_path: Path) -> None:
 async def test_testing_needs_no_broker(tmp_path: Path) -> None:
     async with running("testing", "nowhere", tmp_path) as this:
         assert await this.ended() == 0
-    assert this.lines == ["tested, 80.0 seconds later"]
+    assert this.lines == ["tested, 40.0 seconds later"]
