@@ -173,6 +173,7 @@ async def test_one_slow_stream_holds_back_nobody(autojump_clock: Clock) -> None:
 
 
 async def test_fifteen_slow_streams_do_not_starve_the_sixteenth(autojump_clock: Clock) -> None:
+    """And all together stay within the limit."""
     async with ScriptedCluster(topics={"t": 16}) as cluster:
         for partition in range(16):
             for _ in range(60):
@@ -180,6 +181,7 @@ async def test_fifteen_slow_streams_do_not_starve_the_sixteenth(autojump_clock: 
         async with member_of(cluster, fetch_buffer_bytes=64_000) as consumer:
 
             async def handle(record: Record) -> None:
+                assert consumer.statistics().buffered_bytes <= 64_000
                 if record.partition != 7:
                     await trio.sleep_forever()
 

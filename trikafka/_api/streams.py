@@ -129,7 +129,6 @@ class PartitionStream:
         raise trio.WouldBlock
 
     def _begin_records(self, batch: RecordBatch) -> Record:
-        self._streams.hold(self._assigned, batch.nbytes)
         self._cursor = cursor = self._reader.begin_records(batch)
         return cursor.take()
 
@@ -162,7 +161,6 @@ class PartitionStream:
                         last_yield = trio.current_time()
         finally:
             self._busy = False
-        self._streams.hold(self._assigned, size)
         return batches
 
     # Leaving it, and commits.
@@ -260,7 +258,6 @@ class PartitionStream:
         if self._cursor is not None:
             self._cursor = None
             self._reader.release()
-        self._streams.hold(self._assigned, 0)
 
     def _came_back(self) -> None:
         """The handler wants more: what it was handed before is processed."""
@@ -403,6 +400,7 @@ class Streams:
         for stream in list(self._open.values()):
             stream.taken_over()
             self.left(stream)
+        self._core.buffer.read_by_stream(False)
 
     def end_iteration(self) -> None:
         """The consumer leaves: no stream is handed out any more."""
@@ -442,6 +440,7 @@ class Streams:
         self._new.clear()
         self._iteration = iteration
         self._core.assignment.limit(None)
+        self._core.buffer.read_by_stream(True)
 
     async def next_of(self, iteration: PartitionStreams) -> PartitionStream | None:
         """The next stream to hand out; ``None`` when the iteration is over."""
@@ -507,10 +506,6 @@ class Streams:
         """What wakes the stream of a partition."""
         return self._core.stream_signal(assigned)
 
-    def hold(self, assigned: AssignedPartition, size: int) -> None:
-        """The handler of a stream holds so many bytes."""
-        self._core.buffer.held_by_stream(assigned, size)
-
     def receive_begun(self) -> None:
         """Somebody waits for records."""
         self._core.assignment.receive_begun()
@@ -537,7 +532,6 @@ class Streams:
         """Partitions came or went."""
         for assigned in [assigned for assigned in self._open if assigned not in mine]:
             del self._open[assigned]
-            self._core.buffer.held_by_stream(assigned, 0)
             self._core.end_stream(assigned)
 
 
