@@ -60,6 +60,9 @@ class MetadataManager(Protocol):
     def request_update(self) -> None:
         """Refresh soon."""
 
+    def learn_leaders(self, leaders: Any, endpoints: Any) -> frozenset[TopicPartition]:
+        """A broker's hint who leads partitions by now (KIP-951): (node id, epoch) by partition. For which that was news."""
+
     async def changed(self, seen: Any) -> Any:
         """Wait for a snapshot newer than ``seen``."""
 
