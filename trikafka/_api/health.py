@@ -79,8 +79,8 @@ class Watchdog:
 
     def stalled(self, now: float) -> dict[TopicPartition, str]:
         """The partitions without progress for too long, each with the reason."""
-        assigned = self._core.assignment
-        late = [p for p, seen in self._seen.items() if now - seen.since >= self._limit and p in set(assigned)]
+        assigned = self._core.assignment.partitions
+        late = [p for p, seen in self._seen.items() if now - seen.since >= self._limit and assigned.get(p.tp) is p]
         return {p.tp: self.reason(p) for p in late if p.position == self._seen[p].position and not self._at_rest(p)}
 
     def reason(self, partition: AssignedPartition) -> str:
