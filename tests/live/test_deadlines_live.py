@@ -16,7 +16,7 @@ from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.trio_api import Broker, Cluster
 
 import trikafka
-from trikafka import KafkaTimeoutError, NewTopic, OffsetSpec, TopicPartition
+from trikafka import BootstrapError, KafkaTimeoutError, NewTopic, OffsetSpec, TopicPartition
 
 LIMIT = 0.5
 TOLERANCE = 0.05
@@ -93,6 +93,7 @@ async def clients(cluster: Cluster) -> AsyncIterator[dict[str, Any]]:
         admin = await open_one(trikafka.open_admin(**given))
         with trio.fail_after(20):
             consumer.assign([TP])
+            consumer.seek_to_beginning()
             await consumer.receive_batch()
             await consumer.commit()
             await consumer.end_offsets([TP])
@@ -111,6 +112,18 @@ async def broken(broker: Broker, how: str) -> AsyncIterator[None]:
             await (broker.thaw() if how == "freeze" else broker.start())
 
 
+async def is_well(cluster: Cluster) -> None:
+    """Wait until clients can open again: a broker that was frozen for long is not in its own metadata for a moment."""
+    with trio.fail_after(30):
+        while True:
+            try:
+                async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+                    await admin.list_offsets({TP: OffsetSpec.LATEST})
+                    return
+            except BootstrapError:
+                await trio.sleep(0.1)
+
+
 async def timed(name: str, call: Call, client: Any, timeout: float) -> tuple[float, Any]:
     """How long the call took, and what came of it."""
     before = trio.current_time()
@@ -124,16 +137,13 @@ async def timed(name: str, call: Call, client: Any, timeout: float) -> tuple[flo
 @pytest.mark.parametrize("how", ["freeze", "kill"])
 async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
     async with clients(cluster) as opened:
-        with trio.fail_after(10):
-            while True:  # what is compiled and imported at the first use is warm
-                await opened["consumer"].end_offsets([TP])
-                break
         async with broken(cluster.brokers[0], how):
             opened["consumer"].seek_to_end([TP])  # its position has to be asked for
             assert opened["producer"].send_nowait("t", b"kept back") is not None
-            late = {}
-            for kind, calls in CALLS.items():
-                for name, call in calls.items():
+            late: dict[tuple[str, str], float] = {}
+
+            async def one_by_one(kind: str) -> None:
+                for name, call in CALLS[kind].items():
                     took, result = await timed(name, call, opened[kind], LIMIT)
                     if name not in ("receive_batch", "flush"):
                         assert isinstance(result, KafkaTimeoutError), (kind, name, result)
@@ -142,6 +152,10 @@ async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
                         assert took > LIMIT - 0.001, (kind, name)
                     if took > LIMIT + TOLERANCE:
                         late[kind, name] = took
+
+            async with trio.open_nursery() as nursery:
+                for kind in CALLS:  # a client does one thing at a time
+                    nursery.start_soon(one_by_one, kind)
             assert late == {}
             many: list[tuple[float, Any]] = []
 
@@ -156,8 +170,7 @@ async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
             assert all(isinstance(result, KafkaTimeoutError) for _, result in many)
             assert min(took for took, _ in many) > 3 * LIMIT - 0.001
             assert trio.current_time() - before < 3 * LIMIT + 5  # each is a task that has to be told
-    async with clients(cluster) as opened:
-        assert await opened["consumer"].end_offsets([TP])
+    await is_well(cluster)
 
 
 async def test_no_time_at_all_against_a_healthy_broker(cluster: Cluster) -> None:
