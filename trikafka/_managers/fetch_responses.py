@@ -34,6 +34,14 @@ class FetchResponses:
         self._buffer, self._resets = buffer, resets
         self.isolation = 1 if config.isolation_level == "read_committed" else 0
 
+    def carry_out_plan(self) -> None:
+        """Reset what the plan found out to have no position any more, and what it has put off until now."""
+        found = self._plan.take_found()
+        for partition in found.recreated:
+            self._resets.recreated(partition)
+        for partition in found.resets:
+            self._resets.out_of_range(partition)
+
     def take(self, node: Node, session: FetchSession, request: SessionRequest, body: memoryview, version: int) -> bool:
         """Take in the response to ``request``; whether it changed anything. Raises the error of the whole response."""
         response = read_fetch_response(body, version, session.names)
