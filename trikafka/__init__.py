@@ -26,6 +26,7 @@ _HOMES = {
         "Consumer",
         "ConsumerStatistics",
     ),
+    "._api.health": ("ConsumerHealth",),
     "._api.export": (
         "ExportProgress",
         "ExportResult",
@@ -42,6 +43,7 @@ _HOMES = {
         "ProducerStatistics",
         "open_producer",
     ),
+    "._api.streams": ("PartitionStream",),
     "._wire.columns": ("RecordBatch",),
     ".config": (
         "AdminConfig",

@@ -166,7 +166,7 @@ def test_the_life_of_a_partition_of_the_group() -> None:
     assert "assigned" in woken.take()
     table.callback_done([A])
     assert (partition.state, list(table.unlocated)) == (PartitionState.AWAITING_POSITION, [partition])
-    assert woken.take() == {"locate"}
+    assert woken.take() == {"locate", "deliver"}
     partition.located(5)
     assert (partition.state, partition.fetchable, partition.deliverable) == (PartitionState.FETCHING, True, True)
     assert (list(table.fetchable), list(table.unlocated)) == ([partition], [])
@@ -311,7 +311,7 @@ def test_marks_commit_only_what_has_no_gap_before_it() -> None:
     a.came_back()
     assert a.processed == 10
     for offset, processed in ((11, 10), (11, 10), (99, 10), (10, 12), (12, 13)):
-        a.mark_processed(offset)
+        a.mark_processed([offset])
         assert a.processed == processed
 
 
@@ -326,7 +326,7 @@ def test_marks_in_any_order(order: list[int], cut: int) -> None:
     progress.deliver(batch[cut:])
     marked = set()
     for offset in order:
-        progress.mark(offset)
+        progress.mark([offset])
         marked.add(offset)
         assert progress.processed == next(number for number in range(9) if number not in marked)
     assert taken == list(range(cut))

@@ -96,7 +96,7 @@ class Builtin:
             client.reconciler,
             core.poll_timer,
             client.assignors,
-            core.signals.deliver.notify,
+            core.news,
         )
 
     @staticmethod

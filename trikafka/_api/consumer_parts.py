@@ -30,8 +30,10 @@ from ..interfaces import RebalanceListener
 from ..types import PartitionInfo, TopicPartition
 from .consumer_core import ConsumerCore
 from .context import Context
+from .health import Watchdog
 from .receiving import Readers
 from .service import Service
+from .streams import Streams
 
 T = TypeVar("T")
 
@@ -73,9 +75,10 @@ class ConsumerParts(Context[ConsumerConfig]):
     def __init__(self, config: ConsumerConfig, service: Service) -> None:
         super().__init__(config, service)
         self.core = ConsumerCore(config)
-        self.invoker = RebalanceListenerInvoker(self._before_revoke, self.core.signals.deliver.notify)
+        self.invoker = RebalanceListenerInvoker(self.before_revoke, self.core.news)
         self.reconciler = Reconciler(self.core.assignment, self.invoker)
         self.readers = Readers(config, self.core.buffer)
+        self.streams = Streams(config, self.core, self.readers, self.invoker)
         self.metadata: Metadata = self.fill("metadata")
         self.coordinators: Coordinators = self.fill("coordinator")
         self.offsets: Offsets = self.fill("offsets")
@@ -90,6 +93,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self._fetcher: Fetcher = self.fill("fetch")
         if config.group_id is not None:
             self._fill_group_seats()
+        self.watchdog = Watchdog(self.core, self.metadata, self.positions, config.stall_warning_ms / 1000)
         self.core.on_assigned(self._assigned)
         self._plugin_listeners = call_all(self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self)
         self.use_listener(None)
@@ -117,6 +121,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         start_soon(self.metadata.run)
         start_soon(self.positions.run)
         start_soon(self._fetcher.run)
+        start_soon(self.watchdog.run)
         if self.auto_commit is not None:
             start_soon(self.auto_commit.run)
         if self._membership_task is not None:
@@ -157,8 +162,10 @@ class ConsumerParts(Context[ConsumerConfig]):
         """Have the plugins' listeners and the user's told of rebalances, in this order."""
         self.invoker.use([*self._plugin_listeners, *([listener] if listener is not None else [])])
 
-    async def _before_revoke(self, partitions: Sequence[TopicPartition], since: float, deadline: float) -> bool:
-        """Whether to go on: not if only this receive was too short for the commit."""
+    async def before_revoke(self, partitions: Sequence[TopicPartition], since: float, deadline: float) -> bool:
+        """Wait for what streams hold, and commit. Returns whether to go on: not if only this receive was too short for that."""
+        limit = min(self.core.poll_timer.limit, deadline - since)
+        await self.streams.drained(partitions, since + limit / 2)  # the other half is for the commit and the listeners
         patience = since + self.config.default_api_timeout
         return await self.auto_commit_now(partitions, deadline) or trio.current_time() >= patience
 

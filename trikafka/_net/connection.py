@@ -19,7 +19,7 @@ from trio.abc import Stream
 from .._wire import messages
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
-from ..errors import KafkaConnectionError, ProtocolError
+from ..errors import DamagedResponseError, KafkaConnectionError, ProtocolError
 from ..types import Node
 from .expiry import ExpiryWatch
 from .frames import FrameReader
@@ -154,13 +154,13 @@ class Connection:
             if self.broken:
                 raise self._lost()
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-            request.outgoing = messages.encode_request(message, version, self._next_id, self._config.client_id)
+            outgoing = messages.encode_request(message, version, self._next_id, self._config.client_id)
         except BaseException:
             self._give_room(request)
             raise
-        request.correlation_id = self._next_id
         begins = max(trio.current_time(), self._throttled_until)
-        request.expires = begins + (self._config.request_timeout if response_timeout is None else response_timeout)
+        expires = begins + (self._config.request_timeout if response_timeout is None else response_timeout)
+        request.encoded(outgoing, self._next_id, expires)
         self._requests.queued.append(request)
         self._expiry.expect(request.expires)
         if isinstance(self._transport, SocketTransport):
@@ -173,10 +173,10 @@ class Connection:
         if self._requests.remove_queued(request):
             self._settle(request)
         # One that is in flight stays there, for its response is to come; nobody holds its frame then.
-        request.abandoned = True
+        request.abandon()
 
     def _settle(self, request: InFlightRequest) -> None:
-        self._expiry.idle_since = trio.current_time()
+        self._expiry.used()
         self._give_room(request)
         request.on_end(request)
 
@@ -193,7 +193,7 @@ class Connection:
         try:
             while requests.queued and not requests.rest:
                 frames = requests.take()
-                requests.rest = without(frames, transport.send_now(frames))
+                requests.left_over(without(frames, transport.send_now(frames)))
                 for sent in requests.written():
                     self._settle(sent)
         except OSError as error:
@@ -212,9 +212,9 @@ class Connection:
                     if self._throttled_until > trio.current_time():
                         await trio.sleep_until(self._throttled_until)
                         continue
-                    requests.rest = requests.take()
+                    requests.left_over(requests.take())
                 await transport.send_all(requests.rest)
-                requests.rest = ()
+                requests.left_over(())
                 for sent in requests.written():
                     self._settle(sent)
         except _STREAM_ERRORS as error:
@@ -237,11 +237,10 @@ class Connection:
     def _take(self, frame: memoryview) -> None:
         request = self._requests.in_flight.pop(messages.read_correlation_id(frame), None)
         if request is None:
-            raise ProtocolError(f"{self.node} sent a response to a request that was not made")
+            raise DamagedResponseError(f"{self.node} sent a response to a request that was not made")
         if throttle := request.throttle(frame):
             self.throttle(throttle)
-        if not request.abandoned:
-            request.frame = frame
+        request.answered(frame)
         self._settle(request)
 
     async def _watch(self) -> None:
@@ -254,14 +253,14 @@ class Connection:
             self._failure = error
             self._scope.cancel()
         for request in self._requests.clear():
-            request.error = self._lost()
+            request.lost(self._lost())
             self._settle(request)
 
     def _lost(self) -> Exception:
         """A fresh error for one caller: why the connection is gone."""
         cause = self._failure
         if isinstance(cause, ProtocolError):
-            return ProtocolError(str(cause))
+            return type(cause)(str(cause))
         why = f": {cause}" if cause is not None and str(cause) else ""
         error = KafkaConnectionError(f"lost the connection to {self.node}{why}")
         error.__cause__ = cause

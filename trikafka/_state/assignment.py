@@ -13,13 +13,13 @@ ticket that it began with, and what comes of an old one is dropped where it arri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from .._wire.columns import RecordBatch
 from ..config.resets import OffsetReset
 from ..errors import IllegalStateError, TrikafkaError, UnknownTopicOrPartitionError
-from ..types import OffsetSpec, TopicPartition
+from ..types import OffsetAndMetadata, OffsetSpec, TopicPartition
 from .partition_state import LOCATING, SUCCESSORS
 from .partition_state import PartitionState as PartitionState
 from .progress import Cursor, Progress
@@ -131,6 +131,16 @@ class AssignedPartition:
         self._update()
         self._table.wake.deliver(self)
 
+    def to_commit(self, *, done: bool = False) -> OffsetAndMetadata | None:
+        """What a commit that names no offset commits: all that was delivered; or what is ``done``, as where the user marks."""
+        offset = self.processed if done or self.progress.marked else self.position
+        return None if offset is None else OffsetAndMetadata(offset, self.progress.leader_epoch)
+
+    def hand_out_again(self) -> None:
+        """Whoever was handed records is gone, and has not processed them: they are delivered again, unless the user marks."""
+        if self.processed is not None and self.progress.in_hand and not self.progress.marked:
+            self.seek(self.processed, self.progress.leader_epoch)
+
     # Fetching.
 
     def fetch_begun(self) -> Ticket:
@@ -228,9 +238,9 @@ class AssignedPartition:
         self.progress.processed_upto(offset)
         self._table.wake.commit()
 
-    def mark_processed(self, offset: int) -> None:
-        """The user says that the record at ``offset`` is processed; others before it may not be."""
-        self.progress.mark(offset)
+    def mark_processed(self, offsets: Iterable[int]) -> None:
+        """The user says that the records at ``offsets`` are processed; others before them may not be."""
+        self.progress.mark(offsets)
         self._table.wake.commit()
 
     def _passed_limit(self) -> None:
@@ -272,6 +282,7 @@ class AssignedPartition:
         if self.state is _S.AWAITING_CALLBACK:
             self._to(_S.AWAITING_POSITION if self.position is None else _S.FETCHING)
             self._update()
+            self._table.wake.deliver(self)
 
     def _overtake(self) -> None:
         self.ticket += 1
@@ -364,6 +375,7 @@ class Assignment:
             self.partitions[tp].enter(_S.REVOKING)
         if chosen:
             self.wake.fetch()
+            self.wake.deliver(None)  # their streams end
         return chosen
 
     def revoked(self, tps: Iterable[TopicPartition]) -> None:
@@ -404,10 +416,11 @@ class Assignment:
         if changed:
             self.wake.fetch()
 
-    def all_processed(self) -> None:
-        """The user is done with all that he was handed."""
+    def all_processed(self, besides: Container[AssignedPartition] = ()) -> None:
+        """The user is done with all that he was handed, but for what is read as a stream: there that is its handler's to say."""
         for partition in self:
-            partition.came_back()
+            if partition not in besides:
+                partition.came_back()
 
     def take_error(self) -> Exception | None:
         """The error of a partition that failed, each told once."""

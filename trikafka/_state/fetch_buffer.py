@@ -57,6 +57,7 @@ class FetchBuffer:
         self._limit, self._wake = limit, wake or Wake()
         self._queues: OrderedDict[AssignedPartition, _Queue] = OrderedDict()  # in the order of their turns
         self._held = self._held_before = 0
+        self._streamed: dict[AssignedPartition, int] = {}  # bytes that the handlers of streams hold
         self._fetcher_idle = False
         self._size = 0
         self._nodes: dict[AssignedPartition, int] = {}  # from where what is here, or was taken last, has come
@@ -94,6 +95,13 @@ class FetchBuffer:
         """``size`` more bytes are with the user."""
         self._held += size
 
+    def held_by_stream(self, partition: AssignedPartition, size: int) -> None:
+        """The handler of this partition's stream holds ``size`` bytes now, and nothing that it was handed before."""
+        if size:
+            self._streamed[partition] = size
+        else:
+            self._streamed.pop(partition, None)
+
     def fetcher_idle(self, idle: bool) -> None:
         """Whether the fetch manager waits for room: then it is woken whenever something is taken."""
         self._fetcher_idle = idle
@@ -112,7 +120,7 @@ class FetchBuffer:
         """
         part = self._limit // max(1, brokers)
         step = max(1, min(wanted, part // 16))
-        held = 3 * max(self._held, self._held_before) // max(1, brokers)
+        held = (3 * max(self._held, self._held_before) + sum(self._streamed.values())) // max(1, brokers)
         return 0 if buffered and part - buffered - held < 5 * step else step
 
     def await_room(self, partition: AssignedPartition, share: int) -> None:
