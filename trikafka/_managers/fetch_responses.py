@@ -52,7 +52,7 @@ class FetchResponses:
         news, stuck = False, None
         for part in response.partitions:
             tp = TopicPartition(part.topic, part.partition)
-            wanted = session.wanted.get(tp)
+            wanted = session.asked.get(tp)
             if wanted is None or wanted.overtaken:
                 news = True
             elif part.error_code:
@@ -151,7 +151,7 @@ class FetchResponses:
         told = {(part.topic, part.partition) for part in response.partitions}
         for topic, parts in request.topics.items():
             for number, *_ in parts:
-                if (topic, number) not in told and (wanted := session.wanted.get(TopicPartition(topic, number))) is not None:
+                if (topic, number) not in told and (wanted := session.asked.get(TopicPartition(topic, number))) is not None:
                     _log.warning("%s said nothing of %s, which was to be fetched", node, wanted.ticket.partition.tp)
                     self._put_off(wanted.ticket.partition)
 

@@ -59,7 +59,7 @@ class FetchSession:
         self.names: dict[UUID, str] = {}  # of the topics that responses may name by their ids
         self._changed: dict[TopicPartition, None] = {}  # wanted otherwise than the broker knows
         self._forgotten: dict[TopicPartition, None] = {}  # the broker knows it, and is not to any more
-        self._known: set[TopicPartition] = set()  # what is in the broker's session
+        self.asked: dict[TopicPartition, Wanted] = {}  # what the last request, and its session, ask for: what responses are to
         self._ids: dict[str, UUID] | None = None  # of the topics in it; None: it goes by their names
         self._id = self._epoch = 0
         self._turn = 0  # of the partition that is named first
@@ -76,7 +76,7 @@ class FetchSession:
         """Do not fetch this partition any more."""
         if self.wanted.pop(tp, None) is not None:
             self._changed.pop(tp, None)
-            if tp in self._known:
+            if tp in self.asked:
                 self._forgotten[tp] = None
 
     def next_request(self) -> SessionRequest:
@@ -87,7 +87,7 @@ class FetchSession:
         forgotten: dict[str, list[int]] = defaultdict(list)
         for tp in self._forgotten:
             forgotten[tp.topic].append(tp.partition)
-        self._known.difference_update(self._forgotten)
+            del self.asked[tp]
         self._changed.clear()
         self._forgotten.clear()
         ids = None if self._ids is None else {name: self._ids[name] for name in {*topics, *forgotten}}
@@ -131,7 +131,7 @@ class FetchSession:
         self.names.clear()
         ids: dict[str, UUID] = {}
         self._ids = ids if self._learn_ids(tps, ids) else None
-        self._known = set(tps)
+        self.asked = dict(self.wanted)
         self._changed.clear()
         self._forgotten.clear()
         return SessionRequest((self._id, 0), True, topics, {}, self._ids and dict(ids))
@@ -139,7 +139,6 @@ class FetchSession:
     def _topics(self, tps: Iterable[TopicPartition]) -> dict[str, list[tuple[int, int, int, int]]]:
         topics: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
         for tp in tps:
-            ticket, leader_epoch, fetch_epoch, _ = self.wanted[tp]
-            topics[tp.topic].append((tp.partition, leader_epoch, ticket.offset, fetch_epoch))
-            self._known.add(tp)
+            self.asked[tp] = wanted = self.wanted[tp]
+            topics[tp.topic].append((tp.partition, wanted.leader_epoch, wanted.ticket.offset, wanted.fetch_epoch))
         return topics
