@@ -460,11 +460,16 @@ async def test_a_response_that_names_nothing_is_no_loop(autojump_clock: Clock) -
 
 async def test_a_seek_during_a_fetch_is_not_answered_by_it(autojump_clock: Clock) -> None:
     """The plan is brought up to date while the fetch is under way: its response is still one to the old offset."""
-    async with cluster_of(2) as cluster, consumer_of(cluster, max_partition_fetch_bytes=200) as consumer:
+
+    def later(request: Any) -> bool:
+        return any(part.fetch_offset > 0 for topic in request.topics for part in topic.partitions)
+
+    async with cluster_of(2) as cluster, consumer_of(cluster, max_partition_fetch_bytes=150) as consumer:
         for number in range(9):
             cluster.append("t", 0, [b"%d" % number + bytes(100)])
+        cluster.delay("Fetch", 0.2, 1, after=True, where=later)
         consumer.assign([T0, T1])
-        await cluster.seen("Fetch", 2)
         assert (await consumer.receive()).offset == 0
+        await cluster.seen("Fetch", 2)
         consumer.seek(T0, 0)
         assert [(await consumer.receive()).offset for _ in range(9)] == list(range(9))
