@@ -54,10 +54,10 @@ class MetadataManager(Protocol):
     def want(self, topics: Iterable[str], *, everything: bool = False) -> None:
         """Set which topics every refresh asks for."""
 
-    def also_want(self, topic: str) -> None:
+    def add_topic(self, topic: str) -> None:
         """Add one."""
 
-    def mark_stale(self) -> None:
+    def request_update(self) -> None:
         """Refresh soon."""
 
     async def changed(self, seen: Any) -> Any:
@@ -89,7 +89,7 @@ class CoordinatorManager(Protocol):
     async def find(self, key: str, kind: Any = ...) -> Node:
         """The coordinator of ``key``."""
 
-    def forget(self, key: str, kind: Any = ...) -> None:
+    def mark_unknown(self, key: str, kind: Any = ...) -> None:
         """Look it up again at the next use."""
 
 

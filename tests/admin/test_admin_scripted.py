@@ -87,7 +87,7 @@ async def test_only_what_is_left_is_asked_again(autojump_clock: trio.testing.Moc
 async def test_a_lost_answer_is_told_with_what_it_may_mean(autojump_clock: trio.testing.MockClock) -> None:
     async with ScriptedCluster() as cluster, opened(cluster) as admin:
         cluster.drop("CreateTopics", after=True)
-        with pytest.raises(trikafka.TopicAlreadyExistsError, match="an attempt before this one got no answer"):
+        with pytest.raises(trikafka.TopicAlreadyExistsError, match="an attempt before this one got no response"):
             await admin.create_topics({"a": NewTopic(1)})
 
 

@@ -84,9 +84,9 @@ class Line:
     peer: Peer
     nursery: trio.Nursery
 
-    def ask(self, message: Any = None, allowance: float | None = None) -> Asked:
+    def ask(self, message: Any = None, response_timeout: float | None = None) -> Asked:
         """Make a request in a task of its own."""
-        return Asked(self.nursery, lambda: self.connection.request(message or metadata_request(), allowance))
+        return Asked(self.nursery, lambda: self.connection.request(message or metadata_request(), response_timeout))
 
 
 class Asked:

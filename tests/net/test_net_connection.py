@@ -119,7 +119,7 @@ async def test_cancelled_before_it_was_written_it_does_not_shorten_the_idle_time
     async with connected(unbuffered=True, connections_max_idle_ms=60_000) as line:
         first = line.ask()
         await wait_all_tasks_blocked()
-        second = line.ask(allowance=1)
+        second = line.ask(response_timeout=1)
         await wait_all_tasks_blocked()
         second.scope.cancel()
         await second.done.wait()
@@ -146,15 +146,15 @@ async def test_cancelled_after_it_was_written_its_late_answer_is_dropped(autojum
         assert (line.connection.in_flight, free_slots(line), line.connection.broken) == (0, 100, False)
 
 
-@pytest.mark.parametrize(("allowance", "seconds"), [(None, 30), (5, 5), (300, 300)])
+@pytest.mark.parametrize(("response_timeout", "seconds"), [(None, 30), (5, 5), (300, 300)])
 async def test_the_oldest_unanswered_request_ends_the_connection_at_exactly_its_time(
-    autojump_clock: Clock, allowance: float | None, seconds: float
+    autojump_clock: Clock, response_timeout: float | None, seconds: float
 ) -> None:
     async with connected() as line:
         await trio.sleep(1)
-        asked = line.ask(allowance=allowance)
+        asked = line.ask(response_timeout=response_timeout)
         await trio.sleep(2)
-        second = line.ask(allowance=1000)
+        second = line.ask(response_timeout=1000)
         with pytest.raises(KafkaConnectionError, match="it left MetadataRequest unanswered for too long"):
             await asked.outcome()
         assert asked.ended == 1 + seconds
@@ -298,7 +298,7 @@ async def test_an_answer_that_nobody_asked_for(autojump_clock: Clock) -> None:
         request = await line.peer.request()
         request.header.correlation_id += 1000
         await line.peer.answer(request)
-        await fails_with(line, [asked], ProtocolError, "answered a request that was not asked")
+        await fails_with(line, [asked], ProtocolError, "sent a response to a request that was not made")
 
 
 async def test_an_answer_twice(autojump_clock: Clock) -> None:
@@ -309,7 +309,7 @@ async def test_an_answer_twice(autojump_clock: Clock) -> None:
         await asked.outcome()
         await line.peer.answer(request)
         await wait_all_tasks_blocked()
-        await fails_with(line, [], ProtocolError, "answered a request that was not asked")
+        await fails_with(line, [], ProtocolError, "sent a response to a request that was not made")
 
 
 @pytest.mark.parametrize("data", [b"HTTP/1.1 400 Bad Request\r\n\r\n", b"\x00\x00\x00\x03abc", b"\xff" * 20])

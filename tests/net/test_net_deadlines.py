@@ -68,7 +68,7 @@ async def test_the_second_example_of_the_seed_the_third_attempt_gets_what_is_lef
     assert isinstance(error.last_error, RequestTimedOutError)
     assert error.__cause__ is error.last_error
     assert str(error) == (
-        "end_offsets did not finish within 70 s (3 attempts; the last one failed with: a step: no answer within 10 s)"
+        "end_offsets did not finish within 70 s (3 attempts; the last one failed with: a step: no response within 10 s)"
     )
 
 
@@ -106,7 +106,7 @@ async def test_no_time_at_all_is_still_one_attempt(autojump_clock: Clock) -> Non
 
 async def test_no_time_at_all_and_no_answer_ends_with_the_grace(autojump_clock: Clock) -> None:
     work = Attempts(math.inf)
-    with pytest.raises(KafkaTimeoutError, match=r"x did not finish within 0 s \(1 attempt; .*no answer within 0.025 s"):
+    with pytest.raises(KafkaTimeoutError, match=r"x did not finish within 0 s \(1 attempt; .*no response within 0.025 s"):
         await run_call("x", work, config=config(), timeout=0)
     assert trio.current_time() == GRACE == 0.025
     assert len(work.times) == 1
@@ -135,7 +135,7 @@ async def test_a_stuck_step_overshoots_by_the_grace_at_most(autojump_clock: Cloc
         await call.step("quick", partial(trio.sleep, 0.9 * timeout))
         await call.step("stuck", trio.sleep_forever)
 
-    with pytest.raises(KafkaTimeoutError, match="stuck: no answer"):
+    with pytest.raises(KafkaTimeoutError, match="stuck: no response"):
         await run_call("x", attempt, config=config(), timeout=timeout)
     assert timeout <= trio.current_time() <= timeout + GRACE
 

@@ -11,7 +11,8 @@ import pytest
 import trio
 from netting import NODE, Line, Peer, config, metadata_request
 
-from trikafka._net.connection import Connection, Exchange
+from trikafka._net.connection import Connection
+from trikafka._net.in_flight import InFlightRequest
 from trikafka._net.transport import SocketTransport, StreamTransport, transport_of
 from trikafka._wire.produce import ProduceAnswer, ProduceMessage
 from trikafka.errors import KafkaConnectionError, ProtocolError, TrikafkaError
@@ -59,7 +60,7 @@ async def test_which_transport_is_used() -> None:
 
 async def test_a_request_is_written_in_the_step_that_makes_it() -> None:
     async with connected() as line:
-        ended: list[Exchange] = []
+        ended: list[InFlightRequest] = []
         line.connection.begin(metadata_request(), ended.append)
         assert line.connection.in_flight == 1
         with trio.fail_after(5):
@@ -68,7 +69,7 @@ async def test_a_request_is_written_in_the_step_that_makes_it() -> None:
             await line.peer.answer(request, brokers=[], topics=[])
             while not ended:
                 await trio.lowlevel.checkpoint()
-        assert ended[0].answer().brokers == []
+        assert ended[0].response().brokers == []
 
 
 async def test_what_the_socket_does_not_take_follows_in_order() -> None:
@@ -103,9 +104,9 @@ async def test_one_that_is_cancelled_before_it_is_written_is_never_sent() -> Non
 
 async def test_without_acks_it_ends_when_it_is_written() -> None:
     async with connected(buffers=4096) as line:
-        ended: list[Exchange] = []
+        ended: list[InFlightRequest] = []
         line.connection.begin(produce(100, acks=0), ended.append)
-        assert [exchange.answer() for exchange in ended] == [None], "it went at once"
+        assert [exchange.response() for exchange in ended] == [None], "it went at once"
         line.connection.begin(produce(3_000_000, acks=0), ended.append)
         line.connection.begin(produce(100, acks=0), ended.append)
         assert len(ended) == 1
@@ -126,7 +127,7 @@ async def test_a_peer_that_takes_nothing_loses_the_connection() -> None:
 @pytest.mark.parametrize("size", [100, 3_000_000])
 async def test_a_peer_that_goes_ends_what_waits_each_once(size: int) -> None:
     async with connected(buffers=4096) as line:
-        ended: list[Exchange] = []
+        ended: list[InFlightRequest] = []
         for _ in range(3):
             line.connection.begin(produce(size), ended.append)
         await trio.aclose_forcefully(line.peer.stream)
@@ -134,7 +135,7 @@ async def test_a_peer_that_goes_ends_what_waits_each_once(size: int) -> None:
             await trio.lowlevel.checkpoint()
         for exchange in ended:
             with pytest.raises(KafkaConnectionError, match="lost the connection"):
-                exchange.answer()
+                exchange.response()
         for _ in range(100):
             await trio.lowlevel.checkpoint()
         assert len(ended) == 3
@@ -145,7 +146,7 @@ async def test_a_peer_that_goes_ends_what_waits_each_once(size: int) -> None:
 
 async def test_an_answer_that_cannot_be_read_is_the_callers_alone() -> None:
     async with connected() as line:
-        ended: list[Exchange] = []
+        ended: list[InFlightRequest] = []
         line.connection.begin(produce(10), ended.append)
         request = await line.peer.request()
         body = Peer.frame(request, responses=[], throttle_time_ms=0)
@@ -154,13 +155,13 @@ async def test_an_answer_that_cannot_be_read_is_the_callers_alone() -> None:
         while not ended:
             await trio.lowlevel.checkpoint()
         with pytest.raises(ProtocolError, match="Produce"):
-            ended[0].answer()
+            ended[0].response()
         assert not line.connection.broken
 
 
 async def test_begin_does_not_wait_for_room() -> None:
     async with connected() as line:
-        ended: list[Exchange] = []
+        ended: list[InFlightRequest] = []
         for _ in range(100):
             line.connection.begin(metadata_request(), ended.append)
         with pytest.raises(trio.WouldBlock):
@@ -190,3 +191,18 @@ async def test_a_stream_that_is_closed_already_is_a_lost_connection() -> None:
         nursery.start_soon(connection.run)
         with pytest.raises(KafkaConnectionError):
             await connection.negotiate("1")
+
+
+async def test_a_throttled_socket_waits_and_then_writes_in_order() -> None:
+    async with connected() as line:
+        line.connection.throttle(0.05)
+        before = trio.current_time()
+        ended: list[InFlightRequest] = []
+        line.connection.begin(metadata_request(), ended.append)
+        assert line.connection.in_flight == 0
+        asked = line.ask()
+        for _ in range(2):
+            await line.peer.answer(await line.peer.request(), brokers=[], topics=[])
+        await asked.outcome()
+        assert trio.current_time() - before >= 0.05
+        assert ended[0].response().brokers == []

@@ -78,12 +78,12 @@ class Admin:
         def request(names: list[str], timeout_ms: int) -> object:
             return messages.create_topics({name: topics[name] for name in names}, timeout_ms)
 
-        await self._change("create_topics", chosen, request, lambda answer: answer.topics, timeout)
+        await self._change("create_topics", chosen, request, lambda response: response.topics, timeout)
 
     async def delete_topics(self, topics: Iterable[str], *, timeout: float | None = None) -> None:
         """Delete topics and their records. Raises :exc:`UnknownTopicOrPartitionError` and others, naming the topic."""
         chosen = messages.names_of("topics", topics)
-        await self._change("delete_topics", chosen, messages.delete_topics, lambda answer: answer.responses, timeout)
+        await self._change("delete_topics", chosen, messages.delete_topics, lambda response: response.responses, timeout)
 
     async def create_partitions(self, totals: Mapping[str, int], *, timeout: float | None = None) -> None:
         """Grow topics to ``totals`` partitions (the number afterwards). Raises errors that name the topic."""
@@ -95,15 +95,15 @@ class Admin:
         def request(names: list[str], timeout_ms: int) -> object:
             return messages.create_partitions({name: totals[name] for name in names}, timeout_ms)
 
-        await self._change("create_partitions", chosen, request, lambda answer: answer.results, timeout)
+        await self._change("create_partitions", chosen, request, lambda response: response.results, timeout)
 
     async def list_topics(self, *, include_internal: bool = False, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that the cluster shows, with their partitions; internal ones only if asked for."""
 
         async def attempt(call: Call) -> dict[str, list[PartitionInfo]]:
             request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
-            answer = await call.step("list the topics", lambda: self._metadata.ask_any(request))
-            topics = sorted(read_metadata(answer).topics.values(), key=lambda topic: topic.name)
+            response = await call.step("list the topics", lambda: self._metadata.ask_any(request))
+            topics = sorted(read_metadata(response).topics.values(), key=lambda topic: topic.name)
             return {
                 topic.name: [topic.partitions[number] for number in sorted(topic.partitions)]
                 for topic in topics
@@ -121,8 +121,8 @@ class Admin:
                 await trio.lowlevel.checkpoint()
                 return {}
             request = partial(messages.describe_topic_configs, chosen)
-            answer = await call.step("read the topics' settings", lambda: self._metadata.ask_any(request))
-            return messages.read_topic_configs(answer)
+            response = await call.step("read the topics' settings", lambda: self._metadata.ask_any(request))
+            return messages.read_topic_configs(response)
 
         return await self._call("topic_configs", attempt, timeout)
 
@@ -192,8 +192,8 @@ class Admin:
 
         async def delete(call: Call, node: Node, groups: list[str]) -> None:
             request = DeleteGroupsRequest(groups_names=groups)
-            answer = await call.step(f"DeleteGroups to {node}", lambda: self._brokers.request(node, request))
-            self._settle("group", [Verdict(r.group_id, r.error_code, None) for r in answer.results], left, failed, call)
+            response = await call.step(f"DeleteGroups to {node}", lambda: self._brokers.request(node, request))
+            self._settle("group", [Verdict(r.group_id, r.error_code, None) for r in response.results], left, failed, call)
 
         async def attempt(call: Call) -> None:
             await self._at_coordinators(call, list(left), partial(delete, call))
@@ -226,10 +226,10 @@ class Admin:
     ) -> T:
         def recover(error: TrikafkaError) -> None:
             if error.refresh_metadata:
-                self._metadata.mark_stale()
+                self._metadata.request_update()
             if error.refresh_coordinator:
                 for group in groups:
-                    self._coordinators.forget(group)
+                    self._coordinators.mark_unknown(group)
 
         check_timeout(timeout, 0.0)
         self._check_open()
@@ -253,8 +253,8 @@ class Admin:
                 return
             node = await self._controller(call)
             message: Any = request(list(left), int(call.step_limit * 1000))
-            answer = await call.step(f"{name} at {node}", lambda: self._brokers.request(node, message))
-            self._settle("topic", [Verdict(r.name, r.error_code, r.error_message) for r in results(answer)], left, failed, call)
+            response = await call.step(f"{name} at {node}", lambda: self._brokers.request(node, message))
+            self._settle("topic", [Verdict(r.name, r.error_code, r.error_message) for r in results(response)], left, failed, call)
 
         await self._call(name, attempt, timeout)
         if failed:
@@ -268,7 +268,7 @@ class Admin:
         for name, code, message in verdicts:
             error = from_code(code, messages.named(kind, name, message)) if code else None
             if code == _EXISTS and isinstance(call.last_error, _NO_ANSWER):
-                again = "an attempt before this one got no answer and may have created it"
+                again = "an attempt before this one got no response and may have created it"
                 error = from_code(code, messages.named(kind, name, again))
             if error is not None and error.retriable and error.patience == float("inf"):
                 passing = error
@@ -294,8 +294,8 @@ class Admin:
 
         async def ask(node: Node) -> None:
             request = ListGroupsRequest(states_filter=[], types_filter=[])
-            answer = await call.step(f"ListGroups to {node}", lambda: self._brokers.request(node, request))
-            found.update((group.group_id, group) for group in messages.read_listed(answer))
+            response = await call.step(f"ListGroups to {node}", lambda: self._brokers.request(node, request))
+            found.update((group.group_id, group) for group in messages.read_listed(response))
 
         await all_of([partial(ask, node) for node in seen.nodes.values()])
         return sorted(found.values(), key=lambda group: group.group_id)
@@ -315,9 +315,9 @@ class Admin:
 
     async def _describe(self, call: Call, found: dict[str, GroupDescription], node: Node, groups: list[str]) -> None:
         request = DescribeGroupsRequest(groups=groups, include_authorized_operations=False)
-        answer = await call.step(f"DescribeGroups to {node}", lambda: self._brokers.request(node, request))
+        response = await call.step(f"DescribeGroups to {node}", lambda: self._brokers.request(node, request))
         failure: TrikafkaError | None = None
-        for group in answer.groups:
+        for group in response.groups:
             if group.error_code == _NO_GROUP:
                 found[group.group_id] = GroupDescription(group.group_id, "Dead", "", ())
             elif group.error_code:

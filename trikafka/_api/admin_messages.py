@@ -1,4 +1,4 @@
-"""The requests of the admin client built, and their answers read. Pure; the admin client sends them."""
+"""The requests of the admin client built, and their responses read. Pure; the admin client sends them."""
 
 from __future__ import annotations
 
@@ -80,21 +80,21 @@ def describe_topic_configs(names: Iterable[str]) -> DescribeConfigsRequest:
     return DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
 
 
-def read_topic_configs(answer: Any) -> dict[str, dict[str, str | None]]:
+def read_topic_configs(response: Any) -> dict[str, dict[str, str | None]]:
     """What was set for each topic, and so differs from the broker's default."""
     found: dict[str, dict[str, str | None]] = {}
-    for result in answer.results:
+    for result in response.results:
         if result.error_code:
             raise from_code(result.error_code, named("topic", result.resource_name, result.error_message))
         found[result.resource_name] = {entry.name: entry.value for entry in result.configs if entry.config_source == _TOPIC_SOURCE}
     return found
 
 
-def read_listed(answer: Any) -> Iterator[GroupListing]:
+def read_listed(response: Any) -> Iterator[GroupListing]:
     """The groups of one broker. Raises its error."""
-    if answer.error_code:
-        raise from_code(answer.error_code, "listing the groups")
-    for group in answer.groups:
+    if response.error_code:
+        raise from_code(response.error_code, "listing the groups")
+    for group in response.groups:
         yield GroupListing(group.group_id, group.protocol_type, group.group_state or None, (group.group_type or "").lower() or None)
 
 
@@ -129,7 +129,7 @@ def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[To
 
 
 def listed_offset(at: OffsetAndTimestamp | None) -> ListedOffset | None:
-    """What ``list_offsets`` answers for a partition."""
+    """What ``list_offsets`` returns for a partition."""
     return None if at is None else ListedOffset(at.offset, at.timestamp if at.timestamp >= 0 else None, at.leader_epoch)
 
 

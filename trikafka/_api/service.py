@@ -129,26 +129,33 @@ async def run_client(config: ClientConfig, start: Callable[[Service], Awaitable[
     error: BaseException | None = None
     body = trio.CancelScope()
     service = Service(body)
-    async with trio.open_nursery() as nursery:
-        nursery.start_soon(service.host)
-        await service.ready()
-        client: Client | None = None
-        try:
-            with body:
-                client = await start(service)
-                yield client
-        except BaseException as failed:
-            error = failed
-        try:
-            if client is not None:
-                await _close(client, config, error, service)
-        except BaseException as failed:
-            if service.failure is None:
-                error = error or failed
-            else:
-                _log.debug("a client that had failed could not be closed in order", exc_info=failed)
-        finally:
-            service.stop()
+    try:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(service.host)
+            await service.ready()
+            client: Client | None = None
+            try:
+                with body:
+                    client = await _started(start, service)
+                    yield client
+            except BaseException as failed:
+                error = failed
+            try:
+                if client is not None:
+                    await _close(client, config, error, service)
+            except BaseException as failed:
+                if (interrupt := _interrupt_in(failed)) is not None:
+                    service.interrupt = service.interrupt or interrupt
+                elif service.failure is None:
+                    error = error or failed
+                else:
+                    _log.debug("a client that had failed could not be closed in order", exc_info=failed)
+            finally:
+                service.stop()
+    except BaseException as failed:  # the body's are kept above: this is Ctrl-C between the steps, or the scope around
+        if (interrupt := _interrupt_in(failed)) is None:
+            raise
+        service.interrupt = service.interrupt or interrupt
     if service.interrupt is not None:
         raise service.interrupt
     if error is not None and service.failure is not None:
@@ -163,6 +170,14 @@ async def run_client(config: ClientConfig, start: Callable[[Service], Awaitable[
             del error, service
 
 
+async def _started(start: Callable[[Service], Awaitable[Client]], service: Service) -> Client:
+    """Start. Ctrl-C in it comes out as it is, and not in the group of a nursery in which it found the task."""
+    try:
+        return await start(service)
+    except BaseExceptionGroup as group:
+        raise _interrupt_in(group) or group from None
+
+
 async def _close(client: Closing, config: ClientConfig, error: BaseException | None, service: Service) -> None:
     how = Exit.CLEAN if error is None else Exit.FAILED if isinstance(error, Exception) else Exit.CANCELLED
     if error is None and service.failure is not None:
@@ -175,6 +190,13 @@ async def _close(client: Closing, config: ClientConfig, error: BaseException | N
     service.closing.deadline = trio.current_time() + limit  # a failure that comes now shortens it
     with service.closing:
         await client._finish(how)
+
+
+def _interrupt_in(error: BaseException) -> BaseException | None:
+    """The ``KeyboardInterrupt`` or ``SystemExit`` that ``error`` is, or holds as a group."""
+    if isinstance(error, BaseExceptionGroup):
+        return next(filter(None, map(_interrupt_in, error.exceptions)), None)
+    return error if isinstance(error, KeyboardInterrupt | SystemExit) else None
 
 
 def _single(error: BaseException) -> BaseException:

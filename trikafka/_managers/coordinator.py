@@ -37,16 +37,18 @@ class Coordinators:
             flight = self._flights[place] = SingleFlight(self._start_soon, lambda: self._look_up(key, kind))
         return await flight()
 
-    def forget(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
-        """The coordinator has moved or does not answer: look it up at the next use."""
+    def mark_unknown(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
+        """The coordinator has moved or does not respond: look it up at the next use."""
         self._known.pop((kind, key), None)
+
+    forget = mark_unknown  # its old name, for the managers that are being rewritten
 
     async def _look_up(self, key: str, kind: CoordinatorKind) -> Node:
         try:
-            answer = await self._metadata.ask_any(
+            response = await self._metadata.ask_any(
                 lambda: FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
             )
-            found = answer.coordinators[0] if answer.coordinators else answer
+            found = response.coordinators[0] if response.coordinators else response
             if found.error_code:
                 raise from_code(found.error_code, f"coordinator of {kind.name.lower()} {key!r}")
             node = self._known[(kind, key)] = Node(found.node_id, found.host, found.port)

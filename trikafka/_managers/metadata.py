@@ -1,7 +1,7 @@
 """The metadata manager: what the cluster looks like, looked up once for all who ask, and kept fresh.
 
-It alone writes the :class:`ClusterSnapshot`. Any broker can answer, so a broker that does not within a second is overtaken by
-the next one; when no known broker answers, the bootstrap addresses are tried again.
+It alone writes the :class:`ClusterSnapshot`. Any broker can respond, so a broker that does not within a second is overtaken by
+the next one; when no known broker responds, the bootstrap addresses are tried again.
 """
 
 from __future__ import annotations
@@ -15,24 +15,28 @@ from typing import Any, TypeVar
 import trio
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
+from .._net import reasons
 from .._net.addresses import parse_bootstrap
 from .._net.brokers import Brokers
-from .._net.deadlines import backoff
+from .._net.deadlines import within
+from .._net.retry import Retry
 from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
 from ..config import ClientConfig
-from ..errors import BootstrapError, KafkaConnectionError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
 from ..types import Node, PartitionInfo, TopicPartition
 
 T = TypeVar("T")
 _STAGGER = 1.0
+#: A topic has the partitions from 0 on: so many may be left out of a response, and no more.
+_MOST_MISSING = 10_000
 _UNKNOWN_TOPIC = 3
 _BROKER_NOT_AVAILABLE = 8
 _log = logging.getLogger("trikafka.metadata")
 
 
 class Metadata:
-    """Holds the snapshot, refreshes it on demand and by age, and asks questions that any broker can answer."""
+    """Holds the snapshot, refreshes it on demand and by age, and asks questions that any broker can respond."""
 
     def __init__(self, config: ClientConfig, brokers: Brokers, start_soon: StartSoon) -> None:
         self._config, self._brokers = config, brokers
@@ -46,7 +50,7 @@ class Metadata:
         self._flying: frozenset[str] | None = None  # what the request under way asks for, if that is not everything
         self._under_way = False
         self._flight = SingleFlight(start_soon, self._look_up)
-        self._stale = trio.Event()
+        self._update_requested = trio.Event()
         self._changed = trio.Event()
 
     @property
@@ -58,13 +62,15 @@ class Metadata:
         """Set which topics every refresh asks for; ``everything``: all topics of the cluster (for patterns)."""
         self._wanted, self._wants_all = set(topics), everything
 
-    def also_want(self, topic: str) -> None:
+    def add_topic(self, topic: str) -> None:
         """Add a topic to those that every refresh asks for."""
         self._wanted.add(topic)
 
-    def mark_stale(self) -> None:
+    def request_update(self) -> None:
         """Have the background task refresh soon."""
-        self._stale.set()
+        self._update_requested.set()
+
+    also_want, mark_stale = add_topic, request_update  # their old names, for the managers that are being rewritten
 
     async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
         """Wait until the snapshot is newer than ``seen``; return it."""
@@ -75,7 +81,7 @@ class Metadata:
     async def refresh(self, topics: Iterable[str] = ()) -> ClusterSnapshot:
         """Ask the cluster now, for the wanted topics and ``topics``; callers at the same time share the request.
 
-        Raises a retriable error when no broker answered.
+        Raises a retriable error when no broker responded.
         """
         names = set(topics)
         if not (self._under_way and (self._flying is None or names <= self._flying)):
@@ -105,46 +111,45 @@ class Metadata:
         return info
 
     async def bootstrap(self) -> None:
-        """Make the first contact. Raises :exc:`BootstrapError` with each address's cause when none of them answers."""
+        """Make the first contact. Raises :exc:`BootstrapError` with each address's cause when none of them responds."""
         names = self._names()
-        answers, errors = await self._first(self._bootstrap, lambda node: self._ask(node, names))
-        if not answers:
+        responses, errors = await self._first(self._bootstrap, lambda node: self._ask(node, names))
+        if not responses:
             reached = any(not isinstance(error, KafkaConnectionError) for error in errors)
             what = "no bootstrap address answered as a Kafka broker" if reached else "no bootstrap address could be reached"
             raise BootstrapError(f"{what}: {'; '.join(map(str, errors))}") from errors[0]
-        self._take(answers[0], names)
+        self._take(responses[0], names)
 
     async def ask_any(self, message: Callable[[], Any]) -> Any:
-        """Send a request that any broker can answer; ``message`` makes it anew for each broker that is asked.
+        """Send a request that any broker can respond; ``message`` makes it anew for each broker that is asked.
 
-        Raises a broker's error when none answers, a retriable one if there is any.
+        Raises a broker's error when none responds, a retriable one if there is any.
         """
         return await self._any(lambda node: self._brokers.request(node, message()))
 
     async def _any(self, ask: Callable[[Node], Awaitable[T]]) -> T:
         nodes = list(self._snapshot.nodes.values())
         random.shuffle(nodes)
-        answers, errors = await self._first([*nodes, *self._bootstrap], ask)
-        if answers:
-            return answers[0]
+        responses, errors = await self._first([*nodes, *self._bootstrap], ask)
+        if responses:
+            return responses[0]
         raise next((error for error in errors if error.retriable), errors[-1])
 
     async def run(self) -> None:
         """Refresh when the snapshot is stale or old; a failed refresh is tried again after a wait."""
-        failures = 0
+        retry = Retry(self._config)
         while True:
             with trio.move_on_after(self._next_refresh()):
-                await self._stale.wait()
-            self._stale = trio.Event()
+                await self._update_requested.wait()
+            self._update_requested = trio.Event()
             try:
                 await self._flight()
-                failures = 0
+                retry.reset()
                 await trio.sleep(self._config.retry_backoff_ms / 1000)  # a storm of errors is one refresh
             except TrikafkaError as error:
-                failures += 1
-                _log.debug("metadata refresh failed (%d in a row): %s", failures, error)
-                self._stale.set()
-                await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+                _log.debug("metadata refresh failed (%d in a row before): %s", retry.failures, error)
+                self._update_requested.set()
+                await retry.wait()
 
     def _next_refresh(self) -> float:
         """How long (seconds) the snapshot is good for: not long while a wanted topic does not exist."""
@@ -166,15 +171,16 @@ class Metadata:
     async def _ask(self, node: Node, names: frozenset[str] | None) -> MetadataResponse:
         topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._create_topics)
-        answer = await self._brokers.request(node, request)
-        if answer.error_code:
-            raise from_code(answer.error_code, f"metadata from {node}")
-        if not answer.brokers:  # it has just started; what is known already is better
+        response = await self._brokers.request(node, request)
+        if response.error_code:
+            raise from_code(response.error_code, f"metadata from {node}")
+        if not response.brokers:  # it has just started; what is known already is better
             raise from_code(_BROKER_NOT_AVAILABLE, f"{node} does not know of any broker yet")
-        return answer
+        _check(response, node)
+        return response
 
-    def _take(self, answer: MetadataResponse, names: frozenset[str] | None) -> None:
-        known = read_metadata(answer)
+    def _take(self, response: MetadataResponse, names: frozenset[str] | None) -> None:
+        known = read_metadata(response)
         keep = frozenset(self._wanted) if names is not None else frozenset()
         self._snapshot = self._snapshot.updated(known, keep)
         self._brokers.keep_only(frozenset(self._snapshot.nodes.values()))
@@ -186,24 +192,22 @@ class Metadata:
         changed.set()
 
     async def _first(self, nodes: list[Node], ask: Callable[[Node], Awaitable[T]]) -> tuple[list[T], list[TrikafkaError]]:
-        """Ask the nodes one after the other, a slow one overlapped by the next after a second; the first answer wins.
+        """Ask the nodes one after the other, a slow one overlapped by the next after a second; the first response wins.
 
-        Returns the answer, if there is one, and the errors.
+        Returns the response, if there is one, and the errors.
         """
-        answers: list[T] = []
+        responses: list[T] = []
         errors: list[TrikafkaError] = []
         foreign: list[Exception] = []  # the client was closed meanwhile; a bug
         limit = self._config.request_timeout
 
         async def attempt(node: Node, done: trio.Event) -> None:
             try:
-                with trio.move_on_after(limit) as scope:
-                    answers.append(await ask(node))
-                    nursery.cancel_scope.cancel()
-                if scope.cancelled_caught:
-                    errors.append(RequestTimedOutError(f"{node} did not answer within {limit:g} s"))
+                responses.append(await within(str(node), limit, lambda: ask(node)))
+                nursery.cancel_scope.cancel()
             except TrikafkaError as error:
                 errors.append(error)
+                reasons.failed(error)
             except Exception as error:
                 foreign.append(error)
                 nursery.cancel_scope.cancel()
@@ -216,19 +220,41 @@ class Metadata:
                 nursery.start_soon(attempt, node, done)
                 with trio.move_on_after(_STAGGER):
                     await done.wait()
-                if answers:
+                if responses:
                     break
         if foreign:
             raise foreign[0]
-        return answers, errors
+        return responses, errors
 
 
-def read_metadata(answer: MetadataResponse) -> ClusterSnapshot:
-    """Turn a Metadata answer into a snapshot."""
-    nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in answer.brokers}
-    topics = {topic.name: _read_topic(topic) for topic in answer.topics if topic.name is not None}
-    controller = answer.controller_id if answer.controller_id is not None and answer.controller_id >= 0 else None
-    return ClusterSnapshot(0, answer.cluster_id, controller, nodes, topics)
+def _check(response: MetadataResponse, node: Node) -> None:
+    """Raise :exc:`ProtocolError`, retriable, for what no cluster can look like: believed, it would cost memory and time."""
+    what = ""
+    for broker in response.brokers or ():
+        if not broker.host or broker.node_id < 0 or not 0 < broker.port < 65536:
+            what = f"a broker {broker.node_id} at {broker.host!r}:{broker.port}"
+    for topic in response.topics or ():
+        if topic.partitions is None:
+            what = f"no partitions of topic {topic.name!r}"
+        for part in topic.partitions or ():
+            if not 0 <= part.partition_index < len(topic.partitions) + _MOST_MISSING:
+                what = f"a partition {part.partition_index} of topic {topic.name!r}, which has {len(topic.partitions)}"
+            if part.replica_nodes is None or part.isr_nodes is None:
+                what = f"no replicas of {topic.name}-{part.partition_index}"
+    if response.topics is None:
+        what = "no list of topics"
+    if what:
+        error = ProtocolError(f"the metadata of {node} cannot be: it names {what}")
+        error.retriable = True  # another broker, or this one later, may know better
+        raise error
+
+
+def read_metadata(response: MetadataResponse) -> ClusterSnapshot:
+    """Turn a Metadata response into a snapshot."""
+    nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
+    topics = {topic.name: _read_topic(topic) for topic in response.topics if topic.name is not None}
+    controller = response.controller_id if response.controller_id is not None and response.controller_id >= 0 else None
+    return ClusterSnapshot(0, response.cluster_id, controller, nodes, topics)
 
 
 def _read_topic(topic: Any) -> TopicInfo:

@@ -28,7 +28,7 @@ class Offsets:
     async def look_up(self, call: Call, wanted: Mapping[TopicPartition, int], found: Found) -> Found:
         """One attempt to find all of ``wanted`` (partition -> ms since the epoch or :class:`OffsetSpec`) not in ``found`` yet.
 
-        Raises the error of a partition or broker that failed; what others answered stays in ``found`` for the next attempt.
+        Raises the error of a partition or broker that failed; what others responded stays in ``found`` for the next attempt.
         """
         missing = [tp for tp in wanted if tp not in found]
         unknown = {tp.topic for tp in missing if tp.topic not in self._metadata.snapshot.topics}
@@ -54,9 +54,9 @@ class Offsets:
         self, call: Call, node: Node, tps: list[TopicPartition], wanted: Mapping[TopicPartition, int], found: Found
     ) -> None:
         request = self._request(tps, wanted)
-        answer = await call.step(f"ListOffsets to {node}", lambda: self._brokers.request(node, request))
+        response = await call.step(f"ListOffsets to {node}", lambda: self._brokers.request(node, request))
         failure: TrikafkaError | None = None
-        for topic in answer.topics:
+        for topic in response.topics:
             for part in topic.partitions:
                 tp = TopicPartition(topic.name, part.partition_index)
                 if part.error_code:
@@ -70,7 +70,7 @@ class Offsets:
         if failure is not None:
             raise failure
         if not all(tp in found for tp in tps):
-            raise ProtocolError(f"{node} did not answer for each partition that ListOffsets asked for")
+            raise ProtocolError(f"{node} did not respond for each partition that ListOffsets asked for")
 
     def _request(self, tps: list[TopicPartition], wanted: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
         by_topic: dict[str, list[object]] = defaultdict(list)

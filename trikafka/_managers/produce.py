@@ -1,13 +1,14 @@
-"""The produce manager: takes batches out of the accumulator to the brokers, and answers back into it.
+"""The produce manager: takes batches out of the accumulator to the brokers, and responses back into it.
 
 Its tasks: ``follow`` (leaders, from the metadata), ``identify`` (the producer id), ``expire`` (delivery timeouts), and a sender for
 each broker, which collects batches and writes them as long as no more requests are in flight than may be. One task a broker:
-so requests reach the wire in the order in which their batches were taken. Answers are taken in where they are read, without a
-task that waits for them. What an answer means for order is decided in the accumulator.
+so requests reach the wire in the order in which their batches were taken. Responses are taken in where they are read, without a
+task that waits for them. What a response means for order is decided in the accumulator.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import time
@@ -17,9 +18,11 @@ from typing import Generic, TypeVar
 
 import trio
 
+from .._net import reasons
 from .._net.brokers import Brokers
-from .._net.connection import Connection, Exchange
-from .._net.deadlines import backoff
+from .._net.connection import Connection
+from .._net.in_flight import InFlightRequest
+from .._net.retry import backoff
 from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator, Limits, Partitioner
@@ -29,7 +32,8 @@ from .._state.outbatch import BatchState, OutBatch
 from .._wire.produce import Part, ProduceAnswer, ProduceMessage
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
-from ..errors import ProtocolError, TrikafkaError, from_code
+from ..errors import ProtocolError, RequestTimedOutError, TrikafkaError, from_code
+from ..types import TopicPartition
 from .metadata import Metadata
 from .producer_id import ProducerIds
 
@@ -45,12 +49,13 @@ _log = logging.getLogger("trikafka.produce")
 class _Sender:
     """One broker, and how many requests to it are in flight."""
 
-    __slots__ = ("awake", "in_flight", "node_id")
+    __slots__ = ("awake", "in_flight", "node_id", "reason")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.in_flight = 0
         self.awake = Signal()  # there may be something to do
+        self.reason = reasons.Reason()  # what its task waits for
 
 
 class _Waiter:
@@ -133,7 +138,7 @@ class ProduceManager(Generic[Ack]):
         if partition is not None and partition not in info.partitions:
             raise from_code(3, f"topic {topic!r} has {len(info.partitions)} partitions, and no partition {partition}")
         self._topics.add(topic)
-        self._metadata.also_want(topic)
+        self._metadata.add_topic(topic)
         self._adopt(self._metadata.snapshot, [topic])
 
     async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
@@ -181,7 +186,24 @@ class ProduceManager(Generic[Ack]):
         """Send what has been accepted so far without lingering; return when each record has its outcome."""
         self.accumulator.close_open()
         for batch in self.accumulator.unsettled():
-            await settled(batch)
+            try:
+                await settled(batch)
+            except trio.Cancelled:
+                self._explain(batch)
+                raise
+
+    def _explain(self, batch: OutBatch) -> None:
+        """Note for the call that is cut off why ``batch`` is not delivered yet."""
+        if batch.last_error is not None:
+            reasons.failed(batch.last_error)
+        elif batch.node is not None:
+            reasons.waiting_for(f"Produce to {self._metadata.snapshot.nodes.get(batch.node, batch.node)}")
+        elif self._config.enable_idempotence and self.accumulator.identity is None:
+            reasons.waiting_for(*self._ids.reason.told())
+        else:
+            with contextlib.suppress(TrikafkaError, KeyError):  # no leader; nothing was due to it so far
+                leader = self._metadata.snapshot.leader(TopicPartition(batch.topic, batch.partition))
+                reasons.waiting_for(*self._senders[leader.node_id].reason.told())
 
     def close(self) -> None:
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
@@ -197,7 +219,7 @@ class ProduceManager(Generic[Ack]):
         while True:
             self._adopt(seen, self._topics)
             if self.accumulator.leaderless:
-                self._metadata.mark_stale()
+                self._metadata.request_update()
             seen = await self._metadata.changed(seen)
 
     def _adopt(self, snapshot: ClusterSnapshot, topics: Iterable[str]) -> None:
@@ -215,15 +237,29 @@ class ProduceManager(Generic[Ack]):
         while True:
             await self._anonymous.wait()
             try:
-                self.accumulator.identity = await self._ids.obtain()
+                self.accumulator.identity = await self._ids.obtain(self._no_id)
             except TrikafkaError as error:
                 self.accumulator.abort(error, anonymous=True)
             self._anonymous = trio.Event()
             self._wake(self.accumulator.leaders)
 
+    def _explain_delays(self) -> None:
+        """What waits for a connection that has neither failed nor come says so, should it expire now."""
+        for sender in self._senders.values():
+            waiting_for, error = sender.reason.told()
+            if waiting_for:
+                error = error or RequestTimedOutError(f"no response while waiting for {waiting_for}")
+                self.accumulator.unreachable(sender.node_id, error)
+
+    def _no_id(self, error: TrikafkaError) -> None:
+        for leader in self.accumulator.leaders:
+            self.accumulator.unreachable(leader, error)
+
     async def _expire(self) -> None:
         while True:
             now = trio.current_time()
+            if self.accumulator.next_deadline() <= now:
+                self._explain_delays()
             self.accumulator.expire(now)
             # What is accepted from now on expires later than this, so nothing has to wake this task.
             latest = now + self._config.delivery_timeout_ms / 1000
@@ -232,7 +268,7 @@ class ProduceManager(Generic[Ack]):
     def _work_for(self, leader: int | None) -> None:
         """There may be something to send to ``leader``."""
         if leader is None:
-            self._metadata.mark_stale()
+            self._metadata.request_update()
             return
         if self.accumulator.identity is None and self._config.enable_idempotence:
             self._anonymous.set()
@@ -248,6 +284,7 @@ class ProduceManager(Generic[Ack]):
 
     async def _serve(self, sender: _Sender) -> None:
         """Send what is due, as long as the client lives."""
+        reasons.adopt(sender.reason)
         sent = False
         while True:
             now = trio.current_time()
@@ -280,7 +317,7 @@ class ProduceManager(Generic[Ack]):
         """A connection to the broker, or ``None`` after a failure: then it is time to look at the leaders again."""
         node = self._metadata.snapshot.nodes.get(sender.node_id)
         if node is None:
-            self._metadata.mark_stale()
+            self._metadata.request_update()
             await self._metadata.changed(self._metadata.snapshot)
             return None
         try:
@@ -289,7 +326,8 @@ class ProduceManager(Generic[Ack]):
             _log.debug("no connection to %s: %s", node, error)
             if not error.retriable:
                 self._refuse(self.accumulator.drain(sender.node_id, math.inf, self._config.max_request_size), error)
-            self._metadata.mark_stale()
+            self.accumulator.unreachable(sender.node_id, error)
+            self._metadata.request_update()
             return None
 
     async def _seal(self, batches: list[OutBatch]) -> None:
@@ -313,9 +351,9 @@ class ProduceManager(Generic[Ack]):
         return ProduceMessage(topics, acks=self._config.acks_code, timeout_ms=int(self._config.request_timeout_ms))
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[OutBatch]) -> None:
-        def ended(exchange: Exchange) -> None:
+        def ended(request: InFlightRequest) -> None:
             self._end(sender)
-            self._settle(batches, exchange)
+            self._settle(batches, connection, request)
 
         sender.in_flight += 1
         self.requests_in_flight += 1
@@ -326,31 +364,33 @@ class ProduceManager(Generic[Ack]):
             self._refuse(batches, error)
 
     def _end(self, sender: _Sender) -> None:
-        """A request has its answer, or will have none."""
+        """A request has its response, or will have none."""
         if sender.in_flight == self._config.max_in_flight_requests_per_connection:
             sender.awake.notify()
         sender.in_flight -= 1
         self.requests_in_flight -= 1
 
-    def _settle(self, batches: list[OutBatch], exchange: Exchange) -> None:
+    def _settle(self, batches: list[OutBatch], connection: Connection, request: InFlightRequest) -> None:
         try:
-            answer = exchange.answer()
+            response = request.response()
         except TrikafkaError as error:
             self._refuse(batches, error)
             return
-        if answer is None:  # acks=0
+        if response is None:  # acks=0
             for batch in batches:
                 self.accumulator.succeeded(batch, None, None)
         else:
-            self._take(batches, answer)
+            if throttle := getattr(response, "throttle_ms", 0):
+                connection.throttle(throttle / 1000)
+            self._take(batches, response)
 
-    def _take(self, batches: list[OutBatch], answer: ProduceAnswer) -> None:
-        """Hand each batch its part of the answer."""
-        parts = {(part.topic, part.partition): part for part in answer.partitions}
+    def _take(self, batches: list[OutBatch], response: ProduceAnswer) -> None:
+        """Hand each batch its part of the response."""
+        parts = {(part.topic, part.partition): part for part in response.partitions}
         for batch in batches:
             part = parts.get(batch.place)
             if part is None:
-                self._refuse([batch], ProtocolError(f"the answer to a produce request says nothing of {batch.place}"))
+                self._refuse([batch], ProtocolError(f"the response to a produce request says nothing of {batch.place}"))
             elif part.error_code:
                 detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
                 self._refuse([batch], from_code(part.error_code, detail))
@@ -359,7 +399,7 @@ class ProduceManager(Generic[Ack]):
 
     def _refuse(self, batches: list[OutBatch], error: TrikafkaError) -> None:
         if error.refresh_metadata:
-            self._metadata.mark_stale()
+            self._metadata.request_update()
         for batch in batches:
             self.accumulator.refused(batch, error, trio.current_time())
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 
-import trio
 from kafka.protocol.producer import InitProducerIdRequest
 
-from .._net.deadlines import backoff
+from .._net import reasons
+from .._net.retry import Retry
 from .._state.sequences import Identity
 from ..config import ProducerConfig
 from ..errors import TrikafkaError, UnsupportedVersionError, from_code
@@ -21,10 +22,15 @@ class ProducerIds:
 
     def __init__(self, config: ProducerConfig, metadata: Metadata) -> None:
         self._config, self._metadata = config, metadata
+        self.reason = reasons.Reason()  # what the task that uses it waits for
 
-    async def obtain(self) -> Identity:
-        """Ask until a broker gives an id. Raises what is not retriable, such as a missing permission."""
-        failures = 0
+    async def obtain(self, failed: Callable[[TrikafkaError], object]) -> Identity:
+        """Ask until a broker gives an id; ``failed`` is told each time that none does.
+
+        Raises what is not retriable, such as a missing permission.
+        """
+        reasons.adopt(self.reason)
+        retry = Retry(self._config)
         while True:
             try:
                 return await self._ask()
@@ -33,14 +39,14 @@ class ProducerIds:
             except TrikafkaError as error:
                 if not error.retriable:
                     raise
-                failures += 1
-                _log.debug("no producer id yet (%d in a row): %s", failures, error)
-            await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+                failed(error)
+                _log.debug("no producer id yet (%d failures before): %s", retry.failures, error)
+            await retry.wait()
 
     async def _ask(self) -> Identity:
-        answer = await self._metadata.ask_any(
+        response = await self._metadata.ask_any(
             lambda: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1)
         )
-        if answer.error_code:
-            raise from_code(answer.error_code, "asking for a producer id")
-        return Identity(answer.producer_id, answer.producer_epoch)
+        if response.error_code:
+            raise from_code(response.error_code, "asking for a producer id")
+        return Identity(response.producer_id, response.producer_epoch)

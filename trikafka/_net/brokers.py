@@ -1,6 +1,6 @@
 """The connections of one client: which broker, for which purpose, dialled once, again after a wait, closed when idle.
 
-A broker answers the requests of one connection one after the other. So requests that may wait inside the broker (a fetch, a
+A broker responds to the requests of one connection one after the other. So requests that may wait inside the broker (a fetch, a
 JoinGroup) get a socket of their own, by *purpose*, and a heartbeat never stands behind them.
 """
 
@@ -18,14 +18,15 @@ from ..config import ClientConfig
 from ..errors import KafkaConnectionError, TrikafkaError
 from ..types import Node
 from .connection import Connection
-from .deadlines import backoff
+from .reasons import waiting_for
+from .retry import Retry
 from .singleflight import ClientClosed, SingleFlight, StartSoon
 
 Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
 
 
 class _Key(NamedTuple):
-    """What makes a line: not the rack, which metadata tells of a broker and the look-up of a coordinator does not."""
+    """What makes a slot: not the rack, which metadata tells of a broker and the look-up of a coordinator does not."""
 
     node_id: int
     host: str
@@ -38,14 +39,15 @@ async def dial_tcp(host: str, port: int) -> Stream:
     return await trio.open_tcp_stream(host, port)
 
 
-class _Line:
-    """The line to one broker for one purpose: at most one connection, dialled when asked for."""
+class ConnectionSlot:
+    """The place of the connection to one broker for one purpose: at most one connection, dialled when asked for."""
 
     def __init__(self, node: Node, config: ClientConfig, start_soon: StartSoon) -> None:
         self._node, self._config, self._start_soon = node, config, start_soon
         self._connection: Connection | None = None
         self._closed = False
-        self._failures = 0
+        self._retry = Retry.to_reconnect(config)
+        self._last_error: Exception | None = None  # of dialling, until it succeeds
         self._not_before = 0.0
         self._dial = SingleFlight(start_soon, self._connect)
 
@@ -62,15 +64,16 @@ class _Line:
             self._connection.close()
 
     async def _connect(self) -> Connection:
+        waiting_for(f"a connection to {self._node}", self._last_error)
         await trio.sleep_until(self._not_before)
         try:
             connection = await self._establish()
-        except BaseException:
-            self._failures += 1
-            delay = backoff(self._failures, self._config.reconnect_backoff_ms, self._config.reconnect_backoff_max_ms)
-            self._not_before = trio.current_time() + delay
+        except BaseException as error:
+            self._not_before = trio.current_time() + self._retry.delay()
+            self._last_error = error if isinstance(error, TrikafkaError) else None
             raise
-        self._failures = 0
+        self._retry.reset()
+        self._last_error = None
         self._connection = connection
         if self._closed:
             connection.close()
@@ -103,11 +106,11 @@ class _Line:
 
 
 class Brokers:
-    """All lines of one client. ``request`` makes one attempt; trying again is the caller's deadline's business."""
+    """All connections of one client. ``request`` makes one attempt; trying again is the caller's deadline's business."""
 
     def __init__(self, config: ClientConfig, start_soon: StartSoon) -> None:
         self._config, self._start_soon = config, start_soon
-        self._lines: dict[_Key, _Line] = {}
+        self._slots: dict[_Key, ConnectionSlot] = {}
         self._closed = False
 
     async def connection(self, node: Node, purpose: Purpose = "general") -> Connection:
@@ -118,29 +121,38 @@ class Brokers:
         if self._closed:
             raise ClientClosed("the client was closed")
         key = _Key(node.node_id, node.host, node.port, purpose)
-        line = self._lines.get(key)
-        if line is None:
-            line = self._lines[key] = _Line(node, self._config, self._start_soon)
-        return await line.get()
+        slot = self._slots.get(key)
+        if slot is None:
+            slot = self._slots[key] = ConnectionSlot(node, self._config, self._start_soon)
+        return await slot.get()
 
     async def request(
-        self, node: Node, message: ApiMessage, *, purpose: Purpose = "general", allowance: float | None = None
+        self,
+        node: Node,
+        message: ApiMessage,
+        *,
+        purpose: Purpose = "general",
+        response_timeout: float | None = None,
+        allowance: float | None = None,
     ) -> Any:
-        """Send ``message`` to ``node`` and return the answer. See :meth:`Connection.request`."""
+        """Send ``message`` to ``node`` and return the response. See :meth:`Connection.request`.
+
+        ``allowance`` is the old name of ``response_timeout``, for the managers that are being rewritten.
+        """
         connection = await self.connection(node, purpose)
-        return await connection.request(message, allowance)
+        return await connection.request(message, allowance if response_timeout is None else response_timeout)
 
     def keep_only(self, nodes: frozenset[Node]) -> None:
-        """Close the lines to brokers that are not in the cluster any more (bootstrap addresses stay)."""
+        """Close the connections to brokers that are not in the cluster any more (bootstrap addresses stay)."""
         places = {(node.node_id, node.host, node.port) for node in nodes}
-        for key in [key for key in self._lines if key.node_id >= 0 and key[:3] not in places]:
-            self._lines.pop(key).close()
+        for key in [key for key in self._slots if key.node_id >= 0 and key[:3] not in places]:
+            self._slots.pop(key).close()
 
     def close(self) -> None:
         """Close every connection, and make no more."""
         self._closed = True
-        for line in self._lines.values():
-            line.close()
+        for slot in self._slots.values():
+            slot.close()
 
 
 def _why(error: OSError) -> str:

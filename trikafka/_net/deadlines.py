@@ -14,7 +14,6 @@ No other module retries an API call or counts its time.
 from __future__ import annotations
 
 import math
-import random
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
@@ -22,19 +21,32 @@ import trio
 
 from ..config import ClientConfig
 from ..errors import KafkaTimeoutError, RequestTimedOutError, TrikafkaError
+from . import reasons
+from .retry import Retry
+from .retry import backoff as backoff  # for the managers that still count their failures themselves
 
 T = TypeVar("T")
 
 #: The least time (seconds) that a step gets, whatever is left of its call: ``timeout=0`` allows one round trip.
 GRACE = 0.025
 
-_random = random.Random()
+async def within(what: str, limit: float, work: Callable[[], Awaitable[T]], before: Exception | None = None) -> T:
+    """Run ``work`` for at most ``limit`` seconds. Past them: :exc:`RequestTimedOutError`, with the root cause chained.
 
-
-def backoff(failures: int, first_ms: float, most_ms: float) -> float:
-    """The wait (seconds) after ``failures`` failures (1, 2 ...): exponential, with a jitter of 20 %, never over ``most_ms``."""
-    delay = min(most_ms, first_ms * 2.0 ** min(failures - 1, 30))
-    return min(most_ms, delay * _random.uniform(0.8, 1.2)) / 1000
+    That is what the work was waiting for failed with last, or else the error that was there ``before``.
+    """
+    with reasons.reasoning() as reason, trio.move_on_after(limit):
+        return await work()
+    waiting_for, error = reason.told()
+    reason.clear()
+    if error is None:
+        error = before.__cause__ if isinstance(before, RequestTimedOutError) else before  # type: ignore[assignment]
+    text = f"{what}: no response within {limit:.3g} s"
+    if waiting_for and waiting_for not in what:
+        text += f" while waiting for {waiting_for}"
+    timed_out = RequestTimedOutError(text + (f"; before that: {error}" if error is not None else ""))
+    timed_out.__cause__ = error
+    raise timed_out
 
 
 def check_timeout(timeout: float | None, default: float) -> float:
@@ -49,13 +61,13 @@ def check_timeout(timeout: float | None, default: float) -> float:
 class Call:
     """One API call under way: its name, limit, attempts and last error. Made by :func:`run_call` alone."""
 
-    __slots__ = ("_deadline", "_request_timeout", "_same_since", "attempts", "last_error", "limit", "name")
+    __slots__ = ("_deadline", "_reason", "_request_timeout", "_same_since", "attempts", "last_error", "limit", "name")
 
-    def __init__(self, name: str, limit: float, request_timeout: float) -> None:
+    def __init__(self, name: str, limit: float, request_timeout: float, reason: reasons.Reason | None = None) -> None:
         self.name, self.limit = name, limit
         self.attempts = 0
         self.last_error: TrikafkaError | None = None
-        self._request_timeout = request_timeout
+        self._request_timeout, self._reason = request_timeout, reason
         self._deadline = trio.current_time() + limit
         self._same_since = -math.inf
 
@@ -72,9 +84,9 @@ class Call:
     async def step(self, what: str, work: Callable[[], Awaitable[T]]) -> T:
         """Run one step within its limit. Raises :exc:`RequestTimedOutError` past it; a cancelled step leaves nothing behind."""
         limit = self.step_limit
-        with trio.move_on_after(limit):
-            return await work()
-        raise RequestTimedOutError(f"{what}: no answer within {limit:.3g} s")
+        # A step that had its full time is itself what is wrong; one that was cut short by the call's limit, the attempt before it.
+        before = self.last_error if limit < self._request_timeout else None
+        return await within(what, limit, work, before)
 
     def out_of_patience(self, error: TrikafkaError) -> bool:
         """Whether errors of this kind have come, one after the other, for as long as their ``patience`` lasts."""
@@ -83,9 +95,14 @@ class Call:
         return trio.current_time() - self._same_since >= error.patience
 
     def expired(self) -> KafkaTimeoutError:
-        """The error that says that the limit has passed, with the last error as its cause."""
-        error = KafkaTimeoutError(self.name, self.limit, self.attempts, self.last_error)
-        error.__cause__ = self.last_error
+        """The error that says that the limit has passed, with the last error as its cause, or what the call was waiting for."""
+        last_error: Exception | None = self.last_error
+        if last_error is None and self._reason is not None:
+            waiting_for, last_error = self._reason.told()
+            if last_error is None and waiting_for:
+                last_error = RequestTimedOutError(f"no response while waiting for {waiting_for}")
+        error = KafkaTimeoutError(self.name, self.limit, self.attempts, last_error)
+        error.__cause__ = last_error
         return error
 
 
@@ -103,8 +120,15 @@ async def run_call(
     stale what has to be looked up anew. Raises :exc:`KafkaTimeoutError` past the limit, :exc:`ValueError` for a negative
     ``timeout``, and whatever ``attempt`` raises that is not retriable. Cancellation: at once, nothing left behind.
     """
-    call = Call(name, check_timeout(timeout, config.default_api_timeout), config.request_timeout)
-    await trio.lowlevel.checkpoint()  # also where the answer is known already
+    limit = check_timeout(timeout, config.default_api_timeout)
+    with reasons.reasoning() as reason:
+        return await _run(Call(name, limit, config.request_timeout, reason), attempt, Retry(config), recover)
+
+
+async def _run(
+    call: Call, attempt: Callable[[Call], Awaitable[T]], retry: Retry, recover: Callable[[TrikafkaError], None] | None
+) -> T:
+    await trio.lowlevel.checkpoint()  # also where the result is known already
     while True:
         call.attempts += 1
         try:
@@ -117,7 +141,7 @@ async def run_call(
             recover(call.last_error)
         if call.left <= 0:
             raise call.expired()
-        delay, left = backoff(call.attempts, config.retry_backoff_ms, config.retry_backoff_max_ms), call.left
+        delay, left = retry.delay(), call.left
         await trio.sleep(min(delay, left))
         if delay >= left:
             raise call.expired()

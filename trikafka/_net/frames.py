@@ -30,7 +30,7 @@ class FrameReader:
 
         The frame's memory is the caller's as long as a view of it lives.
 
-        Raises :exc:`ProtocolError` for a length that no Kafka answer has, and what the stream raises.
+        Raises :exc:`ProtocolError` for a length that no response of Kafka has, and what the stream raises.
         """
         while self._end - self._start < 4:
             if not await self._fill():
@@ -39,8 +39,8 @@ class FrameReader:
         if not 4 <= size <= self._max:
             head = bytes(self._view[self._start : min(self._end, self._start + 8)])
             raise ProtocolError(
-                f"{self._peer} does not speak Kafka's protocol (its first bytes are {head!r}), or needs TLS, or sends answers over"
-                f" receive_message_max_bytes ({self._max})"
+                f"{self._peer} does not speak Kafka's protocol (its first bytes are {head!r}), or needs TLS, or sends responses"
+                f" over receive_message_max_bytes ({self._max})"
             )
         self._start += 4
         frame = memoryview(self._take_large(size) if size >= _LARGE else self._take_small(size))[:size]

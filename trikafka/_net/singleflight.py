@@ -9,6 +9,7 @@ from typing import Generic, Protocol, TypeVar
 import trio
 
 from ..errors import ClientFailedError, TrikafkaError
+from .reasons import Reason, adopt, waiting_behind
 
 T = TypeVar("T")
 Failure = TypeVar("Failure", bound=Exception)
@@ -32,18 +33,19 @@ class StartSoon(Protocol):
 
 
 class _Flight(Generic[T]):
-    __slots__ = ("done", "error", "result")
+    __slots__ = ("done", "error", "reason", "result")
 
     def __init__(self) -> None:
         self.done = trio.Event()
         self.result: T | None = None
         self.error: Exception | None = None
+        self.reason = Reason()
 
 
 class SingleFlight(Generic[T]):
     """Calls of the same work that overlap share one run of it.
 
-    The run belongs to the client's nursery: a caller that is cancelled leaves, the others get the answer. An error of
+    The run belongs to the client's nursery: a caller that is cancelled leaves, the others get the result. An error of
     trikafka's goes to every caller; any other is a bug and ends the client.
     """
 
@@ -63,13 +65,15 @@ class SingleFlight(Generic[T]):
             flight = _Flight()
             self._start_soon(self._run, flight)
             self._flight = flight
-        await flight.done.wait()
+        with waiting_behind(flight.reason):
+            await flight.done.wait()
         if flight.error is not None:
             raise again(flight.error)
         return flight.result  # type: ignore[return-value]
 
     async def _run(self, flight: _Flight[T]) -> None:
         flight.error = ClientClosed("the client was closed meanwhile")
+        adopt(flight.reason)
         try:
             flight.result = await self._work()
             flight.error = None
@@ -81,4 +85,5 @@ class SingleFlight(Generic[T]):
             raise
         finally:
             self._flight = None
+            flight.reason.clear()
             flight.done.set()

@@ -165,6 +165,13 @@ class Accumulator(Intake[Ack]):
             self._give_up(queue, batch, error)
         self._on_work(queue.leader)
 
+    def unreachable(self, node: int, error: Exception) -> None:
+        """There is no connection to ``node``: what waits for it knows why, should its time be up."""
+        for queue in self._work.get(node, ()):
+            for batch in queue.batches:
+                if batch.state is not BatchState.IN_FLIGHT:
+                    batch.last_error = error
+
     def expire(self, now: float) -> int:
         """Fail the batches that are older than the delivery timeout, the oldest first (KIP-91). Returns how many.
 

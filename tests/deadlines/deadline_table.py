@@ -1,0 +1,180 @@
+"""The table: every call of the three clients that reaches the network, and what can go wrong for all of them (seed 000).
+
+The rule that the tests hold, in virtual time, for a limit L and GRACE (25 ms, DESIGN 4):
+
+* A call that gets no response ends exactly at ``max(L, GRACE)``: its one step is cut there.
+* A call that fails again and again ends at L, or, when less than GRACE was left as its last step began, up to ``L + GRACE``.
+* With ``L = 0`` there is one attempt: a response that comes in one round trip is taken.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import trikafka
+from trikafka import NewTopic, OffsetSpec, TopicPartition
+from trikafka.testing import ScriptedCluster
+
+GRACE = 0.025
+LIMIT = 0.7
+TP = TopicPartition("t", 0)
+_numbers = itertools.count()
+
+Fault = Literal["frozen", "killed", "black hole", "error"]
+FAULTS: tuple[Fault, ...] = ("frozen", "killed", "black hole", "error")
+#: Every API that a call may need: those that a slow broker is slow with.
+APIS = (
+    "Metadata", "FindCoordinator", "ListOffsets", "OffsetFetch", "OffsetCommit", "CreateTopics", "DeleteTopics", "CreatePartitions",
+    "DescribeConfigs", "ListGroups", "DescribeGroups", "DeleteGroups", "InitProducerId", "Produce",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Row:
+    """One call.
+
+    ``error`` is the code that the broker returns for ever (``None``: it closes the connection instead); ``needs`` the API whose
+    response the call cannot do without. ``ends`` tells how it ends past its limit: with ``KafkaTimeoutError``, or quietly.
+    A call without ``timeout=`` (``limited`` is false) has its limit from the settings.
+    """
+
+    client: Literal["consumer", "producer", "admin"]
+    name: str
+    needs: str
+    error: int | None
+    run: Callable[[ScriptedCluster, Any, dict[str, Any]], Awaitable[Any]]
+    ends: Literal["timeout", "quiet"] = "timeout"
+    limited: bool = True
+    call: str = ""  # the name that the error gives, where it is another
+    refusals: tuple[type[Exception], ...] = ()  # of a healthy broker: a response all the same
+    #: fault -> what has to be mended, and where, before this row can hold. A row that is mended fails until its mark is gone.
+    broken_in: Mapping[str, str] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        return f"{self.client}-{self.name}"
+
+
+def _new() -> str:
+    return f"new{next(_numbers)}"
+
+
+def _existing(cluster: ScriptedCluster) -> str:
+    cluster.create_topic(name := _new(), 1)
+    return name
+
+
+_POSITION = "consumer.py, position(): `raise error if why is None else again(why) from error` makes a circle, or loses the root"
+
+CALLS = [
+    Row("consumer", "beginning_offsets", "ListOffsets", 6, lambda _, c, k: c.beginning_offsets([TP], **k)),
+    Row("consumer", "end_offsets", "ListOffsets", 6, lambda _, c, k: c.end_offsets([TP], **k)),
+    Row("consumer", "offsets_for_times", "ListOffsets", 6, lambda _, c, k: c.offsets_for_times({TP: 0}, **k)),
+    Row("consumer", "committed", "OffsetFetch", 16, lambda _, c, k: c.committed([TP], **k)),
+    Row(
+        "consumer", "commit", "OffsetCommit", 16, lambda _, c, k: c.commit({TP: 2}, **k),
+        broken_in={"killed, many at once": "commit.py: who waits for the lock of commits cannot tell what its holder waits for"},
+    ),
+    Row(
+        "consumer", "position", "OffsetFetch", 16, lambda _, c, k: _position(c, k),
+        broken_in=dict.fromkeys(FAULTS, _POSITION),
+    ),
+    Row("consumer", "partitions_for", "Metadata", 5, lambda cluster, c, k: c.partitions_for(_existing(cluster), **k)),
+    Row("consumer", "list_topics", "Metadata", None, lambda _, c, k: c.list_topics(**k)),
+    Row("consumer", "receive_batch", "Fetch", 6, lambda _, c, k: _receive(c, k), ends="quiet"),
+    Row("producer", "send", "Produce", 6, lambda _, p, k: p.send("t", b"v"), limited=False),
+    Row("producer", "enqueue", "Metadata", 5, lambda cluster, p, k: p.enqueue(_existing(cluster), b"v"), limited=False),
+    Row("producer", "flush", "Produce", 6, lambda _, p, k: _flush(p, k)),
+    Row("producer", "partitions_for", "Metadata", 5, lambda cluster, p, k: p.partitions_for(_existing(cluster), **k)),
+    Row("admin", "create_topics", "CreateTopics", 41, lambda _, a, k: a.create_topics({_new(): NewTopic(1, 1)}, **k)),
+    Row("admin", "delete_topics", "DeleteTopics", 41, lambda cluster, a, k: a.delete_topics([_existing(cluster)], **k)),
+    Row("admin", "create_partitions", "CreatePartitions", 41, lambda o, a, k: a.create_partitions({_existing(o): 3}, **k)),
+    Row("admin", "list_topics", "Metadata", None, lambda _, a, k: a.list_topics(**k)),
+    Row("admin", "describe_cluster", "Metadata", None, lambda _, a, k: a.describe_cluster(**k)),
+    Row("admin", "list_offsets", "ListOffsets", 6, lambda _, a, k: a.list_offsets({TP: OffsetSpec.LATEST}, **k)),
+    Row("admin", "list_groups", "ListGroups", 14, lambda _, a, k: a.list_groups(**k)),
+    Row("admin", "describe_groups", "DescribeGroups", 14, lambda _, a, k: a.describe_groups(["none"], **k)),
+    Row("admin", "list_group_offsets", "OffsetFetch", 16, lambda _, a, k: a.list_group_offsets("g", **k)),
+    Row(
+        "admin", "delete_groups", "DeleteGroups", 14, lambda _, a, k: a.delete_groups([_new()], **k),
+        refusals=(trikafka.errors.BrokerResponseError,),
+    ),
+]  # fmt: skip
+#: The scripted cluster does not offer what this one needs: it is in the test on a real broker.
+LIVE_ONLY = [Row("admin", "topic_configs", "DescribeConfigs", 7, lambda _, a, k: a.topic_configs(["t"], **k))]
+#: These end a client, so each is run once and alone.
+CLOSINGS = [
+    Row("consumer", "unsubscribe", "LeaveGroup", 14, lambda _, c, k: c.unsubscribe(**k), ends="quiet"),
+    Row("consumer", "aclose", "LeaveGroup", 14, lambda _, c, k: c.aclose(**k), ends="quiet"),
+    Row("producer", "aclose", "Produce", 6, lambda _, p, k: p.aclose(**k), ends="quiet"),
+    Row("admin", "aclose", "Metadata", 5, lambda _, a, k: a.aclose(), ends="quiet", limited=False),
+]
+
+
+async def _position(consumer: trikafka.Consumer, options: dict[str, Any]) -> int:
+    if not consumer.assignment():
+        consumer.assign([TP])
+    return await consumer.position(TP, **options)
+
+
+async def _receive(consumer: trikafka.Consumer, options: dict[str, Any]) -> int:
+    if not consumer.assignment():
+        consumer.assign([TP])
+    return len(await consumer.receive_batch(**options))
+
+
+async def _flush(producer: trikafka.Producer, options: dict[str, Any]) -> None:
+    await producer.enqueue("t", b"v")
+    await producer.flush(**options)
+
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "consumer": {"group_id": "g", "enable_auto_commit": False, "auto_offset_reset": "earliest"},
+    "producer": {"max_block_ms": LIMIT * 1000, "delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 300},
+    "admin": {},
+}
+
+
+@asynccontextmanager
+async def opened(row: Row, **settings: Any) -> AsyncIterator[tuple[ScriptedCluster, Any]]:
+    """A client of the row's kind that has talked to the broker, and its cluster of one."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.append("t", 0, [b"a", b"b", b"c"])
+        if row.name == "flush":
+            settings = {"delivery_timeout_ms": 60_000, "request_timeout_ms": 30_000} | settings
+        given = SETTINGS[row.client] | {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial} | settings
+        make: Any = {
+            "consumer": trikafka.open_consumer, "producer": trikafka.open_producer, "admin": trikafka.open_admin,
+        }[row.client]  # fmt: skip
+        async with make(**given) as client:
+            if row.client == "producer":
+                await client.partitions_for("t")  # what is sent later waits for nothing but its delivery
+            yield cluster, client
+
+
+def begin(fault: Fault, cluster: ScriptedCluster, row: Row) -> None:
+    """From now on the broker is like that."""
+    if fault == "frozen":
+        cluster.freeze(0)
+    elif fault == "killed":
+        cluster.stop(0, noticed=False)
+    elif fault == "black hole":
+        cluster.lose(0)
+        cluster.disconnect(0)
+    elif row.error is None:
+        cluster.drop(row.needs, times=None)
+    else:
+        cluster.fail(row.needs, row.error, times=None)
+
+
+def mend(fault: Fault, cluster: ScriptedCluster) -> None:
+    """The broker is well again."""
+    if fault == "frozen":
+        cluster.thaw(0)
+    elif fault != "error":
+        cluster.start(0)
+    else:
+        cluster._script._rules.clear()

@@ -1,0 +1,194 @@
+"""Every call ends at its limit, whatever is wrong with the broker, alone and 2,000 at once; its error names the root cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from deadline_table import APIS, CALLS, CLOSINGS, FAULTS, GRACE, LIMIT, Fault, Row, begin, mend, opened
+from trio.testing import MockClock as Clock
+
+from trikafka.errors import DeliveryTimeoutError, KafkaTimeoutError
+from trikafka.testing import ScriptedCluster
+
+EPSILON = 1e-9
+#: So many at once for one call of each API, with the faults in turn; for the other pairs, a tenth and less: it takes seconds each.
+MANY, SOME = 2000, 100
+
+
+def root(error: BaseException) -> BaseException:
+    """The end of the chain of causes."""
+    seen = [error]
+    while error.__cause__ is not None:
+        error = error.__cause__
+        assert all(error is not other for other in seen), "the chain of causes is a circle"
+        seen.append(error)
+    return error
+
+
+def cases(rows: list[Row], *, limited: bool = False, many: bool = False) -> Any:
+    """Each row with each fault. A row that cannot hold yet must fail, for the reason that its mark gives."""
+    found = []
+    for row in rows:
+        for fault in FAULTS:
+            if limited and not row.limited:
+                continue
+            reason = row.broken_in.get(fault) or (many and row.broken_in.get(f"{fault}, many at once"))
+            marks = [pytest.mark.xfail(strict=True, reason=reason)] if reason else []
+            found.append(pytest.param(row, fault, id=f"{row}-{fault}", marks=marks))
+    return pytest.mark.parametrize(("row", "fault"), found)
+
+
+def check_time(fault: Fault, limit: float, took: float) -> None:
+    if fault in ("frozen", "black hole"):
+        assert took == pytest.approx(max(limit, GRACE), abs=EPSILON)
+    else:
+        assert limit - EPSILON <= took <= limit + GRACE + EPSILON
+
+
+def check_error(row: Row, fault: Fault, error: KafkaTimeoutError, limit: float) -> None:
+    """The error names the call, the limit, the attempts and the root cause."""
+    text, name = str(error), row.call or row.name
+    assert (error.call, error.limit) == (name, limit)
+    assert text.startswith(f"{name} did not finish within {limit:g} s (")
+    assert error.attempts >= 1 or isinstance(error, DeliveryTimeoutError)
+    assert f"{error.attempts} attempt" in text
+    assert error.last_error is not None
+    assert error.__cause__ is error.last_error
+    cause = root(error)
+    if fault == "killed":
+        assert isinstance(cause, ConnectionError), text  # refused; or lost, where a request was under way
+        assert "nobody listens at broker-0:9092" in text or "lost the connection to broker-0:9092" in text
+    elif fault == "error" and row.error is not None:
+        assert getattr(cause, "code", None) == row.error, text
+    elif fault == "error":
+        assert "the broker closed it" in text
+    else:
+        assert "broker-0:9092" in text
+
+
+async def attempt(row: Row, cluster: ScriptedCluster, client: Any, timeout: float | None) -> tuple[Any, float]:
+    """Make the call; what came of it, and how long that took."""
+    before = trio.current_time()
+    try:
+        result = await row.run(cluster, client, {"timeout": timeout} if row.limited else {})
+    except (KafkaTimeoutError, *row.refusals) as error:
+        result = error
+    return result, trio.current_time() - before
+
+
+def check(row: Row, fault: Fault, limit: float, result: Any, took: float) -> None:
+    if row.ends == "quiet":
+        assert not isinstance(result, Exception)
+        assert took == pytest.approx(limit, abs=EPSILON)
+    else:
+        assert isinstance(result, KafkaTimeoutError), result
+        check_time(fault, limit, took)
+        check_error(row, fault, result, limit)
+
+
+async def works(row: Row, cluster: ScriptedCluster, client: Any) -> None:
+    """The same client's same call is answered."""
+    if row.client == "producer":
+        await trio.sleep(12)  # its limits are its settings', and a dial that hangs is given up after 10 s
+    result, _ = await attempt(row, cluster, client, 30)
+    assert not isinstance(result, KafkaTimeoutError), result
+
+
+@cases(CALLS)
+async def test_alone(autojump_clock: Clock, row: Row, fault: Fault) -> None:
+    async with opened(row) as (cluster, client):
+        begin(fault, cluster, row)
+        result, took = await attempt(row, cluster, client, LIMIT)
+        check(row, fault, LIMIT, result, took)
+        mend(fault, cluster)
+        await works(row, cluster, client)
+
+
+def how_many(row: Row, fault: Fault) -> int:
+    first = [row.needs for row in CALLS].index(row.needs)
+    return MANY if CALLS[first] is row and FAULTS[first % len(FAULTS)] == fault else SOME
+
+
+@cases(CALLS, many=True)
+async def test_many_at_once(autojump_clock: Clock, row: Row, fault: Fault) -> None:
+    if row.name == "receive_batch":
+        pytest.skip("one task at a time receives")
+    async with opened(row) as (cluster, client):
+        ends: list[tuple[Any, float]] = []
+        many = how_many(row, fault)
+
+        async def one() -> None:
+            ends.append(await attempt(row, cluster, client, LIMIT))
+
+        await works(row, cluster, client)
+        begin(fault, cluster, row)
+        async with trio.open_nursery() as nursery:
+            for _ in range(many):
+                nursery.start_soon(one)
+        assert len(ends) == many
+        for result, took in ends:
+            check(row, fault, LIMIT, result, took)
+        assert len({id(result) for result, _ in ends}) == many
+        mend(fault, cluster)
+        await works(row, cluster, client)
+
+
+@pytest.mark.parametrize("row", [row for row in CALLS if row.limited], ids=str)
+async def test_no_time_at_all_takes_what_a_healthy_broker_says(autojump_clock: Clock, row: Row) -> None:
+    async with opened(row) as (cluster, client):
+        await works(row, cluster, client)
+        before = trio.current_time()
+        result, _ = await attempt(row, cluster, client, 0)
+        assert not isinstance(result, KafkaTimeoutError), result
+        assert trio.current_time() == before
+
+
+@cases([row for row in CALLS if row.ends == "timeout"], limited=True)
+async def test_no_time_at_all_is_one_attempt(autojump_clock: Clock, row: Row, fault: Fault) -> None:
+    async with opened(row) as (cluster, client):
+        begin(fault, cluster, row)
+        result, took = await attempt(row, cluster, client, 0)
+        check(row, fault, 0, result, took)
+        assert result.attempts == 1
+
+
+@pytest.mark.parametrize("row", [row for row in CALLS if row.name != "receive_batch"], ids=str)
+async def test_slow_answers_are_waited_for(autojump_clock: Clock, row: Row) -> None:
+    async with opened(row) as (cluster, client):
+        for api in APIS:
+            cluster.delay(api, 0.1)
+        result, took = await attempt(row, cluster, client, 5)
+        assert not isinstance(result, KafkaTimeoutError), result
+        assert 0.1 <= took <= 0.5
+
+
+@pytest.mark.parametrize("row", [row for row in CALLS if row.limited and row.ends == "timeout"], ids=str)
+async def test_answers_that_are_slower_than_the_limit_are_dropped(autojump_clock: Clock, row: Row) -> None:
+    async with opened(row) as (cluster, client):
+        for api in APIS:
+            cluster.delay(api, 2)
+        result, took = await attempt(row, cluster, client, LIMIT)
+        assert isinstance(result, KafkaTimeoutError), result
+        check_time("frozen", LIMIT, took)
+        cluster._script._rules.clear()
+        dials = len(cluster.dials)
+        await trio.sleep(5)
+        await works(row, cluster, client)
+        assert len(cluster.dials) <= dials + 2, "the connections stay usable"
+
+
+@cases(CLOSINGS)
+async def test_closing(autojump_clock: Clock, row: Row, fault: Fault) -> None:
+    async with opened(row, close_timeout_ms=LIMIT * 1000) as (cluster, client):
+        if row.client == "consumer":
+            client.subscribe(["t"])
+            while not client.assignment():
+                await client.receive_batch(timeout=0.1)
+        elif row.client == "producer":
+            client.send_nowait("t", b"v")
+        begin(fault, cluster, row)
+        result, took = await attempt(row, cluster, client, LIMIT)
+        assert not isinstance(result, Exception)
+        assert took <= LIMIT + 2 * GRACE + EPSILON

@@ -1,0 +1,124 @@
+"""The requests of one connection, from when they are encoded until their responses have come. No I/O.
+
+The connection alone writes here. A request is first queued; taken out of the queue its bytes are in ``rest`` until the stream has
+them, and it is in flight, or without a response to come (``acks=0``).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+from .._wire import messages
+from .._wire.messages import Outgoing
+from ..errors import ProtocolError
+from .transport import Views
+
+_WRITE_BYTES = 262_144
+#: From which version on these responses begin with a time to wait that the client has to keep, and the broker has not kept itself
+#: before it responded (KIP-219).
+_THROTTLES = {
+    "FetchRequest": 8, "ListOffsetsRequest": 3, "MetadataRequest": 6, "OffsetCommitRequest": 4, "OffsetFetchRequest": 4,
+    "FindCoordinatorRequest": 2, "JoinGroupRequest": 3, "HeartbeatRequest": 2, "LeaveGroupRequest": 2, "SyncGroupRequest": 2,
+    "DescribeGroupsRequest": 2, "ListGroupsRequest": 2, "CreateTopicsRequest": 3, "DeleteTopicsRequest": 2,
+    "DescribeConfigsRequest": 2, "CreatePartitionsRequest": 1, "DeleteGroupsRequest": 1, "InitProducerIdRequest": 1,
+    "ConsumerGroupHeartbeatRequest": 0,
+}  # fmt: skip
+
+
+class InFlightRequest:
+    """A request from when it is encoded until its response has come (or its connection is gone)."""
+
+    __slots__ = ("abandoned", "correlation_id", "error", "expires", "frame", "on_end", "outgoing", "waited_for")
+
+    outgoing: Outgoing
+
+    def __init__(self, on_end: Callable[[InFlightRequest], object], *, waited_for: bool) -> None:
+        self.waited_for = waited_for  # by a task that has waited for room
+        self.correlation_id = 0
+        self.expires = 0.0
+        self.on_end = on_end
+        self.frame: memoryview | None = None
+        self.error: Exception | None = None
+        self.abandoned = False
+
+    def body(self) -> tuple[memoryview, int]:
+        """The response's undecoded body and its version. Raises as ``Connection.request``."""
+        if self.error is not None:
+            raise self.error
+        assert self.frame is not None
+        return messages.response_body(self.outgoing, self.frame), self.outgoing.version
+
+    def response(self) -> Any:
+        """The response; ``None`` where none is sent. Raises as ``Connection.request``."""
+        if self.error is not None:
+            raise self.error
+        return None if self.frame is None else messages.decode_response(self.outgoing, self.frame)
+
+    answer = response  # its old name, for the managers that are being rewritten
+
+    def throttle(self, frame: memoryview) -> float:
+        """For how long (seconds) the response ``frame`` asks to send nothing more, where that is quick to see."""
+        if self.outgoing.version < _THROTTLES.get(self.outgoing.api, 1 << 15):
+            return 0.0
+        try:
+            milliseconds = int.from_bytes(messages.response_body(self.outgoing, frame)[:4], "big", signed=True)
+        except ProtocolError:  # whoever reads the response will say so
+            return 0.0
+        return max(0, milliseconds) / 1000
+
+
+class RequestQueue:
+    """What waits to be written, and what waits for responses."""
+
+    __slots__ = ("_unanswered", "in_flight", "queued", "rest")
+
+    def __init__(self) -> None:
+        self.queued: deque[InFlightRequest] = deque()  # encoded, not written; the connection bounds it
+        self.in_flight: dict[int, InFlightRequest] = {}  # given to the stream, in order of writing, until the response comes
+        self._unanswered: list[InFlightRequest] = []  # being given to the stream, and without a response to come
+        self.rest: Views = ()  # of what was taken out of the queue
+
+    def __len__(self) -> int:
+        return len(self.in_flight) + len(self.queued)
+
+    def take(self) -> Views:
+        """Take requests out of the queue, as much as is written at a time, and return their bytes."""
+        frames: list[memoryview] = []
+        size = 0
+        while self.queued and (not frames or size < _WRITE_BYTES):
+            request = self.queued.popleft()
+            frames += map(memoryview, request.outgoing.pieces)
+            size += sum(map(len, request.outgoing.pieces))
+            if request.outgoing.expects_response:
+                self.in_flight[request.correlation_id] = request
+            else:
+                self._unanswered.append(request)
+        return frames
+
+    def written(self) -> list[InFlightRequest]:
+        """Those that end with being written; nothing of them is left over now."""
+        if not self._unanswered or self.rest:
+            return []
+        sent, self._unanswered = self._unanswered, []
+        return sent
+
+    def remove_queued(self, request: InFlightRequest) -> bool:
+        """Take back a request that is not being written yet; whether there was time."""
+        if request not in self.queued:
+            return False
+        self.queued.remove(request)
+        return True
+
+    def waiting(self) -> list[InFlightRequest]:
+        """All that have not ended."""
+        return [*self.in_flight.values(), *self._unanswered, *self.queued]
+
+    def clear(self) -> list[InFlightRequest]:
+        """Forget them all; return them."""
+        waiting = self.waiting()
+        self.in_flight.clear()
+        self._unanswered.clear()
+        self.queued.clear()
+        return waiting
