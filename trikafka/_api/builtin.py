@@ -9,6 +9,7 @@ from .._managers.commit import Commits
 from .._managers.coordinator import Coordinators
 from .._managers.fetch import Fetcher
 from .._managers.heartbeat import Heartbeats
+from .._managers.membership_base import GroupParts, GroupRequests, GroupTopics
 from .._managers.metadata import Metadata
 from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
@@ -84,21 +85,19 @@ class Builtin:
 
     @staticmethod
     def _membership(client: Any) -> ClassicMembership:
-        core = client.core
-        return ClassicMembership(
-            client.config,
-            client.brokers,
-            client.manager("metadata"),
-            client.manager("coordinator"),
-            core.subscription,
-            core.member,
-            client.manager("heartbeat"),
-            client.reconciler,
-            core.poll_timer,
-            client.assignors,
-            core.signals.deliver.notify,
-        )
+        return ClassicMembership(_group_parts(client), client.manager("heartbeat"), client.assignors)
 
     @staticmethod
     def _produce(client: Any) -> ProduceManager[Ack]:
         return ProduceManager(client.config, client.brokers, client.manager("metadata"), client.start_soon, Ack, client.partitioner)
+
+
+def _group_parts(client: Any) -> GroupParts:
+    """What the memberships of both protocols work with."""
+    core = client.core
+    topics = GroupTopics(core.subscription, client.manager("metadata"))
+    requests = GroupRequests(client.config.group_id, client.brokers, client.manager("coordinator"))
+    wake = core.signals.deliver.notify
+    return GroupParts(
+        client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, wake
+    )
