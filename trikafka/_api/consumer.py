@@ -91,7 +91,7 @@ class Consumer:
         else:
             self._subscription.subscribe(_topic_names(topics))
             self._parts.metadata.want(self._subscription.topics)
-        self._parts.metadata.mark_stale()
+        self._parts.metadata.request_update()
         self._parts.use_listener(listener)
         self._parts.membership.subscription_changed()
 

@@ -10,8 +10,7 @@ from typing import Any, Unpack
 
 import trio
 
-from .._managers.metadata import Metadata
-from .._managers.produce import Fields, ProduceManager
+from .._managers.produce import Fields
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
 from .._state.arguments import HeaderPairs
@@ -62,7 +61,7 @@ class Producer:
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         self._config, self._service = config, service
-        self._context = _Parts(config, service)
+        self._context = ProducerParts(config, service)
         self._metadata = self._context.metadata
         self._manager = self._context.produce
         self._append: Callable[..., Ack | None] = self._manager.accumulator.appender.append
@@ -197,7 +196,8 @@ class Producer:
         _check_target(topic, partition)
 
         def admitted() -> Ack | None:
-            return self._manager.accumulator.append(*record, admitted=True)
+            ack: Ack | None = self._manager.accumulator.append(*record, admitted=True)
+            return ack
 
         async def attempt(call: Call) -> Ack:
             if not self._manager.knows(topic, partition):
@@ -294,14 +294,16 @@ class Producer:
         raise trio.ClosedResourceError("this producer is closed")
 
 
-class _Parts(Context[ProducerConfig]):
+class ProducerParts(Context[ProducerConfig]):
     """The parts of one producer."""
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         super().__init__(config, service)
         self.partitioner = self._find_partitioner(config.partitioner)
-        self.metadata: Metadata = self.fill("metadata")
-        self.produce: ProduceManager[Ack] = self.fill("produce")
+        self.fill("metadata")
+        self.metadata = self.manager("metadata")
+        self.fill("produce")
+        self.produce = self.manager("produce")
 
     def _find_partitioner(self, name: str) -> Partitioner | None:
         """The partitioner that a plugin offers by this name; ``None`` for the default."""

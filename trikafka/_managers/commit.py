@@ -14,7 +14,7 @@ import trio
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
 
 from .._net.brokers import Brokers
-from .._net.deadlines import Call, run_call
+from .._net.deadlines import run_call
 from .._state.member import Identity
 from ..config import ClientConfig
 from ..errors import (
@@ -25,8 +25,8 @@ from ..errors import (
     TrikafkaError,
     from_code,
 )
+from ..interfaces import Call, CoordinatorManager
 from ..types import OffsetAndMetadata, TopicPartition
-from .coordinator import Coordinators
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -74,7 +74,7 @@ class Commits:
         config: ClientConfig,
         group: str,
         brokers: Brokers,
-        coordinators: Coordinators,
+        coordinators: CoordinatorManager,
         identity: Callable[[], Identity],
     ) -> None:
         self._config, self._group, self._brokers, self._coordinators = config, group, brokers, coordinators
@@ -190,7 +190,7 @@ class Commits:
     def recover(self, error: TrikafkaError) -> None:
         """Note what a failed attempt says of the coordinator."""
         if error.refresh_coordinator:
-            self._coordinators.forget(self._group)
+            self._coordinators.mark_unknown(self._group)
 
 
 def _read_committed(group: Any) -> dict[TopicPartition, OffsetAndMetadata | None]:

@@ -2,27 +2,20 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from .._net.singleflight import SingleFlight, StartSoon
 from ..errors import from_code
+from ..interfaces import CoordinatorKind, MetadataManager
 from ..types import Node
-from .metadata import Metadata
 
-
-class CoordinatorKind(IntEnum):
-    """What is coordinated."""
-
-    GROUP = 0
-    TRANSACTION = 1
+__all__ = ["CoordinatorKind", "Coordinators"]
 
 
 class Coordinators:
     """Finds coordinators; calls for the same one at the same time share the request."""
 
-    def __init__(self, metadata: Metadata, start_soon: StartSoon) -> None:
+    def __init__(self, metadata: MetadataManager, start_soon: StartSoon) -> None:
         self._metadata, self._start_soon = metadata, start_soon
         self._known: dict[tuple[CoordinatorKind, str], Node] = {}
         self._flights: dict[tuple[CoordinatorKind, str], SingleFlight[Node]] = {}

@@ -28,8 +28,8 @@ from ..errors import (
     TrikafkaError,
     from_code,
 )
+from ..interfaces import MetadataManager
 from ..types import Node, OffsetSpec, TopicPartition
-from .metadata import Metadata
 
 _log = logging.getLogger("trikafka.fetch")
 _OFFSET_OUT_OF_RANGE = 1
@@ -45,7 +45,7 @@ class Fetcher:
         self,
         config: ConsumerConfig,
         brokers: Brokers,
-        metadata: Metadata,
+        metadata: MetadataManager,
         subscription: Subscription,
         assignment: Assignment,
         buffer: FetchBuffer,
@@ -74,7 +74,7 @@ class Fetcher:
             if trio.current_time() >= again:
                 failures += 1
                 again = trio.current_time() + backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
-                self._metadata.mark_stale()
+                self._metadata.request_update()
             with trio.move_on_at(again):
                 await self._wake.wait()
 
@@ -189,7 +189,7 @@ class Fetcher:
 
     def _note_failure(self, node: Node, chosen: list[AssignedPartition], error: TrikafkaError) -> None:
         _log.debug("fetch from %s failed: %s", node, error)
-        self._metadata.mark_stale()
+        self._metadata.request_update()
         if not error.retriable:
             for partition in chosen:
                 partition.failed(error)
@@ -231,7 +231,7 @@ class Fetcher:
         if code == _OFFSET_OUT_OF_RANGE:
             self._reset(partition, offset, error)
         elif error.retriable:
-            self._metadata.mark_stale()
+            self._metadata.request_update()
             wait = backoff(1, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
             partition.back_off(trio.current_time() + wait)
         else:

@@ -15,7 +15,7 @@ from .._net.brokers import Brokers
 from .._state.member import Member
 from ..config import ConsumerConfig
 from ..errors import MemberFencedError, RebalanceInProgressError, TrikafkaError, from_code
-from .coordinator import Coordinators
+from ..interfaces import CoordinatorManager
 
 _log = logging.getLogger("trikafka.heartbeat")
 
@@ -23,7 +23,9 @@ _log = logging.getLogger("trikafka.heartbeat")
 class Heartbeats:
     """Runs while the member is in a generation."""
 
-    def __init__(self, config: ConsumerConfig, group: str, brokers: Brokers, coordinators: Coordinators, member: Member) -> None:
+    def __init__(
+        self, config: ConsumerConfig, group: str, brokers: Brokers, coordinators: CoordinatorManager, member: Member
+    ) -> None:
         self._config, self._group, self._member = config, group, member
         self._brokers, self._coordinators = brokers, coordinators
 
@@ -42,7 +44,7 @@ class Heartbeats:
             except TrikafkaError as error:
                 _log.debug("heartbeat of group %s failed: %s", self._group, error)
                 if error.refresh_coordinator:
-                    self._coordinators.forget(self._group)
+                    self._coordinators.mark_unknown(self._group)
                 if not error.retriable:
                     fenced(error)
                     return
@@ -62,7 +64,7 @@ class Heartbeats:
             )
             response = await self._brokers.request(node, request, purpose="coordinator")
         if scope.cancelled_caught:
-            self._coordinators.forget(self._group)
+            self._coordinators.mark_unknown(self._group)
             _log.debug("no response to a heartbeat of group %s", self._group)
         elif response.error_code and identity == self._member.identity:
             raise from_code(response.error_code, f"heartbeat of group {self._group!r}")

@@ -27,8 +27,7 @@ from .._wire.messages import ApiMessage
 from ..config import ConsumerConfig
 from ..error_codes import ErrorCode
 from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError
-from .coordinator import Coordinators
-from .metadata import Metadata
+from ..interfaces import CoordinatorManager, MetadataManager
 from .poll_timer import PollTimer
 from .reconciler import Reconciler
 
@@ -82,7 +81,7 @@ class Ending:
 class GroupTopics:
     """What the metadata has to know for a subscription, and what of it a pattern matches."""
 
-    def __init__(self, subscription: Subscription, metadata: Metadata) -> None:
+    def __init__(self, subscription: Subscription, metadata: MetadataManager) -> None:
         self._subscription, self._metadata = subscription, metadata
 
     @property
@@ -104,16 +103,16 @@ class GroupTopics:
     def add(self, topics: set[str] | frozenset[str]) -> None:
         """These are wanted besides, and those that are not known looked up."""
         for topic in topics:
-            self._metadata.also_want(topic)
+            self._metadata.add_topic(topic)
         if topics - set(self._metadata.snapshot.topics):
-            self._metadata.mark_stale()
+            self._metadata.request_update()
 
     async def known(self, topics: set[str] | frozenset[str]) -> ClusterSnapshot:
         """The cluster with these topics looked up, and kept from now on."""
         if missing := topics - set(self._metadata.snapshot.topics):
             await self._metadata.refresh(missing)
         for topic in topics:
-            self._metadata.also_want(topic)
+            self._metadata.add_topic(topic)
         return self._metadata.snapshot
 
     async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
@@ -124,7 +123,7 @@ class GroupTopics:
 class GroupRequests:
     """Requests to the group's coordinator, one attempt each."""
 
-    def __init__(self, group: str, brokers: Brokers, coordinators: Coordinators) -> None:
+    def __init__(self, group: str, brokers: Brokers, coordinators: CoordinatorManager) -> None:
         self._group, self._brokers, self._coordinators = group, brokers, coordinators
 
     async def ask(self, message: ApiMessage, limit: float, purpose: Purpose = "group") -> Any:
@@ -137,7 +136,7 @@ class GroupRequests:
     def recover(self, error: TrikafkaError) -> None:
         """Note what an error says of the coordinator."""
         if error.refresh_coordinator:
-            self._coordinators.forget(self._group)
+            self._coordinators.mark_unknown(self._group)
 
 
 @dataclass(frozen=True)

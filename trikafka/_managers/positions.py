@@ -16,10 +16,8 @@ from .._state.assignment import AssignedPartition, Assignment
 from .._state.subscription import Subscription
 from ..config import ConsumerConfig
 from ..errors import NoOffsetForPartitionError, TrikafkaError
+from ..interfaces import CommitManager, Found, MetadataManager, OffsetsManager
 from ..types import OffsetSpec, TopicPartition
-from .commit import Commits
-from .metadata import Metadata
-from .offsets import Found, Offsets
 
 _log = logging.getLogger("trikafka.positions")
 _Asked = Mapping[TopicPartition, tuple[AssignedPartition, int]]
@@ -33,9 +31,9 @@ class PositionsManager:
         config: ConsumerConfig,
         subscription: Subscription,
         assignment: Assignment,
-        metadata: Metadata,
-        offsets: Offsets,
-        commits: Commits | None,
+        metadata: MetadataManager,
+        offsets: OffsetsManager,
+        commits: CommitManager | None,
         unlocated: Signal,
     ) -> None:
         self._config, self._subscription, self._assignment, self._metadata = config, subscription, assignment, metadata
@@ -81,7 +79,7 @@ class PositionsManager:
 
     def _take_error(self, error: TrikafkaError) -> None:
         if error.refresh_metadata:
-            self._metadata.mark_stale()
+            self._metadata.request_update()
         if self._commits is not None:
             self._commits.recover(error)
         _log.debug("positions could not be resolved: %s", error)

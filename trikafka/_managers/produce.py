@@ -33,8 +33,8 @@ from .._wire.produce import Part, ProduceAnswer, ProduceMessage
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..errors import ProtocolError, RequestTimedOutError, TrikafkaError, from_code
+from ..interfaces import MetadataManager
 from ..types import TopicPartition
-from .metadata import Metadata
 from .producer_id import ProducerIds
 
 Ack = TypeVar("Ack")
@@ -74,7 +74,7 @@ class ProduceManager(Generic[Ack]):
         self,
         config: ProducerConfig,
         brokers: Brokers,
-        metadata: Metadata,
+        metadata: MetadataManager,
         start_soon: StartSoon,
         ticket: type[Ack],
         partitioner: Partitioner | None = None,
