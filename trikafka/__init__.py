@@ -26,6 +26,7 @@ _HOMES = {
         "Consumer",
         "ConsumerStatistics",
     ),
+    "._api.health": ("ConsumerHealth",),
     "._api.export": (
         "ExportProgress",
         "ExportResult",

@@ -7,6 +7,7 @@ from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.export import ExportProgress, ExportResult, export
 from ._api.export_store import DirectoryStore
+from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer
 from ._api.producer import Producer, ProducerStatistics, open_producer
 from ._version import VERSION as __version__
@@ -103,6 +104,7 @@ __all__ = [
     "ConfigurationError",
     "Consumer",
     "ConsumerConfig",
+    "ConsumerHealth",
     "ConsumerSettings",
     "ConsumerStatistics",
     "CoordinatorError",

@@ -339,7 +339,6 @@ NOT_HEEDED_YET = {
     "group_protocol",
     "group_remote_assignor",
     "key_deserializer",
-    "stall_warning_ms",
     "value_deserializer",
 }
 

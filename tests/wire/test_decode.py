@@ -1,5 +1,8 @@
 """What a fetch response's bytes become: values, nulls, headers, gaps, transactions, in both implementations."""
 
+import contextlib
+import gc
+import operator
 import random
 from types import ModuleType
 
@@ -25,6 +28,7 @@ from wirebatches import (
     wrapped,
 )
 
+from trikafka._wire import _implementation
 from trikafka._wire.columns import RecordBatch
 from trikafka._wire.records import decode_some, first_batch
 from trikafka.errors import CorruptRecordError
@@ -60,6 +64,20 @@ def test_record_is_an_ordinary_record() -> None:
     assert hash(record) == hash(twin)
     assert type(record) is Record
     assert record._replace(offset=5).offset == 5
+
+
+def test_records_are_made_one_by_one_and_are_nothing_to_the_garbage_collector(implementation: ModuleType) -> None:
+    batch = decode(batch_v2([Rec(b"k", b"v", (("h", b"x"),)), *[Rec(timestamp=stamp) for stamp in (-1, NOW, NOW, 0, -1)]]))
+    rows = iter(batch)
+    first = next(rows)
+    assert (first, iter(rows) is rows) == (batch[0], True)
+    if implementation.__name__.endswith("_native"):
+        assert not gc.is_tracked(first)
+        assert operator.length_hint(rows) == 5
+    assert [record.timestamp for record in rows] == [None, NOW, NOW, 0, None]
+    assert (next(rows, None), next(rows, None)) == (None, None)
+    del batch, rows
+    assert first == Record("t", 3, 0, NOW, TimestampType.CREATE_TIME, b"k", b"v", (("h", b"x"),))
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
@@ -187,45 +205,8 @@ def test_several_batches_are_one_run_of_records(groups: list[list[Rec]]) -> None
     assert plain(decode(data)) == expected
 
 
-class TestLegacy:
-    @pytest.mark.parametrize("magic", [0, 1])
-    @pytest.mark.parametrize("codec", [0, 1])
-    def test_message_sets(self, magic: int, codec: int) -> None:
-        written = [Rec(b"k", b"v"), Rec(None, b"w" * 200, timestamp=NOW + 9), Rec(b"", None), Rec(None, b"")]
-        batch = decode(message_set(magic, written, codec=codec))
-        stamps = [-1] * 4 if magic == 0 else [record.timestamp for record in written]
-        expected = [r._replace(offset=i, timestamp=t) for i, (r, t) in enumerate(zip(written, stamps, strict=True))]
-        assert plain(batch) == expected
-        assert batch.next_offset == 4
-
-    @pytest.mark.parametrize("framing", [name for name, (codec, _) in FRAMINGS.items() if 0 < codec < 4])
-    def test_every_codec_and_relative_offsets(self, framing: str) -> None:
-        written = [Rec(b"k", b"v" * 99), Rec(None, b"w", timestamp=NOW + 9)]
-        assert plain(decode(wrapped(1, written, framing, offset=71), fetch_offset=70)) == [
-            record._replace(offset=70 + index) for index, record in enumerate(written)
-        ]
-        assert offsets(decode(wrapped(0, written, framing, offset=1))) == [0, 1]
-
-    def test_lz4_of_v0_has_a_wrong_header_checksum(self) -> None:
-        data = bytearray(wrapped(0, [Rec(None, b"v" * 99)], "lz4-independent"))
-        frame = data.index(b"\x04\x22\x4d\x18")
-        data[frame + 6] ^= 0x55
-        assert decode(data, check_crcs=False)[0].value == b"v" * 99
-
-    def test_log_append_time(self) -> None:
-        record = decode(wrapped(1, [Rec(None, b"v")], "gzip", log_append=NOW + 5))[0]
-        assert (record.timestamp, record.timestamp_type) == (NOW + 5, TimestampType.LOG_APPEND_TIME)
-
-    @pytest.mark.parametrize("magic", [0, 1])
-    def test_followed_by_v2_and_below_the_fetch_offset(self, magic: int) -> None:
-        data = message_set(magic, [Rec(b"k", b"v")] * 3, codec=1) + batch_v2(MIXED, base=3)
-        assert offsets(decode(data, fetch_offset=1)) == [1, 2, 3, 4, 5, 6]
-
-
 @pytest.mark.parametrize("written", [MIXED, MIXED * 30])
 def test_both_implementations_fill_the_same_bytes(implementation: ModuleType, written: list[Rec]) -> None:
-    from trikafka._wire import _implementation
-
     data = batch_v2(written, framing="lz4-linked") + batch_v2([Rec()], base=len(written))
     batch = decode(data, fetch_offset=1)
     for other in _implementation.available():
@@ -313,10 +294,87 @@ def test_a_later_batch_over_the_limit_is_left_for_a_step_with_another_limit() ->
     assert second.expansion > 100
 
 
-def test_no_step_walks_over_more_than_so_many_batches() -> None:
-    data = b"".join(batch_v2([Rec(value=b"x")], base=number) for number in range(1200))
-    assert [len(step) for step in decode_in_steps(data, 1 << 20)] == [500, 500, 200]
-    assert len(decode(data)) == 1200
+def test_no_step_walks_over_more_than_so_many_batches(implementation: ModuleType) -> None:
+    def series(count: int, framing: str) -> bytes:
+        parts, one = [], batch_v2([Rec(value=b"x")], framing=framing)
+        for number in range(count):
+            parts.append(number.to_bytes(8, "big") + one[8:])
+        return b"".join(parts)
+
+    slow = series(1200, "lz4-linked" if implementation.__name__.endswith("_native") else "none")
+    assert [len(step) for step in decode_in_steps(slow, 1 << 20)] == [500, 500, 200]
+    assert len(decode(slow)) == 1200
+    if implementation.__name__.endswith("_native"):
+        plain = series(45_000, "none")
+        assert [len(step) for step in decode_in_steps(plain, 1 << 20)] == [20_000, 20_000, 5_000]
+        assert len(decode(plain)) == 45_000
+
+
+def log(source: random.Random, count: int) -> tuple[bytes, list[tuple[int, int]]]:
+    """So many batches of every kind, and the transactions among them that were aborted."""
+    parts: list[bytes] = []
+    open_since: dict[int, int] = {}
+    aborted, base = [], source.randrange(5)
+    for _ in range(count):
+        kind, producer = source.randrange(8), source.randrange(3)
+        size = source.choice((0, 3, 90, 17_000 if source.random() < 0.1 else 20))
+        written = [Rec(None, source.randbytes(size))] * source.choice((1, 1, 1, 4))
+        if kind < 3:
+            part, length = (
+                batch_v2(written, base=base, leader_epoch=source.randrange(3), attributes=source.choice((0, LOG_APPEND))),
+                len(written),
+            )
+        elif kind == 3:
+            part, length = batch_v2(written, base=base, framing="lz4-linked"), len(written)
+        elif kind < 6:
+            open_since.setdefault(producer, base)
+            part, length = batch_v2(written, base=base, attributes=TRANSACTIONAL, producer_id=producer), len(written)
+        elif kind == 6:
+            abort, first = source.random() < 0.6, open_since.pop(producer, None)
+            if abort and first is not None:
+                aborted.append((producer, first))
+            part, length = control(base, producer, abort=abort), 1
+        else:
+            part, length = batch_v2([], base=base, last_delta=2), 3
+        parts.append(part)
+        base += length + source.choice((0, 0, 0, 2))
+    return b"".join(parts), aborted
+
+
+@settings(each_example, max_examples=60)
+@given(st.integers(0, 2**32), st.integers(1, 60), st.integers(0, 40), st.booleans(), st.booleans())
+def test_every_kind_of_batch_in_a_row(
+    implementation: ModuleType, seed: int, count: int, fetch_offset: int, check_crcs: bool, committed: bool
+) -> None:
+    """What the compiled part walks over by itself, and what it leaves, come to what the Python implementation makes of all."""
+    source = random.Random(seed)
+    data, aborted = log(source, count)
+    if source.random() < 0.3:
+        changed = bytearray(data)
+        changed[source.randrange(len(changed))] ^= 1 << source.randrange(8)
+        data = bytes(changed)
+    elif source.random() < 0.3:
+        data = data[: source.randrange(len(data))]
+
+    def outcome() -> object:
+        given = {"fetch_offset": fetch_offset, "check_crcs": check_crcs, "aborted": aborted if committed else None}
+        try:
+            batch = decode(data, **given)
+        except CorruptRecordError as error:
+            return error.reason, error.offset
+        steps: list[Record] = []
+        with contextlib.suppress(CorruptRecordError):
+            for step in decode_in_steps(data, 1, **given):
+                steps += step
+        assert steps == list(batch)
+        return contents(batch.columns), batch.next_offset, batch.leader_epoch
+
+    found = outcome()
+    before = _implementation.use("pure")
+    try:
+        assert found == outcome()
+    finally:
+        _implementation.use(before)
 
 
 @pytest.mark.parametrize("names", [("é", "a", "日本", ""), ("a\u0301",), ("", "", "ß")])
@@ -331,7 +389,6 @@ def test_a_name_that_ends_inside_a_character_is_repaired_though_all_together_are
     data[data.index(b"ab") : data.index(b"ab") + 2] = b"a\xc3"
     data[data.index(b"cd") : data.index(b"cd") + 2] = b"\xa9d"
     assert decode(data, check_crcs=False)[0].headers == (("a\ufffd", b""), ("\ufffdd", b""))
-
 
 
 @pytest.mark.parametrize("framing", ["gzip", "snappy-raw", "snappy-xerial", "lz4-linked", "zstd"])

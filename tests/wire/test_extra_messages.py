@@ -161,7 +161,8 @@ def test_every_schema_has_its_class_and_every_request_its_response() -> None:
         request, response = (getattr(extra_messages, name + kind) for kind in ("Request", "Response"))
         assert request.API_KEY == response.API_KEY
         outgoing = messages.encode_request(request(), request.max_version, 1, "me")
-        assert outgoing.response_class[None] is response
+        # kafka-python keeps one class an API: trikafka.testing's, made of the same schema, where that is loaded too.
+        assert outgoing.response_class[None].__name__ == response.__name__
 
 
 # -- a real broker ---------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from crc32c import crc32c
 from fuzz import Outcome, mutated, outcome
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -225,3 +226,12 @@ def test_offsets_and_lengths_at_their_limits(implementation: ModuleType, base: i
     struct.pack_into(">i", data, 23, delta)
     whole = size == 49 and base + delta < 2**63 - 1
     assert implementation.end_of_batches(data, 0) == (max(0, base + delta + 1) if whole else 0)
+
+
+@each_example
+@given(st.binary(max_size=300))
+def test_checksums(implementation: ModuleType, data: bytes) -> None:
+    """By the processor and by tables, whatever this machine would take."""
+    if hasattr(implementation, "checksums"):
+        assert implementation.checksums(data) == (crc32c(data), crc32c(data))
+    assert crc32c(data, crc32c(b"12")) == crc32c(b"12" + data)

@@ -6,6 +6,7 @@ on), what belongs to a group goes to its coordinator, and the groups of the clus
 
 from __future__ import annotations
 
+import uuid
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
@@ -17,6 +18,7 @@ from kafka.protocol.metadata import MetadataRequest
 
 from .._managers.commit import Commits
 from .._managers.metadata import read_metadata
+from .._managers.telemetry import Telemetry
 from .._net.deadlines import Call, check_timeout, run_call
 from .._net.gather import all_of
 from .._state.member import Identity
@@ -53,6 +55,7 @@ class Admin:
         self._metadata = self._context.manager("metadata")
         self._coordinators = self._context.manager("coordinator")
         self._offsets = self._context.manager("offsets")
+        self._telemetry = Telemetry(config, self._metadata)
         self._closed = False
 
     def __repr__(self) -> str:
@@ -62,6 +65,15 @@ class Admin:
         await self._metadata.bootstrap()
         self._context.start_soon(self._metadata.run)
         self._context.tell_opened()
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:
+        """The id by which the cluster's metrics know this client (KIP-714), asked for once.
+
+        Raises :exc:`TelemetryNotSupportedError` where the brokers take no metrics from clients, :exc:`KafkaTimeoutError`.
+        """
+        check_timeout(timeout, 0.0)
+        self._check_open()
+        return await self._telemetry.client_instance_id(timeout)
 
     # --- topics ------------------------------------------------------------------------------------------------------
 

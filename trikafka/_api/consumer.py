@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import uuid
 from collections.abc import AsyncIterator, Iterable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -22,6 +23,7 @@ from ..interfaces import RebalanceListener
 from ..types import OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, Record, TopicPartition
 from .batches import ArrowBatches, Batches
 from .consumer_parts import ConsumerParts
+from .health import ConsumerHealth, consumer_health
 from .leaving import Leaving
 from .receiving import Receiver
 from .service import Exit
@@ -151,6 +153,12 @@ class Consumer:
             MappingProxyType({partition.tp: partition.lag for partition in self._assignment}),
             self._parts.core.buffer.buffered,
         )
+
+    def health(self) -> ConsumerHealth:
+        """Whether the consumer works, and if not, why: for a liveness probe. Plain and quick; raises nothing."""
+        membership = self._parts.membership
+        fatal = None if membership is None else membership.fatal
+        return consumer_health(self._parts.core, self._parts.watchdog, fatal, closed=self._closed)
 
     # Receiving.
 
@@ -302,6 +310,15 @@ class Consumer:
     async def list_topics(self, *, timeout: float | None = None) -> dict[str, list[PartitionInfo]]:
         """All topics that the cluster shows, with their partitions; internal ones are left out."""
         return await self._parts.ask("list_topics", self._parts.all_topics, timeout, self._open)
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:
+        """The id by which the cluster's metrics know this client (KIP-714), asked for once.
+
+        Raises :exc:`TelemetryNotSupportedError` where the brokers take no metrics from clients, :exc:`KafkaTimeoutError`.
+        """
+        check_timeout(timeout, 0.0)
+        self._open()
+        return await self._parts.telemetry.client_instance_id(timeout)
 
     async def unsubscribe(self, *, timeout: float | None = None) -> None:
         """Give up all partitions: last auto commit, revoke hooks (in this task), leave the group. The consumer stays open.

@@ -13,6 +13,7 @@ from .._managers.commit import commit_failed
 from .._managers.listener_invoker import RebalanceListenerInvoker
 from .._managers.metadata import read_metadata
 from .._managers.reconciler import Reconciler
+from .._managers.telemetry import Telemetry
 from .._net.deadlines import Call, check_timeout, run_call
 from .._state.arguments import checked_partition
 from .._state.assignment import Assignment
@@ -25,6 +26,7 @@ from ..types import PartitionInfo, TopicPartition
 from .consumer_core import ConsumerCore
 from .context import Context
 from .guard import GuardedListener, guarded_assignor
+from .health import Watchdog
 from .receiving import Readers
 from .service import Service
 
@@ -76,6 +78,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.metadata = self.manager("metadata")
         self.coordinators = self.manager("coordinator")
         self.offsets = self.manager("offsets")
+        self.telemetry = Telemetry(config, self.metadata)
         self.commits: CommitManager | None = None
         self.auto_commit: AutoCommit | None = None
         self.membership: MembershipManager | None = None
@@ -88,6 +91,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.fill("fetch")
         if config.group_id is not None:
             self._fill_group_seats()
+        self.watchdog = Watchdog(self.core, self.metadata, self.positions, config.stall_warning_ms / 1000)
         self.core.on_assigned(self._assigned)
         offered = answers(self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self)
         self._plugin_listeners = [GuardedListener(listener, self.seat(plugin, "listener")) for plugin, listener in offered]
@@ -118,6 +122,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         start_soon(self.metadata.run)
         start_soon(self.positions.run)
         start_soon(self.manager("fetch").run)
+        start_soon(self.watchdog.run)
         if self.auto_commit is not None:
             start_soon(self.auto_commit.run)
         if self._membership_task is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ from typing import Any, Unpack
 import trio
 
 from .._managers.produce import Fields
+from .._managers.telemetry import Telemetry
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
 from .._state.arguments import HeaderPairs
@@ -63,6 +65,7 @@ class Producer:
         self._config, self._service = config, service
         self._context = ProducerParts(config, service)
         self._metadata = self._context.metadata
+        self._telemetry = Telemetry(config, self._metadata)
         self._manager = self._context.produce
         self._append: Callable[..., Ack | None] = self._manager.accumulator.appender.append
         self._converting = trio.CapacityLimiter(2)
@@ -222,6 +225,15 @@ class Producer:
         """
         self._check_open()
         await run_call("flush", lambda call: within(call, GRACE, self._manager.drain), config=self._config, timeout=timeout)
+
+    async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:
+        """The id by which the cluster's metrics know this client (KIP-714), asked for once.
+
+        Raises :exc:`TelemetryNotSupportedError` where the brokers take no metrics from clients, :exc:`KafkaTimeoutError`.
+        """
+        check_timeout(timeout, 0.0)
+        self._check_open()
+        return await self._telemetry.client_instance_id(timeout)
 
     async def partitions_for(self, topic: str, *, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of ``topic``; empty if there is no such topic. Raises :exc:`KafkaTimeoutError` past ``timeout``."""

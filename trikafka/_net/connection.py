@@ -19,7 +19,7 @@ from trio.abc import Stream
 from .._wire import messages
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
-from ..errors import KafkaConnectionError, ProtocolError
+from ..errors import DamagedResponseError, KafkaConnectionError, ProtocolError
 from ..types import Node
 from .expiry import ExpiryWatch
 from .frames import FrameReader
@@ -41,7 +41,7 @@ class Connection:
     def __init__(self, stream: Stream, node: Node, config: ClientConfig) -> None:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
-        self._versions: dict[int, int] = {}  # the newest common version of what was begun here: always the same classes
+        self._versions: dict[tuple[int, int], int] = {}  # the newest common version of what was begun here: always the same classes
         self._stream, self._config = stream, config
         self._transport: Transport | None = None  # once it runs
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
@@ -117,9 +117,10 @@ class Connection:
         """
         if len(self._requests) >= _MOST_IN_FLIGHT:
             raise trio.WouldBlock
-        version = self._versions.get(message.API_KEY)
+        kind = (message.API_KEY, message.max_version)
+        version = self._versions.get(kind)
         if version is None:
-            version = self._versions[message.API_KEY] = self._version(message)
+            version = self._versions[kind] = self._version(message)
         self._enqueue(InFlightRequest(on_end, waited_for=False), message, version, response_timeout)
 
     def _version(self, message: ApiMessage) -> int:
@@ -153,13 +154,13 @@ class Connection:
             if self.broken:
                 raise self._lost()
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
-            request.outgoing = messages.encode_request(message, version, self._next_id, self._config.client_id)
+            outgoing = messages.encode_request(message, version, self._next_id, self._config.client_id)
         except BaseException:
             self._give_room(request)
             raise
-        request.correlation_id = self._next_id
         begins = max(trio.current_time(), self._throttled_until)
-        request.expires = begins + (self._config.request_timeout if response_timeout is None else response_timeout)
+        expires = begins + (self._config.request_timeout if response_timeout is None else response_timeout)
+        request.encoded(outgoing, self._next_id, expires)
         self._requests.queued.append(request)
         self._expiry.expect(request.expires)
         if isinstance(self._transport, SocketTransport):
@@ -172,10 +173,10 @@ class Connection:
         if self._requests.remove_queued(request):
             self._settle(request)
         # One that is in flight stays there, for its response is to come; nobody holds its frame then.
-        request.abandoned = True
+        request.abandon()
 
     def _settle(self, request: InFlightRequest) -> None:
-        self._expiry.idle_since = trio.current_time()
+        self._expiry.used()
         self._give_room(request)
         request.on_end(request)
 
@@ -192,7 +193,7 @@ class Connection:
         try:
             while requests.queued and not requests.rest:
                 frames = requests.take()
-                requests.rest = without(frames, transport.send_now(frames))
+                requests.left_over(without(frames, transport.send_now(frames)))
                 for sent in requests.written():
                     self._settle(sent)
         except OSError as error:
@@ -211,9 +212,9 @@ class Connection:
                     if self._throttled_until > trio.current_time():
                         await trio.sleep_until(self._throttled_until)
                         continue
-                    requests.rest = requests.take()
+                    requests.left_over(requests.take())
                 await transport.send_all(requests.rest)
-                requests.rest = ()
+                requests.left_over(())
                 for sent in requests.written():
                     self._settle(sent)
         except _STREAM_ERRORS as error:
@@ -236,11 +237,10 @@ class Connection:
     def _take(self, frame: memoryview) -> None:
         request = self._requests.in_flight.pop(messages.read_correlation_id(frame), None)
         if request is None:
-            raise ProtocolError(f"{self.node} sent a response to a request that was not made")
+            raise DamagedResponseError(f"{self.node} sent a response to a request that was not made")
         if throttle := request.throttle(frame):
             self.throttle(throttle)
-        if not request.abandoned:
-            request.frame = frame
+        request.answered(frame)
         self._settle(request)
 
     async def _watch(self) -> None:
@@ -253,14 +253,14 @@ class Connection:
             self._failure = error
             self._scope.cancel()
         for request in self._requests.clear():
-            request.error = self._lost()
+            request.lost(self._lost())
             self._settle(request)
 
     def _lost(self) -> Exception:
         """A fresh error for one caller: why the connection is gone."""
         cause = self._failure
         if isinstance(cause, ProtocolError):
-            return ProtocolError(str(cause))
+            return type(cause)(str(cause))
         why = f": {cause}" if cause is not None and str(cause) else ""
         error = KafkaConnectionError(f"lost the connection to {self.node}{why}")
         error.__cause__ = cause

@@ -16,7 +16,7 @@ class ExpiryWatch:
 
     def __init__(self, idle_limit: float) -> None:
         self.patience = trio.CancelScope()
-        self.idle_since = trio.current_time()  # when a request ended last
+        self._idle_since = trio.current_time()
         self._idle_limit = idle_limit
         self._sleep = trio.CancelScope()  # its deadline is never after the first expiry
 
@@ -25,11 +25,15 @@ class ExpiryWatch:
         if expires < self._sleep.deadline:
             self._sleep.deadline = expires
 
+    def used(self) -> None:
+        """A request ended."""
+        self._idle_since = trio.current_time()
+
     async def run(self, first_expiry: Callable[[], float | None]) -> None:
         """Return once the patience is over. ``first_expiry`` is that of the requests that wait; ``None``: there are none."""
         while True:
             first = first_expiry()
-            deadline = self.idle_since + self._idle_limit if first is None else first
+            deadline = self._idle_since + self._idle_limit if first is None else first
             if deadline <= trio.current_time():
                 break
             with trio.CancelScope(deadline=deadline) as self._sleep:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from .._wire import messages
-from .._wire.messages import Outgoing
+from .._wire.messages import EncodedRequest
 from ..errors import ProtocolError
 from .transport import Views
 
@@ -32,7 +32,7 @@ class InFlightRequest:
 
     __slots__ = ("abandoned", "correlation_id", "error", "expires", "frame", "on_end", "outgoing", "waited_for")
 
-    outgoing: Outgoing
+    outgoing: EncodedRequest
 
     def __init__(self, on_end: Callable[[InFlightRequest], object], *, waited_for: bool) -> None:
         self.waited_for = waited_for  # by a task that has waited for room
@@ -56,7 +56,22 @@ class InFlightRequest:
             raise self.error
         return None if self.frame is None else messages.decode_response(self.outgoing, self.frame)
 
-    answer = response  # its old name, for the managers that are being rewritten
+    def encoded(self, outgoing: EncodedRequest, correlation_id: int, expires: float) -> None:
+        """It is ready to be written, and is to be answered before ``expires`` (Trio's clock)."""
+        self.outgoing, self.correlation_id, self.expires = outgoing, correlation_id, expires
+
+    def abandon(self) -> None:
+        """Nobody waits for it any more."""
+        self.abandoned = True
+
+    def answered(self, frame: memoryview) -> None:
+        """Its response has come."""
+        if not self.abandoned:
+            self.frame = frame
+
+    def lost(self, error: Exception) -> None:
+        """No response will come."""
+        self.error = error
 
     def throttle(self, frame: memoryview) -> float:
         """For how long (seconds) the response ``frame`` asks to send nothing more, where that is quick to see."""
@@ -82,6 +97,10 @@ class RequestQueue:
 
     def __len__(self) -> int:
         return len(self.in_flight) + len(self.queued)
+
+    def left_over(self, rest: Views) -> None:
+        """The stream took all that was taken out of the queue but ``rest``."""
+        self.rest = rest
 
     def take(self) -> Views:
         """Take requests out of the queue, as much as is written at a time, and return their bytes."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import struct
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from trikafka._wire import _format as f
@@ -26,13 +26,20 @@ __all__ = [
     "Ticket",
     "fill",
     "find_unfit",
+    "free_memory",
     "group_rows",
+    "iterate",
     "make_records",
     "murmur2",
     "partition_columns",
+    "trim_memory",
+    "walk",
+    "writable_memory",
 ]
 
 _BATCH_HEAD = struct.Struct(">qiibIhi")
+#: Records that iteration makes at a time: enough to hide the call, few enough to stay lazy.
+_CHUNK = 128
 _TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
 
 
@@ -148,22 +155,45 @@ def _frozen(numbers: array[int]) -> memoryview:
     return view.cast(numbers.typecode)  # type: ignore[no-any-return]
 
 
+def walk(
+    data: Buffer,
+    start: int,
+    position: int,
+    *,
+    check_crcs: bool,
+    most: int,
+    committed: bool,
+    first_abort: int | None,
+    aborting: Collection[int],
+) -> tuple[int, int, int, int, Any]:
+    """Goes over batches from ``start`` on as long as they are plain: small, not compressed, without fault or need of a decision.
+
+    Ends, at the latest after ``most`` of them, before one that is not, or that may begin an aborted transaction (it reaches
+    ``first_abort``) or end one of the producers who are ``aborting``. ``position`` is the offset from which on records are
+    wanted; with ``committed``, control batches below it count too.
+
+    Returns how far it has come, the position there, the leader epoch (-1: none), how many batches it has gone over, and their
+    records for :func:`fill`, or ``None``. This implementation leaves every batch to its caller.
+    """
+    return start, position, -1, 0, None
+
+
 def fill(sections: Sequence[Section]) -> tuple[f.Fields, int, int]:
     """Decodes the sections' records into the fields of ``Columns``.
 
-    Returns them with the index of the first section that is corrupt (else -1) and its reason's number in ``REASONS``;
-    the columns then hold what came before it.
+    Returns them with the ``min_offset`` of the first section that is corrupt (else -1) and its reason's number in ``REASONS``;
+    the columns then hold what came before it. What :func:`walk` returned may stand among the sections.
     """
     rows: list[_Row] = []
     failed, reason, size = -1, f.OK, 0
-    for index, section in enumerate(sections):
+    for section in sections:
         try:
             size += section.end - section.start
             if size > f.MAX_INT32:
                 raise _Bad(f.TOO_LARGE)
             rows += _read_section(section)
         except _Bad as bad:
-            failed, reason = index, bad.args[0]
+            failed, reason = section.min_offset, bad.args[0]
             break
     return _columns(rows), failed, reason
 
@@ -186,6 +216,20 @@ def _columns(rows: list[_Row]) -> f.Fields:
     if not starts[-1]:
         return (*head, None, None, None, None, None, None)
     return (*head, _frozen(starts), *names.fields()[:2], *contents.fields())
+
+
+def writable_memory(size: int) -> memoryview:
+    """Memory to write to, not cleared. ``_native`` uses it again once no view of it lives, as it does that of the columns."""
+    return memoryview(bytearray(size))
+
+
+def free_memory() -> int:
+    """Bytes that wait to be used again."""
+    return 0
+
+
+def trim_memory(at_once: bool = False) -> None:
+    """Let go the memory that nobody wanted for a second, or (``at_once``) since the last time."""
 
 
 def _value(offsets: memoryview, data: Buffer, validity: Buffer | None, index: int) -> bytes | None:
@@ -224,6 +268,12 @@ def make_records(columns: Columns, topic: str, partition: int, start: int, stop:
         )
         for index in range(start, stop)
     ]
+
+
+def iterate(columns: Columns, topic: str, partition: int) -> Iterator[Record]:
+    """``Record`` objects of all rows, made when they are asked for."""
+    for start in range(0, columns.count, _CHUNK):
+        yield from make_records(columns, topic, partition, start, min(start + _CHUNK, columns.count))
 
 
 class BatchEncoder:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import importlib
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Protocol, cast
+from collections.abc import Collection, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from trikafka._wire._format import Buffer, Fields, Section
 from trikafka.types import Record
@@ -24,9 +24,25 @@ class Implementation(Protocol):
 
     @property
     def BatchEncoder(self) -> type[BatchEncoder]: ...
+    def walk(
+        self,
+        data: Buffer,
+        start: int,
+        position: int,
+        *,
+        check_crcs: bool,
+        most: int,
+        committed: bool,
+        first_abort: int | None,
+        aborting: Collection[int],
+    ) -> tuple[int, int, int, int, Any]: ...
     def fill(self, sections: Sequence[Section]) -> tuple[Fields, int, int]: ...
     def end_of_batches(self, records: Buffer, start: int) -> int | None: ...
     def make_records(self, columns: Columns, topic: str, partition: int, start: int, stop: int) -> list[Record]: ...
+    def iterate(self, columns: Columns, topic: str, partition: int) -> Iterator[Record]: ...
+    def writable_memory(self, size: int) -> memoryview: ...
+    def free_memory(self) -> int: ...
+    def trim_memory(self, at_once: bool = False) -> None: ...
     def murmur2(self, data: Buffer) -> int: ...
     def partition_columns(
         self,

@@ -2,18 +2,21 @@
 """The record path, compiled: the same interface, bytes, values and errors as ``_fallback.py``.
 
 Input is hostile. The rule of this file: a pointer moves only after a comparison with the end of its record, and buffers
-are sized from the bytes that are really there, never from a number in them. One pass decodes; it runs without the GIL.
+are sized from the bytes that are really there, never from a number in them. Decoding runs without the GIL.
 """
 
 cimport cython
-from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from cpython.buffer cimport (
+    PyBUF_FORMAT, PyBUF_ND, PyBUF_SIMPLE, PyBUF_STRIDES, PyBUF_WRITABLE, PyBuffer_Release, PyObject_GetBuffer
+)
 from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
-from cpython.ref cimport Py_DECREF, Py_INCREF
+from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
+from cpython.memoryview cimport PyMemoryView_FromObject
+from cpython.ref cimport Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
-from libc.stdlib cimport calloc, free, realloc
 from libc.string cimport memcpy, memset
 
 from trikafka._wire import _format
@@ -47,12 +50,6 @@ cdef extern from *:
     int64_t now_ms() noexcept nogil
 
 cdef extern from "Python.h":
-    ctypedef struct PyObject
-    PyObject *new_bytes "PyBytes_FromStringAndSize"(const char *data, Py_ssize_t size)
-    char *bytes_of "PyBytes_AS_STRING"(PyObject *data) nogil
-    Py_ssize_t bytes_size "PyBytes_GET_SIZE"(PyObject *data) nogil
-    int _PyBytes_Resize(PyObject **data, Py_ssize_t size) except -1
-    void Py_XDECREF(PyObject *data)
     bint PyObject_IS_GC(object data)
     void PyObject_GC_UnTrack(void *data)
 
@@ -69,7 +66,6 @@ cdef enum Reason:
     LEFTOVER
     BAD_COUNT
     TOO_LARGE
-    NO_MEMORY
 
 cdef enum:
     MIN_RECORD = 7
@@ -81,9 +77,13 @@ cdef enum:
 cdef int64_t MAX_TIMESTAMP = (<int64_t>1) << 62
 cdef int64_t MAX_INT64 = 0x7FFFFFFFFFFFFFFF
 
-cdef tuple _TIMESTAMP_TYPES = (TimestampType.CREATE_TIME, TimestampType.LOG_APPEND_TIME)
+cdef object _CREATE_TIME = TimestampType.CREATE_TIME
+cdef object _LOG_APPEND_TIME = TimestampType.LOG_APPEND_TIME
 
 include "_native_buffers.pxi"
+include "_native_pool.pxi"
+include "_native_walking.pxi"
+include "_native_reading.pxi"
 include "_native_decoding.pxi"
 include "_native_records.pxi"
 include "_native_encoding.pxi"

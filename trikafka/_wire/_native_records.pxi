@@ -75,44 +75,79 @@ cdef class _HeadersView:
         return tuple(made)
 
 
-def make_records(columns, topic, partition, Py_ssize_t start, Py_ssize_t stop):
-    """``Record`` objects of the rows from ``start`` to ``stop``."""
-    cdef _View offsets = _View(columns.offsets)
-    cdef _View timestamps = _View(columns.timestamps)
-    cdef _View kinds = _View(columns.timestamp_types)
-    cdef _BinaryView keys = _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
-    cdef _BinaryView values = _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
-    cdef _HeadersView headers = None
+@cython.final
+cdef class _Rows:
+    """``Record`` objects of rows, made one by one when they are asked for."""
+
+    cdef _View offsets
+    cdef _View timestamps
+    cdef _View kinds
+    cdef _BinaryView keys
+    cdef _BinaryView values
+    cdef _HeadersView headers
+    cdef object topic
+    cdef object partition
+    cdef object timestamp  # the last one's, as Python has it: the next is often the same
+    cdef int64_t last
     cdef Py_ssize_t row
-    cdef int64_t timestamp
-    if columns.header_offsets is not None:
-        headers = _HeadersView(columns)
-    if not 0 <= start <= stop <= min(offsets.size // 8, timestamps.size // 8, kinds.size):
-        raise ValueError(f"rows {start} to {stop} of {columns.count}")
-    made = []
-    for row in range(start, stop):
-        timestamp = (<const int64_t *>timestamps.data)[row]
+    cdef Py_ssize_t stop
+
+    def __cinit__(self, columns, topic, partition, Py_ssize_t start, Py_ssize_t stop):
+        self.offsets = _View(columns.offsets)
+        self.timestamps = _View(columns.timestamps)
+        self.kinds = _View(columns.timestamp_types)
+        self.keys = _BinaryView(columns.key_offsets, columns.key_data, columns.key_validity)
+        self.values = _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
+        self.headers = None if columns.header_offsets is None else _HeadersView(columns)
+        if not 0 <= start <= stop <= min(self.offsets.size // 8, self.timestamps.size // 8, self.kinds.size):
+            raise ValueError(f"rows {start} to {stop} of {columns.count}")
+        self.topic, self.partition, self.timestamp, self.last = topic, partition, None, -1
+        self.row, self.stop = start, stop
+
+    def __iter__(self):
+        return self
+
+    def __length_hint__(self):
+        return self.stop - self.row
+
+    def __next__(self):
+        if self.row >= self.stop:
+            raise StopIteration
+        return self.make()
+
+    cdef object make(self):
+        """The next one. None is left to the garbage collector: it cannot be part of a cycle."""
+        cdef Py_ssize_t row = self.row
+        cdef int64_t timestamp = (<const int64_t *>self.timestamps.data)[row]
+        self.row = row + 1
+        if timestamp != self.last:
+            self.timestamp, self.last = None if timestamp == -1 else timestamp, timestamp
+        key, value = self.keys.value(row), self.values.value(row)
+        headers = () if self.headers is None else self.headers.of(row)
+        offset = (<const int64_t *>self.offsets.data)[row]
         record = tuple_of(Record, 8)
         # All eight at once, before anything else can see the tuple; each item gets a reference of its own.
-        fill_record(
-            record, topic, partition, (<const int64_t *>offsets.data)[row], None if timestamp == -1 else timestamp,
-            _TIMESTAMP_TYPES[1 if kinds.data[row] else 0], keys.value(row), values.value(row),
-            () if headers is None else headers.of(row),
-        )
-        made.append(record)
-    return made
+        set_item(record, 0, self.topic)
+        set_item(record, 1, self.partition)
+        set_item(record, 2, offset)
+        set_item(record, 3, self.timestamp)
+        set_item(record, 4, _CREATE_TIME if not self.kinds.data[row] else _LOG_APPEND_TIME)
+        set_item(record, 5, key)
+        set_item(record, 6, value)
+        set_item(record, 7, headers)
+        PyObject_GC_UnTrack(<void *>record)
+        return record
 
 
-cdef int fill_record(record, topic, partition, offset, timestamp, kind, key, value, headers) except -1:
-    set_item(record, 0, topic)
-    set_item(record, 1, partition)
-    set_item(record, 2, offset)
-    set_item(record, 3, timestamp)
-    set_item(record, 4, kind)
-    set_item(record, 5, key)
-    set_item(record, 6, value)
-    set_item(record, 7, headers)
-    return 0
+def make_records(columns, topic, partition, Py_ssize_t start, Py_ssize_t stop):
+    """``Record`` objects of the rows from ``start`` to ``stop``."""
+    cdef _Rows rows = _Rows(columns, topic, partition, start, stop)
+    return [rows.make() for _ in range(stop - start)]
+
+
+def iterate(columns, topic, partition):
+    """See ``_fallback.iterate``."""
+    return _Rows(columns, topic, partition, 0, columns.count)
 
 
 cdef inline void set_item(object record, Py_ssize_t index, object item) noexcept:

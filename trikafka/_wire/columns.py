@@ -18,9 +18,6 @@ from trikafka.types import Record
 if TYPE_CHECKING:
     import pyarrow
 
-#: Records that iteration makes at a time: enough to hide the call, few enough to stay lazy.
-_CHUNK = 128
-
 
 class RecordBatch(Sequence[Record]):
     """Records of one partition, in the order of their offsets.
@@ -104,8 +101,7 @@ class RecordBatch(Sequence[Record]):
         return self._make(position, position + 1)[0]
 
     def __iter__(self) -> Iterator[Record]:
-        for start in range(0, self._columns.count, _CHUNK):
-            yield from self._make(start, min(start + _CHUNK, self._columns.count))
+        return _implementation.current.iterate(self._columns, self._topic, self._partition)
 
     def __repr__(self) -> str:
         return f"<RecordBatch {self._topic}-{self._partition}: {self._columns.count} records, next offset {self._next_offset}>"

@@ -1,60 +1,105 @@
-"""Message formats v0 and v1, through kafka-python's reader, with the checks that it leaves out.
+"""Message formats v0 and v1: one message, or a compressed one that holds many.
 
-kafka-python cuts a field that reaches beyond its message without a word and decompresses without a bound; here each
-message is compared with its declared length, and decompression is ours.
+Input is hostile: every length is compared with the end of what it is in, and decompression is bounded. What a compressed message
+holds is read piece by piece, for a hundred kilobytes may be a million messages.
 """
 
 from __future__ import annotations
 
 import struct
-from typing import Any
+import zlib
+from typing import NamedTuple
 
 from trikafka._wire import compression
-from trikafka._wire._format import MAX_INT32, Section, encode_record
+from trikafka._wire._format import MAX_INT32, MAX_INT64, Section, encode_record
 
 _ENTRY = struct.Struct(">qi")
+_HEAD = struct.Struct(">qiIbb")  #: offset, size of what follows it, checksum, magic, attributes
 _LENGTH = struct.Struct(">i")
-_ATTRIBUTES = 17
-_OVERHEAD = (14, 22)  #: bytes of a message without its key and value, by format
+_STAMP = struct.Struct(">q")
+_CODEC, _LOG_APPEND = 0x07, 0x08
 _MAGIC = 16
+_MAX_OFFSET = MAX_INT64 - 2**31
+_FIELDS = (18, 26)  #: where the key's length stands, by format
+#: No producer of the day wrote so many messages into one; whoever sends more means harm.
+_MOST_MESSAGES = 1_000_000
 
 Row = tuple[int, int, int, bytes | None, bytes | None]
 
 
-def read_message(message: memoryview, *, check_crcs: bool, limit: int) -> tuple[list[Row], int]:
-    """The rows (offset, timestamp, type, key, value) of one entry of a message set, and the bytes decompressed for it.
+class _Message(NamedTuple):
+    offset: int
+    attributes: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+class Messages(bytearray):
+    """The messages of a compressed one, decompressed; behind ``inner_end`` there may be what followed it."""
+
+    inner_end: int
+    magic: int
+    #: What is added to their offsets, and whether ``stamp`` is the timestamp of them all.
+    base: int
+    appended: bool
+    stamp: int
+    total: int
+
+    def rows(self, start: int, most: int, check_crcs: bool) -> tuple[list[Row], int]:
+        """The rows (offset, timestamp, type, key, value) of up to ``most`` messages from ``start`` on, and where they end.
+
+        Raises ``ValueError`` where one is corrupt.
+        """
+        rows: list[Row] = []
+        with memoryview(self) as view:
+            while start < self.inner_end and len(rows) < most:
+                end = start + _ENTRY.size + _ENTRY.unpack_from(view, start)[1]
+                offset, attributes, time, key, value = _read(view, start, end, self.magic, check_crcs)
+                if attributes & _CODEC:
+                    raise ValueError("a compressed message holds another one")
+                stamp = self.stamp if self.appended else time
+                rows.append((self.base + offset, stamp, 1 if self.appended else 0, key, value))
+                start = end
+        return rows, start
+
+    def followed_by(self, more: memoryview) -> Messages:
+        """The same with ``more`` behind them."""
+        self += more
+        return self
+
+
+def read_message(message: memoryview, *, check_crcs: bool, limit: int) -> Row | Messages:
+    """The row of one entry of a message set, or the messages that it holds, which take ``limit`` bytes at most.
 
     Raises ``ValueError`` where it is corrupt. ``message`` holds exactly one entry, from its offset on.
     """
     magic = message[_MAGIC]
-    outer = _open(message, magic, check_crcs)
-    codec_id = outer.compression_type
+    offset, attributes, stamp, key, value = _read(message, 0, len(message), magic, check_crcs)
+    appended = bool(magic and attributes & _LOG_APPEND)
+    codec_id = attributes & _CODEC
     if not codec_id:
-        return [_row(outer, message, magic)], 0
-    wrapper = bytearray(message)
-    wrapper[_ATTRIBUTES] &= ~0x07  # the wrapper's value as it stands, not decompressed
-    compressed = _row(_batch(wrapper, magic), wrapper, magic)[4]
+        return offset, stamp, 1 if appended else 0, key, value
     codec = compression.BY_ID.get(codec_id)
-    if codec is None or codec.name == "zstd" or compressed is None:
+    if codec is None or codec.name == "zstd" or value is None:
         raise ValueError(f"message format v{magic} cannot hold codec {codec_id}")
     if codec.name == "lz4" and magic == 0:
-        compressed = compression.repair_lz4_header(compressed)
-    inner = memoryview(codec.decompress(compressed, limit, None)).cast("B")
-    rows = [_row(_open(entry, magic, check_crcs, inner=True), entry, magic) for entry in _entries(inner)]
-    if not rows:
-        raise ValueError("a compressed message holds no messages")
-    if magic == 1:
-        # Inner offsets are relative to the wrapper's, which is the last one's; 0 is one that no broker has set.
-        base = outer.base_offset - rows[-1][0] if outer.base_offset else 0
-        kind = outer.timestamp_type
-        stamp = _row(_batch(wrapper, magic), wrapper, magic)[1]
-        rows = [(base + offset, stamp if kind else time, kind, key, value) for offset, time, _, key, value in rows]
-    return rows, len(inner)
+        value = compression.repair_lz4_header(value)
+    inner = memoryview(codec.decompress(value, limit, None)).cast("B")
+    count, last = _walk(inner)
+    found = Messages(inner)
+    found.inner_end, found.magic, found.total = len(inner), magic, count
+    # In v1 inner offsets are relative to the wrapper's, which is the last one's; 0 is one that no broker has set.
+    found.base = offset - last if magic and offset else 0
+    found.appended, found.stamp = appended, stamp
+    return found
 
 
 def to_section(rows: list[Row], min_offset: int) -> Section:
     """The rows as a section of format v2, so that one code fills the columns. Raises ``ValueError``."""
     base = rows[0][0]
+    if max(base, rows[-1][0]) > _MAX_OFFSET:
+        raise ValueError("a message has an impossible offset")
     if base < 0 or rows[-1][0] - base > MAX_INT32:
         raise ValueError("offsets of a compressed message are too far apart")
     kind, stamp = rows[0][2], rows[0][1]
@@ -62,51 +107,48 @@ def to_section(rows: list[Row], min_offset: int) -> Section:
     return Section(body, 0, len(body), len(rows), base, rows[-1][0] - base, 0, kind, stamp, min_offset)
 
 
-def _entries(messages: memoryview) -> list[memoryview]:
-    entries, pos = [], 0
-    while pos < len(messages):
-        if len(messages) - pos < _MAGIC + 2:
+def _walk(messages: memoryview) -> tuple[int, int]:
+    """How many messages there are, and the offset that the last one gives itself."""
+    count = pos = last = 0
+    total, least, head = len(messages), _MAGIC + 2, _ENTRY.size
+    while pos < total:
+        if total - pos < least:
             raise ValueError("a compressed message set is cut")
-        end = pos + _ENTRY.size + _ENTRY.unpack_from(messages, pos)[1]
-        if not pos + _MAGIC + 2 <= end <= len(messages):
+        last, size = _ENTRY.unpack_from(messages, pos)
+        if size < least - head or size > total - pos - head:
             raise ValueError("a compressed message set is cut")
-        entries.append(messages[pos:end])
-        pos = end
-    return entries
+        pos += head + size
+        count += 1
+        if count > _MOST_MESSAGES:
+            raise ValueError(f"a compressed message holds more than {_MOST_MESSAGES} messages, the limit")
+    if not count:
+        raise ValueError("a compressed message holds no messages")
+    return count, last
 
 
-def _batch(message: memoryview | bytearray, magic: int) -> Any:
-    # Imported here, for few topics have such messages still, and kafka-python's reader comes with all of its codecs.
-    from kafka.record.legacy_records import LegacyRecordBatch
-
-    return LegacyRecordBatch(message, magic)
-
-
-def _open(message: memoryview, magic: int, check_crc: bool, inner: bool = False) -> Any:
-    if len(message) < _ENTRY.size + _OVERHEAD[magic]:
+def _read(data: memoryview, start: int, end: int, magic: int, check_crc: bool) -> _Message:
+    """The message from ``start`` to ``end``."""
+    pos = start + _FIELDS[magic]
+    if end - pos < 2 * _LENGTH.size:
         raise ValueError("a message is too short")
-    if message[_MAGIC] != magic:
+    offset, _, checksum, its_magic, attributes = _HEAD.unpack_from(data, start)
+    if its_magic != magic:
         raise ValueError("message formats are mixed within a compressed message")
-    batch = _batch(message, magic)
-    if inner and batch.compression_type:
-        raise ValueError("a compressed message holds another one")
-    if check_crc and not batch.validate_crc():
+    if check_crc and zlib.crc32(data[start + _MAGIC : end]) != checksum:
         raise ValueError("checksum mismatch")
-    return batch
-
-
-def _row(batch: Any, message: memoryview | bytearray, magic: int) -> Row:
-    try:
-        record = next(iter(batch))
-    except struct.error:
-        raise ValueError("a field reaches beyond its message") from None
-    pos = _ENTRY.size + _OVERHEAD[magic] - 8
-    for field in (record.key, record.value):
-        # What was cut at the end of the message is shorter than its declared length.
-        if _LENGTH.unpack_from(message, pos)[0] != (-1 if field is None else len(field)):
-            raise ValueError("a field reaches beyond its message")
-        pos += 4 + len(field or b"")
-    if pos != len(message):
+    stamp = _STAMP.unpack_from(data, start + _HEAD.size)[0] if magic else -1
+    key, pos = _field(data, pos, end - _LENGTH.size)
+    value, pos = _field(data, pos, end)
+    if pos != end:
         raise ValueError("a message's length does not match its fields")
-    timestamp = -1 if record.timestamp is None else record.timestamp
-    return record.offset, timestamp, record.timestamp_type or 0, record.key, record.value
+    return _Message(offset, attributes, stamp, key, value)
+
+
+def _field(data: memoryview, pos: int, end: int) -> tuple[bytes | None, int]:
+    size = _LENGTH.unpack_from(data, pos)[0]
+    pos += _LENGTH.size
+    if size == -1:
+        return None, pos
+    if size < 0 or size > end - pos:
+        raise ValueError("a field reaches beyond its message")
+    return bytes(data[pos : pos + size]), pos + size

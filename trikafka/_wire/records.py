@@ -30,8 +30,10 @@ IMPLEMENTATION: str = _implementation.name_in_use
 
 _MAX_OFFSET = f.MAX_INT64 - 2**31
 _ABORT = 0
-#: So many batches are walked over in about 3 ms.
-_MOST_BATCHES = 500
+#: So much is walked over in about 3 ms: a batch that is left to this module counts as many of those that are not.
+_MOST_EFFORT, _EFFORT = 20_000, 40
+#: So many messages of the old formats are read in a step, where one compressed message holds them.
+_MOST_MESSAGES = 2_000
 _CONTROL_KEY = struct.Struct(">hh")
 
 
@@ -99,8 +101,8 @@ def decode_some(
     enough: int,
 ) -> Decoded:
     """As :func:`decode_records`, but no further batch is begun once ``enough`` bytes have been decompressed or 500 batches walked
-    over, no compressed one of more than an eighth of ``enough``, and none that cannot be read or exceeds ``max_bytes``: whether it
-    is corrupt shows when it is the first.
+    over (20,000 where the compiled part can, being small and plain), no compressed one of more than an eighth of ``enough``, and
+    none that cannot be read or exceeds ``max_bytes``: whether it is corrupt shows when it is the first.
 
     What was not looked at can be given to this function again, from ``batch.next_offset`` on.
     """
@@ -114,18 +116,19 @@ def decode_some(
             scan.scratch.give_back()
     position, problem = scan.position, scan.problem
     if failed >= 0:
-        position, problem = scan.positions[failed], f.REASONS[reason]
+        position, problem = failed, f.REASONS[reason]
     if problem and position <= fetch_offset:
         raise CorruptRecordError(problem, topic, partition, position)
     columns = Columns(*fields)
     if columns.header_name_data is not None:
         _repair_names(columns)
     batch = RecordBatch(topic, partition, columns, position, scan.leader_epoch)
-    return Decoded(batch, scan.view[len(scan.view) if problem else scan.reached :], scan.still_aborted(), scan.expansion)
+    rest = scan.rest if scan.rest is not None else scan.view[scan.reached :]
+    return Decoded(batch, rest[len(rest) :] if problem else rest, scan.still_aborted(), scan.expansion)
 
 
 class _Scan:
-    """One walk over the batches. ``problem`` is why it ended early; ``positions`` are those before each section.
+    """One walk over the batches. ``problem`` is why it ended early.
 
     ``reached`` is how many bytes have been walked over; all of them, unless there was enough before.
     """
@@ -135,19 +138,19 @@ class _Scan:
         "aborting",
         "budget",
         "check_crcs",
+        "effort",
         "enough",
         "enough_for_all",
         "expansion",
         "large",
         "leader_epoch",
         "position",
-        "positions",
         "problem",
         "reached",
+        "rest",
         "scratch",
         "sections",
         "view",
-        "walked",
     )
 
     def __init__(
@@ -162,20 +165,22 @@ class _Scan:
         self.view, self.position, self.check_crcs = view, fetch_offset, check_crcs
         self.budget, self.enough, self.large = max_bytes, enough, enough // 8
         self.enough_for_all = enough == f.MAX_INT64
-        self.reached, self.walked, self.expansion = 0, 0, 0.0
+        self.reached, self.effort, self.expansion = 0, 0, 0.0
         # Transactions not begun yet, the earliest last; None: read_uncommitted.
         self.aborted = None if aborted is None else sorted(((first, pid) for pid, first in aborted), reverse=True)
         self.aborting: set[int] = set()
         self.leader_epoch: int | None = None
         self.sections: list[Section] = []
-        self.positions: list[int] = []
         self.problem: str | None = None
         self.scratch: compression.Scratch | None = None
+        #: What is left, where that is not simply the end of the view.
+        self.rest: memoryview | None = None
 
     def run(self) -> None:
         pos, total = 0, len(self.view)
         try:
-            while total - pos > f.LENGTH_END + 4:
+            pos = self._go_on_within()
+            while self.rest is None and total - (pos := self._walk(pos)) > f.LENGTH_END + 4:
                 length = int.from_bytes(self.view[pos + 8 : pos + f.LENGTH_END], "big", signed=True)
                 if length < 14:
                     raise ValueError(f"a batch claims a length of {length} bytes")
@@ -193,20 +198,43 @@ class _Scan:
                     self.reached = pos
                     return
                 pos = end
-                self.walked += 1
-            if pos == 0 and total:
+                self.effort += _EFFORT
+            if pos == 0 and total and self.rest is None:
                 raise ValueError(f"{total} bytes without one complete batch")
         except ValueError as error:
             self.problem = str(error)
         self.reached = total
 
+    def _walk(self, start: int) -> int:
+        """Over what needs no decision, all at once; how far it has come."""
+        most = _MOST_EFFORT if self.enough_for_all else _MOST_EFFORT - self.effort
+        if self.enough <= 0 or most <= 0:
+            return start
+        end, self.position, epoch, walked, run = _implementation.current.walk(
+            self.view,
+            start,
+            self.position,
+            check_crcs=self.check_crcs,
+            most=most,
+            committed=self.aborted is not None,
+            first_abort=self.aborted[-1][0] if self.aborted else None,
+            aborting=self.aborting,
+        )
+        self.effort += walked
+        if epoch >= 0:
+            self.leader_epoch = epoch
+        if run is not None:
+            self.sections.append(run)
+        return end
+
     def _is_enough(self, start: int, end: int) -> bool:
         """Whether to leave the batch from ``start`` to ``end``, which is not the first, for another time."""
         if self.enough_for_all:
             return False
-        if self.enough <= 0 or self.walked >= _MOST_BATCHES:
+        if self.enough <= 0 or self.effort >= _MOST_EFFORT:
             return True
-        return end - start > self.large and self.view[start + 22] & f.CODEC_MASK != 0
+        attributes = self.view[start + (22 if self.view[start + 16] >= 2 else 17)]
+        return end - start > self.large and attributes & f.CODEC_MASK != 0
 
     def still_aborted(self) -> list[tuple[int, int]] | None:
         """The aborted transactions that go on, or begin, after what has been walked over."""
@@ -219,7 +247,7 @@ class _Scan:
         if magic == 2:
             self._batch_v2(start, end)
         elif magic < 2:
-            self._message(self.view[start:end])
+            self._message(start, end)
         else:
             raise ValueError(f"unknown message format v{magic}")
 
@@ -237,7 +265,6 @@ class _Scan:
             raise ValueError("checksum mismatch")
         if not self._hidden(base, last, attributes, pid, start, end, count):
             data, begin = self._payload(attributes & f.CODEC_MASK, start, end)
-            self.positions.append(self.position)
             self.sections.append(
                 Section(
                     data,
@@ -296,14 +323,41 @@ class _Scan:
         marker: int = _CONTROL_KEY.unpack_from(key)[1]
         return marker
 
-    def _message(self, message: memoryview) -> None:
+    def _message(self, start: int, end: int) -> None:
         """One entry of a message set of format v0 or v1."""
-        rows, size = legacy.read_message(message, check_crcs=self.check_crcs, limit=self.budget)
-        self.budget -= size
-        section = legacy.to_section(rows, self.position)
-        self.positions.append(self.position)
-        self.sections.append(section)
+        found = legacy.read_message(self.view[start:end], check_crcs=self.check_crcs, limit=self.budget)
+        if not isinstance(found, legacy.Messages):
+            self._add_rows([found])
+            return
+        self.budget -= found.inner_end
+        self.enough -= found.inner_end
+        if start and found.total > _MOST_MESSAGES and not self.enough_for_all:
+            raise ValueError("it is to be read in steps of its own")
+        at = self._part_of(found, 0)
+        if at < found.inner_end:
+            self.rest = memoryview(found.followed_by(self.view[end:]))[at:]
+
+    def _part_of(self, messages: legacy.Messages, start: int) -> int:
+        """As many messages of a compressed one as fit into a step; where they end."""
+        most = messages.total if self.enough_for_all else _MOST_MESSAGES
+        rows, end = messages.rows(start, most, self.check_crcs)
+        self._add_rows(rows)
+        self.effort += _MOST_EFFORT * len(rows) // _MOST_MESSAGES
+        return end
+
+    def _add_rows(self, rows: list[legacy.Row]) -> None:
+        self.sections.append(legacy.to_section(rows, self.position))
         self.position = max(self.position, rows[-1][0] + 1)
+
+    def _go_on_within(self) -> int:
+        """Where a step before has left off within a compressed message of old: read on; how many bytes of the view that were."""
+        messages = self.view.obj
+        if not isinstance(messages, legacy.Messages) or (start := len(messages) - len(self.view)) >= messages.inner_end:
+            return 0
+        end = self._part_of(messages, start)
+        if end < messages.inner_end:
+            self.rest = self.view[end - start :]
+        return end - start
 
 
 def _are_whole(data: bytes, offsets: memoryview) -> bool:

@@ -1,0 +1,54 @@
+"""``client_instance_id`` (KIP-714): of each client, where the brokers take metrics and where they do not."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import trikafka
+from trikafka import KafkaTimeoutError, TelemetryNotSupportedError
+from trikafka.testing import ScriptedCluster
+
+CLIENTS = {"consumer": trikafka.open_consumer, "producer": trikafka.open_producer, "admin": trikafka.open_admin}
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_it_is_asked_for_once(autojump_clock: MockClock, kind: str) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.offer("GetTelemetrySubscriptions", (0, 0))
+        opening: Any = CLIENTS[kind]
+        async with opening(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as client:
+            first = await client.client_instance_id()
+            assert isinstance(first, uuid.UUID)
+            assert first.int
+            assert await client.client_instance_id(timeout=0) == first
+        assert len(cluster.requests("GetTelemetrySubscriptions")) == 1
+
+
+@pytest.mark.parametrize("kind", CLIENTS)
+async def test_a_broker_without_telemetry_is_told_at_once(autojump_clock: MockClock, kind: str) -> None:
+    async with ScriptedCluster() as cluster:
+        opening: Any = CLIENTS[kind]
+        async with opening(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as client:
+            start = trio.current_time()
+            with pytest.raises(TelemetryNotSupportedError, match="take no metrics"):
+                await client.client_instance_id()
+            assert trio.current_time() == start
+
+
+async def test_it_has_a_limit_of_its_own(autojump_clock: MockClock) -> None:
+    async with ScriptedCluster() as cluster:
+        cluster.offer("GetTelemetrySubscriptions", (0, 0))
+        cluster.silence("GetTelemetrySubscriptions")
+        async with trikafka.open_consumer(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as consumer:
+            start = trio.current_time()
+            with pytest.raises(KafkaTimeoutError, match="client_instance_id did not finish within 2 s"):
+                await consumer.client_instance_id(timeout=2)
+            assert trio.current_time() == start + 2
+        async with trikafka.open_consumer(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as consumer:
+            with pytest.raises(ValueError, match="timeout"):
+                await consumer.client_instance_id(timeout=-1)

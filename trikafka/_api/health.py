@@ -1,0 +1,134 @@
+"""Is the consumer working, and if not, why? The watchdog over its partitions, and what a liveness probe may ask.
+
+The watchdog owns what it saw of each partition. A partition that is assigned and not paused, and that may have records, but makes
+no progress for ``stall_warning_ms``, is *stalled*: the log says so once, with the reason, and once more when it goes on.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+import trio
+
+from .._state.assignment import AssignedPartition, PartitionState
+from .._state.member import MemberState
+from ..errors import TrikafkaError
+from ..interfaces import MetadataManager, PositionsManager
+from ..types import TopicPartition
+from .consumer_core import ConsumerCore
+
+_log = logging.getLogger("trikafka.consumer")
+_LOOKS = 4  # how often the watchdog looks within the time after which it warns
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerHealth:
+    """Whether a consumer works. ``ok`` is false when something has gone wrong that more waiting may not mend.
+
+    ``reasons`` says what, one sentence each; ``state`` is the member's (``"unjoined"`` without a group); ``stalled`` holds the
+    partitions without progress, each with the reason; ``error`` is what stopped the group's work, if anything did.
+    """
+
+    ok: bool
+    reasons: tuple[str, ...]
+    state: str
+    stalled: Mapping[TopicPartition, str]
+    error: Exception | None
+
+
+@dataclass(slots=True)
+class _Seen:
+    """A partition as the watchdog saw it last."""
+
+    position: int | None
+    ticket: int
+    since: float  # when it was seen so first
+    told: bool = False
+
+
+class Watchdog:
+    """Watches the partitions of one consumer."""
+
+    def __init__(self, core: ConsumerCore, metadata: MetadataManager, positions: PositionsManager, limit: float) -> None:
+        self._core, self._metadata, self._positions, self._limit = core, metadata, positions, limit
+        self._seen: dict[AssignedPartition, _Seen] = {}
+
+    async def run(self) -> None:
+        """Look again and again, until cancelled."""
+        while True:
+            await trio.sleep(self._limit / _LOOKS)
+            self.look(trio.current_time())
+
+    def look(self, now: float) -> None:
+        """See what has made progress since the last time, and tell what has not for too long."""
+        before, self._seen = self._seen, {}
+        for partition in self._core.assignment:
+            seen = before.get(partition)
+            if seen is None or (seen.position, seen.ticket) != (partition.position, partition.ticket) or self._at_rest(partition):
+                if seen is not None and seen.told:
+                    _log.info("%s: goes on, after %.0f s without progress", partition.tp, now - seen.since)
+                seen = _Seen(partition.position, partition.ticket, now)
+            elif now - seen.since >= self._limit and not seen.told:
+                seen.told = True
+                _log.warning("%s: no progress for %.0f s: %s", partition.tp, now - seen.since, self.reason(partition))
+            self._seen[partition] = seen
+
+    def stalled(self, now: float) -> dict[TopicPartition, str]:
+        """The partitions without progress for too long, each with the reason."""
+        assigned = self._core.assignment.partitions
+        late = [p for p, seen in self._seen.items() if now - seen.since >= self._limit and assigned.get(p.tp) is p]
+        return {p.tp: self.reason(p) for p in late if p.position == self._seen[p].position and not self._at_rest(p)}
+
+    def reason(self, partition: AssignedPartition) -> str:
+        """Why a partition makes no progress, as far as one can tell from here."""
+        if partition.error is not None:
+            return f"it failed, and no receive has been told yet: {partition.error}"
+        if (leader := self._leaderless(partition.tp)) is not None:
+            return f"it has no leader that can be asked: {leader}"
+        match partition.state:
+            case PartitionState.AWAITING_CALLBACK:
+                return "the rebalance listeners have not run: they run inside receive(), which nobody has called since"
+            case PartitionState.AWAITING_POSITION:
+                return f"its position is not known: {self._positions.last_error or 'the look-up is under way'}"
+            case PartitionState.VALIDATING:
+                return "its position could not be checked against the new leader's log yet"
+            case PartitionState.REVOKING:
+                return "it is being given up, and a rebalance listener or a commit takes long, or nobody receives"
+        if self._core.buffer.size_of(partition) or partition.progress.in_hand:
+            return "records of it are there, but nobody receives them"
+        return "its leader sends nothing, though there are records"
+
+    def _at_rest(self, partition: AssignedPartition) -> bool:
+        """Whether there is no reason for progress: paused, limited, or at the end of a log that has a leader."""
+        if partition.error is not None:
+            return False
+        if partition.paused or partition.limit is not None:
+            return True
+        return partition.state is PartitionState.FETCHING and partition.lag == 0 and self._leaderless(partition.tp) is None
+
+    def _leaderless(self, tp: TopicPartition) -> TrikafkaError | None:
+        try:
+            self._metadata.snapshot.leader(tp)
+        except TrikafkaError as error:
+            return error
+        return None
+
+
+def consumer_health(core: ConsumerCore, watchdog: Watchdog, fatal: Exception | None, *, closed: bool) -> ConsumerHealth:
+    """What :meth:`trikafka.Consumer.health` returns."""
+    state, grouped = core.member.state, core.subscription.grouped
+    stalled = watchdog.stalled(trio.current_time())
+    reasons = []
+    if closed:
+        reasons.append("the consumer is closed")
+    if fatal is not None:
+        reasons.append(f"the group's work has stopped: {fatal}")
+    if grouped and state is MemberState.STALE:
+        reasons.append("nothing was received for max_poll_interval_ms, so the member left the group; the next receive joins again")
+    if grouped and state is MemberState.FENCED and fatal is None:
+        reasons.append("the group has fenced the member; the next receive joins again")
+    reasons += [f"{tp}: no progress: {why}" for tp, why in stalled.items()]
+    return ConsumerHealth(not reasons, tuple(reasons), state.value, MappingProxyType(stalled), fatal)

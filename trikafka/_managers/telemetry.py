@@ -1,0 +1,53 @@
+"""The telemetry manager: who this client is to the cluster's metrics (KIP-714). It alone writes the instance id.
+
+The broker gives the id, once; brokers take metrics from clients only where an operator has set up a receiver for them.
+"""
+
+from __future__ import annotations
+
+import uuid
+
+from .._net.deadlines import run_call
+from .._wire.extra_messages import GetTelemetrySubscriptionsRequest
+from ..config import ClientConfig
+from ..errors import DamagedResponseError, TelemetryNotSupportedError, TrikafkaError, UnsupportedVersionError, from_code
+from ..interfaces import MetadataManager
+
+_NOBODY = uuid.UUID(int=0)
+
+
+class Telemetry:
+    """Asks any broker for the client's instance id."""
+
+    def __init__(self, config: ClientConfig, metadata: MetadataManager) -> None:
+        self._config, self._metadata = config, metadata
+        self._instance_id: uuid.UUID | None = None
+
+    async def client_instance_id(self, timeout: float | None) -> uuid.UUID:
+        """The id, asked for at the first call. Raises :exc:`TelemetryNotSupportedError`, :exc:`KafkaTimeoutError`."""
+        return await run_call(
+            "client_instance_id", lambda call: call.step("ask for the id", self._ask), config=self._config, timeout=timeout,
+            recover=self._recover,
+        )  # fmt: skip
+
+    async def _ask(self) -> uuid.UUID:
+        if self._instance_id is not None:
+            return self._instance_id
+        try:
+            response = await self._metadata.ask_any(lambda: GetTelemetrySubscriptionsRequest(client_instance_id=_NOBODY))
+        except UnsupportedVersionError as error:
+            raise TelemetryNotSupportedError(
+                "the brokers take no metrics from clients (KIP-714), so they give no client instance id;"
+                " an operator can set up a metrics reporter that receives them"
+            ) from error
+        if response.error_code:
+            raise from_code(response.error_code, "asking for the client instance id")
+        given: uuid.UUID | None = response.client_instance_id
+        if given is None or given == _NOBODY:
+            raise DamagedResponseError("the broker gave no client instance id when asked for one")
+        self._instance_id = given
+        return given
+
+    def _recover(self, error: TrikafkaError) -> None:
+        if error.refresh_metadata:
+            self._metadata.request_update()

@@ -1,0 +1,257 @@
+# Included by _native.pyx: over the headers of record batches, without the GIL.
+
+cdef extern from *:
+    """
+    #include <stdint.h>
+    #include <string.h>
+    /* CRC-32C, for batches so small that a call of Python's costs more than they do. By the processor where it can, else by tables. */
+    static uint32_t crc_tables[8][256];
+    static void make_crc_tables(void) {
+        for (int n = 0; n < 256; n++) {
+            uint32_t crc = (uint32_t)n;
+            for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ 0x82F63B78u : crc >> 1;
+            crc_tables[0][n] = crc;
+        }
+        for (int n = 0; n < 256; n++)
+            for (int table = 1; table < 8; table++)
+                crc_tables[table][n] = crc_tables[table - 1][n] >> 8 ^ crc_tables[0][crc_tables[table - 1][n] & 0xFF];
+    }
+    static uint32_t crc_by_tables(const uint8_t *at, size_t size) {
+        uint32_t crc = 0xFFFFFFFFu;
+        for (; size >= 8; at += 8, size -= 8) {
+            crc ^= (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
+            crc = crc_tables[7][crc & 0xFF] ^ crc_tables[6][crc >> 8 & 0xFF] ^ crc_tables[5][crc >> 16 & 0xFF]
+                ^ crc_tables[4][crc >> 24] ^ crc_tables[3][at[4]] ^ crc_tables[2][at[5]] ^ crc_tables[1][at[6]] ^ crc_tables[0][at[7]];
+        }
+        for (; size; at++, size--) crc = crc >> 8 ^ crc_tables[0][(crc ^ *at) & 0xFF];
+        return ~crc;
+    }
+    #if defined(__x86_64__) && defined(__GNUC__)
+    #include <nmmintrin.h>
+    static int crc_by_processor(void) { return __builtin_cpu_supports("sse4.2"); }
+    __attribute__((target("sse4.2"))) static uint32_t crc_of_processor(const uint8_t *at, size_t size) {
+        uint64_t crc = 0xFFFFFFFFu, word;
+        for (; size >= 8; at += 8, size -= 8) {
+            memcpy(&word, at, 8);
+            crc = _mm_crc32_u64(crc, word);
+        }
+        for (; size; at++, size--) crc = _mm_crc32_u8((uint32_t)crc, *at);
+        return ~(uint32_t)crc;
+    }
+    #elif defined(__ARM_FEATURE_CRC32)
+    #include <arm_acle.h>
+    static int crc_by_processor(void) { return 1; }
+    static uint32_t crc_of_processor(const uint8_t *at, size_t size) {
+        uint32_t crc = 0xFFFFFFFFu;
+        uint64_t word;
+        for (; size >= 8; at += 8, size -= 8) {
+            memcpy(&word, at, 8);
+            crc = __crc32cd(crc, word);
+        }
+        for (; size; at++, size--) crc = __crc32cb(crc, *at);
+        return ~crc;
+    }
+    #else
+    static int crc_by_processor(void) { return 0; }
+    static uint32_t crc_of_processor(const uint8_t *at, size_t size) { return crc_by_tables(at, size); }
+    #endif
+    """
+    void make_crc_tables()
+    int crc_by_processor()
+    uint32_t crc_by_tables(const uint8_t *at, size_t size) nogil
+    uint32_t crc_of_processor(const uint8_t *at, size_t size) nogil
+
+cdef enum:
+    # Larger ones go through Python, one by one, where the checksum is faster.
+    SMALL_BATCH = 16384
+    CRC_START = 21
+    MOST_ABORTING = 64
+    CODEC_MASK = 0x07
+    LOG_APPEND = 0x08
+    TRANSACTIONAL = 0x10
+    CONTROL = 0x20
+
+cdef int64_t MAX_OFFSET = MAX_INT64 - ((<int64_t>1) << 31)
+
+make_crc_tables()
+cdef bint _crc_by_processor = crc_by_processor()
+
+
+cdef inline uint32_t checksum(const uint8_t *at, Py_ssize_t size) noexcept nogil:
+    return crc_of_processor(at, size) if _crc_by_processor else crc_by_tables(at, size)
+
+
+def checksums(data):
+    """The checksum by each way that there is here; for the tests."""
+    cdef _View view = _View(data)
+    by_tables = crc_by_tables(view.data, view.size)
+    return by_tables, crc_of_processor(view.data, view.size) if _crc_by_processor else by_tables
+
+
+cdef struct Section:
+    const uint8_t *start
+    const uint8_t *end
+    int64_t records
+    int64_t base_offset
+    int64_t last_offset_delta
+    int64_t base_timestamp
+    int64_t append_timestamp
+    int64_t min_offset
+    int8_t timestamp_type
+    Py_ssize_t first_row  # of the columns; set when it is filled
+
+
+cdef inline int64_t big_endian(const uint8_t *at, int size) noexcept nogil:
+    """A signed number of ``size`` bytes."""
+    cdef uint64_t number = 0
+    cdef int index
+    for index in range(size):
+        number = number << 8 | at[index]
+    return <int64_t>(number << (64 - 8 * size)) >> (64 - 8 * size)
+
+
+cdef struct Walk:
+    # Where a walk stands, and its rules; see _fallback.walk.
+    int64_t position
+    int64_t leader_epoch
+    int64_t first_abort
+    Py_ssize_t walked
+    Py_ssize_t most
+    bint check_crcs
+    bint committed
+    Py_ssize_t aborting  # so many producers
+    int64_t[MOST_ABORTING] producers
+
+
+cdef inline bint is_ours(const uint8_t *head) noexcept nogil:
+    """Whether a batch is of format v2, small and not compressed."""
+    return head[16] == 2 and not head[22] & CODEC_MASK and HEADER_SIZE - 12 <= big_endian(head + 8, 4) <= SMALL_BATCH - 12
+
+
+cdef bint is_aborting(const Walk *walk, int64_t producer) noexcept nogil:
+    """Whether a transaction of the producer's that was aborted is under way."""
+    cdef Py_ssize_t index
+    for index in range(walk.aborting):
+        if walk.producers[index] == producer:
+            return True
+    return False
+
+
+@cython.final
+cdef class Run:
+    """The batches that one walk has gone over, as sections over one piece of memory."""
+
+    cdef _View view
+    cdef Memory room
+    cdef Section *sections
+    cdef Py_ssize_t count
+
+    cdef int make_room(self, Py_ssize_t most) except -1:
+        """For so many sections, with those that there are."""
+        cdef Memory room = memory_for(most * sizeof(Section), c"B", 1)
+        if self.count:
+            memcpy(room.data, self.sections, self.count * sizeof(Section))
+        self.room, self.sections = room, <Section *>room.data
+        return 0
+
+    cdef Py_ssize_t go(self, Py_ssize_t start, Walk *walk) noexcept nogil:
+        """From ``start`` to the first batch that is not for us; its place."""
+        cdef Py_ssize_t end
+        while walk.walked < walk.most:
+            end = self.step(start, walk)
+            if end < 0:
+                break
+            walk.walked += 1
+            start = end
+        return start
+
+    cdef Py_ssize_t step(self, Py_ssize_t start, Walk *walk) noexcept nogil:
+        """Over one batch, to its end; -1: it is not for us."""
+        cdef const uint8_t *head = self.view.data + start
+        cdef Section *section
+        cdef int64_t size, attributes, base, last_delta, last, count, epoch
+        cdef bint hidden = False
+        if self.view.size - start < HEADER_SIZE or not is_ours(head):
+            return -1
+        size = big_endian(head + 8, 4) + 12
+        if size > self.view.size - start:
+            return -1
+        attributes = head[21] << 8 | head[22]
+        base, last_delta = big_endian(head, 8), big_endian(head + 23, 4)
+        if base < 0 or last_delta < 0 or base > MAX_OFFSET:
+            return -1
+        last = base + last_delta
+        if last < walk.position and not (walk.committed and attributes & CONTROL):
+            return start + size
+        if last >= walk.first_abort:
+            return -1
+        if walk.aborting and attributes & (TRANSACTIONAL | CONTROL):
+            hidden = is_aborting(walk, big_endian(head + 43, 8))
+            if hidden and attributes & CONTROL:
+                return -1  # perhaps its end
+            hidden = hidden and attributes & TRANSACTIONAL
+        count = big_endian(head + 57, 4)
+        if not 0 <= count <= (size - HEADER_SIZE) // MIN_RECORD:
+            return -1
+        if walk.check_crcs and checksum(head + CRC_START, size - CRC_START) != <uint32_t>big_endian(head + 17, 4):
+            return -1
+        if not (hidden or attributes & CONTROL):
+            section = &self.sections[self.count]
+            self.count += 1
+            section.start, section.end = head + HEADER_SIZE, head + size
+            section.records = count
+            section.base_offset, section.last_offset_delta = base, last_delta
+            section.base_timestamp, section.append_timestamp = big_endian(head + 27, 8), big_endian(head + 35, 8)
+            section.timestamp_type = 1 if attributes & LOG_APPEND else 0
+            section.min_offset = walk.position
+        epoch = big_endian(head + 12, 4)
+        if epoch >= 0:
+            walk.leader_epoch = epoch
+        walk.position = max(walk.position, last + 1)
+        return start + size
+
+
+def walk(data, Py_ssize_t start, int64_t position, *, bint check_crcs, Py_ssize_t most, bint committed, first_abort, aborting):
+    """See ``_fallback.walk``."""
+    cdef Run run
+    cdef Walk state
+    cdef Py_ssize_t room, reached
+    cdef _View view = _View(data)
+    if not 0 <= start <= view.size:
+        raise ValueError("a walk begins outside its data")
+    room = min(most, (view.size - start) // HEADER_SIZE)
+    if len(aborting) > MOST_ABORTING or room <= 0 or not is_ours(view.data + start):
+        return start, position, -1, 0, None
+    run = Run.__new__(Run)
+    run.view = view
+    run.make_room(room)
+    state.position, state.leader_epoch, state.walked, state.most = position, -1, 0, room
+    state.first_abort = MAX_INT64 if first_abort is None else first_abort
+    state.check_crcs, state.committed, state.aborting = check_crcs, committed, 0
+    for producer in aborting:
+        state.producers[state.aborting] = producer
+        state.aborting += 1
+    with nogil:
+        reached = run.go(start, &state)
+    if run.count and run.count < room // 4:
+        run.make_room(run.count)  # there may be many short runs
+    return reached, state.position, state.leader_epoch, state.walked, run if run.count else None
+
+
+def end_of_batches(records, int64_t start):
+    """See ``_fallback.end_of_batches``."""
+    cdef _View view = _View(records)
+    cdef const uint8_t *head
+    cdef Py_ssize_t position = 0
+    cdef int64_t base, size, last_delta, end = start
+    while view.size - position >= HEADER_SIZE:
+        head = view.data + position
+        if <int8_t>head[16] < 2:
+            return None
+        base, size, last_delta = big_endian(head, 8), big_endian(head + 8, 4), big_endian(head + 23, 4)
+        if size < HEADER_SIZE - 12 or size > view.size - position - 12 or (last_delta >= 0 and base >= MAX_INT64 - last_delta):
+            break
+        if (base >= 0 or last_delta >= 0) and base + last_delta >= end:
+            end = base + last_delta + 1
+        position += 12 + size
+    return end
