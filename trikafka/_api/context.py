@@ -105,6 +105,10 @@ class Context(Generic[Config]):
             raise IllegalStateError(f"this client has no manager for {kind!r} (yet)")
         return self._seats[kind]
 
+    def builtin(self, kind: ManagerKind) -> Any:
+        """A manager for ``kind`` as trikafka itself makes it."""
+        return Builtin().trikafka_request_manager(kind, self)
+
     def tell_opened(self) -> None:
         """Tell the observers that the client is open."""
         self.observers.tell("opened", self)

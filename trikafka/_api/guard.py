@@ -184,7 +184,7 @@ async def _awaited(result: Any, name: str, seat: Seat) -> Any:
     return await result
 
 
-async def _noted(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, *args: Any, **kwargs: Any) -> Any:
+async def _noted(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """A step of a call, or of the background work: if it is cut, it is known what was waited for."""
     with reasons.reasoning():
         reasons.waiting_for(seat.name(name))
@@ -196,7 +196,7 @@ async def _noted(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, *ar
             raise
 
 
-async def _call(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, *args: Any, **kwargs: Any) -> Any:
+async def _call(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, /, *args: Any, **kwargs: Any) -> Any:
     """A whole API call: it has its limit, and a moment more to keep it by itself."""
     given = kwargs.get("timeout")
     limit = seat.default_limit if given is None else given
@@ -207,7 +207,7 @@ async def _call(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, *arg
     raise KafkaTimeoutError(call, limit, 1, stuck) from stuck
 
 
-async def _run(step: Callable[..., Awaitable[Any]], seat: Seat, *args: Any, **kwargs: Any) -> None:
+async def _run(step: Callable[..., Awaitable[Any]], seat: Seat, /, *args: Any, **kwargs: Any) -> None:
     """The background work: it goes on until it is cancelled, or the client closes (a heartbeat's: until it is fenced)."""
     over = False
     if seat.kind == "heartbeat":

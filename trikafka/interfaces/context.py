@@ -12,6 +12,7 @@ from .managers import (
     CoordinatorManager,
     FetchManager,
     HeartbeatManager,
+    ManagerKind,
     MembershipManager,
     MetadataManager,
     OffsetsManager,
@@ -58,6 +59,9 @@ class ClientContext(Protocol):
     def manager(self, kind: Literal["membership"]) -> MembershipManager: ...
     @overload
     def manager(self, kind: Literal["produce"]) -> ProduceManager: ...
+
+    def builtin(self, kind: ManagerKind) -> Any:
+        """A manager for ``kind`` as trikafka itself makes it (it meets the seat's Protocol): to hand on what is not replaced."""
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a task that ends with the client, and whose failure ends it."""
