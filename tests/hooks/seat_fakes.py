@@ -61,10 +61,6 @@ class StaticMetadata:
         await trio.lowlevel.checkpoint()
         return self._known
 
-    async def leader(self, partition: TopicPartition) -> Node:
-        await trio.lowlevel.checkpoint()
-        return self._known.leader(partition)
-
     async def topic(self, name: str) -> TopicInfo | None:
         await trio.lowlevel.checkpoint()
         return self._known.topics.get(name)
@@ -102,7 +98,7 @@ class OneByOne:
     async def look_up(self, call: Call, wanted: Mapping[TopicPartition, int], found: Found) -> Found:
         topic, part = ListOffsetsRequest.ListOffsetsTopic, ListOffsetsRequest.ListOffsetsTopic.ListOffsetsPartition
         for tp, what in wanted.items():
-            node = await self._metadata.leader(tp)
+            node = self._metadata.snapshot.leader(tp)
             one = part(partition_index=tp.partition, current_leader_epoch=-1, timestamp=int(what))
             request = ListOffsetsRequest(
                 replica_id=-1, isolation_level=0, topics=[topic(name=tp.topic, partitions=[one])], timeout_ms=1000
@@ -194,7 +190,7 @@ class InTurn:
             topics=[topic(topic=tp.topic, partitions=[one])], forgotten_topics_data=[], rack_id="", max_version=11,
         )  # fmt: skip
         try:
-            response = await self._brokers.request(await self._metadata.leader(tp), request, purpose="fetch")
+            response = await self._brokers.request(self._metadata.snapshot.leader(tp), request, purpose="fetch")
         except KafkaConnectionError:
             return b""
         return response.responses[0].partitions[0].records or b""

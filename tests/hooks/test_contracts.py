@@ -112,7 +112,8 @@ def test_nothing_in_a_contract_is_without_a_type() -> None:
             promised = inspect.getattr_static(shape, name)
             promised = promised.fget if isinstance(promised, property) else promised
             signature = inspect.signature(promised)
-            untyped = [p.name for p in signature.parameters.values() if p.name != "self" and p.annotation is inspect.Parameter.empty]
+            parameters = [each for each in signature.parameters.values() if each.name != "self"]
+            untyped = [each.name for each in parameters if each.annotation is inspect.Parameter.empty]
             assert not untyped, (shape, name)
             assert signature.return_annotation is not inspect.Signature.empty, (shape, name)
 

@@ -6,8 +6,9 @@ the members of its contract, so that nothing else can be relied upon.
 * What is not an error of trikafka's becomes a :exc:`PluginError` that names plugin, seat and method, with the cause chained.
 * What is returned is looked at: something of another type is such an error, too.
 * A ``run`` that returns, or raises, ends the client with such an error.
-* ``commit`` and ``committed``, which are whole API calls, and ``bootstrap`` are cut a moment after their limit. Anything else is a
-  step of a call, which has a limit: what it was waiting for is noted, and so told when that has passed.
+* ``commit`` and ``committed``, which are whole API calls, and ``bootstrap`` are cut a moment after their limit. ``look_up`` and
+  ``fetch_once``, which are handed a call, are a step of it. Anything else is called inside a step: what that was waiting for is
+  noted, and so told when its limit has passed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from .._net.deadlines import GRACE
 from .._state.assignors import Assignor
 from ..errors import KafkaTimeoutError, PluginError, RequestTimedOutError, TrikafkaError
 from ..hooks import members_of
-from ..interfaces import RebalanceListener
+from ..interfaces import Call, RebalanceListener
 from ..types import TopicPartition
 from .matching import describe, matches
 
@@ -97,6 +98,8 @@ class Guard:
             self._seat.failed(name, error)
         if value is not self._last.get(name, self):
             self._last[name] = self._seat.checked(name, value, _attribute_hint(self._shape, name))
+        if value is None and (self._seat.kind, name) == ("positions", "last_error"):  # asked for where a position is overdue
+            return RequestTimedOutError(f"{self._seat.name('run')} has not located the partition so far")
         return value
 
 
@@ -173,6 +176,8 @@ def _async_method(thing: object, name: str, promised: Any, seat: Seat) -> Callab
 
     if name == "run":
         return functools.partial(_run, step, seat)
+    if name in ("look_up", "fetch_once"):
+        return functools.partial(_attempt, step, seat, name)
     if (seat.kind, name) in (("commit", "commit"), ("commit", "committed"), ("metadata", "bootstrap")):
         return functools.partial(_call, step, seat, name)
     return functools.partial(_noted, step, seat, name)
@@ -194,6 +199,11 @@ async def _noted(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, /, 
             if name == "leave":
                 _log.warning("%s was cut off: the group may not have been told", seat.name(name))
             raise
+
+
+async def _attempt(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, call: Call, /, *args: Any, **kwargs: Any) -> Any:
+    """A whole attempt of a call, handed the call: it is a step of that, whether it keeps to that itself or not."""
+    return await call.step(seat.name(name), lambda: step(call, *args, **kwargs))
 
 
 async def _call(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, /, *args: Any, **kwargs: Any) -> Any:

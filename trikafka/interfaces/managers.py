@@ -49,9 +49,6 @@ class MetadataManager(Protocol):
     async def refresh(self, topics: Iterable[str] = ()) -> ClusterSnapshot:
         """Ask now, also for ``topics``; callers at the same time share the request. Raises a retriable error if nobody responds."""
 
-    async def leader(self, partition: TopicPartition) -> Node:
-        """The leader of a partition, looked up if unknown. Raises a retriable error when there is none."""
-
     async def topic(self, name: str) -> TopicInfo | None:
         """A topic, looked up if unknown; ``None`` if there is none."""
 
