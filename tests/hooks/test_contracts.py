@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import subprocess
 import sys
 import textwrap
@@ -19,7 +20,7 @@ import trikafka
 from trikafka import TopicPartition, interfaces
 from trikafka._api import builtin
 from trikafka._api.context import _SHAPES
-from trikafka.hooks import members_of, missing_members
+from trikafka.hooks import HookSpecs, members_of, missing_members
 from trikafka.interfaces import ConsumerContext, ConsumerState, ManagerKind, ProducerContext
 from trikafka.testing import ScriptedCluster
 
@@ -190,3 +191,16 @@ async def test_those_that_are_inherited_do_nothing(autojump_clock: MockClock) ->
     observer = interfaces.Observer()
     observer.failed(ValueError())
     observer.closed()
+
+
+def test_the_documentation_has_each_contract_as_it_is() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+    found = {}
+    for row in re.findall(r"^\| `(\w+)` \| `(\w+Manager)` \|.*\| ([^|]+) \|$", text, re.MULTILINE):
+        found[row[0]] = (row[1], set(re.findall(r"`(\w+)`", row[2])))
+    assert list(found) == list(get_args(ManagerKind))
+    assert found == {kind: (shape.__name__, set(members_of(shape))) for kind, shape in _SHAPES.items()}
+    offered = set(re.findall(r"`(\w+)", "".join(re.findall(r"^\| of the context.*?\n\n", text, re.MULTILINE | re.DOTALL))))
+    assert members_of(ConsumerContext) | members_of(ProducerContext) <= offered
+    hooks = {name for name in vars(HookSpecs) if name.startswith("trikafka_")}
+    assert set(re.findall(r"^\| `(trikafka_\w+)", text, re.MULTILINE)) == hooks
