@@ -23,7 +23,7 @@ FOREIGN = {
 NOT_YET: dict[str, set[str]] = {
     "_api/arrow_sending.py": {"last_error", "signal"},
     "_api/producer.py": {"last_error"},
-    "_managers/produce.py": {"crowded", "signal", "identity"},
+    "_managers/produce.py": {"exhausted", "signal", "identity"},
     "_state/intake.py": {"careful", "entry", "free", "leader", "spent", "sticky", "sticky_queue"},
     "_managers/classic_membership.py": {"assigned_topics"},
     "_api/context.py": {"on_failure"},

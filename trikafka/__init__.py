@@ -43,6 +43,7 @@ _HOMES = {
         "ProducerStatistics",
         "open_producer",
     ),
+    "._api.streams": ("PartitionStream",),
     "._wire.columns": ("RecordBatch",),
     ".config": (
         "AdminConfig",

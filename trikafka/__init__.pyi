@@ -10,6 +10,7 @@ from ._api.export_store import DirectoryStore
 from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer
 from ._api.producer import Producer, ProducerStatistics, open_producer
+from ._api.streams import PartitionStream
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
 from .config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, from_properties
@@ -150,6 +151,7 @@ __all__ = [
     "PartitionDelivery",
     "PartitionInfo",
     "PartitionNotOwnedError",
+    "PartitionStream",
     "PluginError",
     "PollIntervalExceededError",
     "Producer",

@@ -52,6 +52,9 @@ class StaticMetadata:
 
     def request_update(self) -> None: ...
 
+    def learn_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> frozenset[TopicPartition]:
+        return frozenset()
+
     async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
         if seen.version >= self._known.version:
             await trio.sleep_forever()

@@ -139,6 +139,8 @@ async def walk(consumer: trikafka.Consumer, cluster: ScriptedCluster, errors: li
     await attempt(lambda: consumer.unsubscribe(timeout=LIMIT))
     await attempt(lambda: consumer.subscribe(["t"]))
     await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
+    cluster.move_leader("t", 0, 1 - (cluster.partition("t", 0).leader or 0))  # with a hint in the next response
+    await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
     cluster.fail("ListOffsets", 6, times=None)  # not the leader, for ever
     await attempt(lambda: consumer.seek_to_end([T0]))
     await attempt(lambda: consumer.position(T0, timeout=LIMIT))
@@ -180,7 +182,7 @@ async def test_the_error_names_plugin_seat_and_method(
     }
     errors: list[BaseException] = []
     with trio.fail_after(120):
-        async with ScriptedCluster(topics={"t": 1, "u": 1}) as cluster:
+        async with ScriptedCluster(nodes=2, topics={"t": 1, "u": 1}) as cluster:
             cluster.append("t", 0, [b"x"] * 10)
             common |= {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
             try:

@@ -338,8 +338,6 @@ NOT_HEEDED_YET = {
     "group_membership_operation",
     "group_protocol",
     "group_remote_assignor",
-    "key_deserializer",
-    "value_deserializer",
 }
 
 

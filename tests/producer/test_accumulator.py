@@ -120,7 +120,7 @@ def test_who_waits_for_room_goes_first_and_ends_the_lingering() -> None:
     bench = Bench(0)
     bench.put(partition=0)
     assert bench.accumulator.due_at(0, 0.0) == 1.0
-    bench.accumulator.crowded = True
+    bench.accumulator.exhausted = True
     assert bench.accumulator.due_at(0, 0.0) == 0.0
     assert bench.accumulator.appender.append("t", b"", None, (), None, 0) is None
     assert bench.accumulator.append("t", b"", None, (), None, 0, admitted=True) is not None
@@ -344,7 +344,7 @@ def test_a_batch_that_expires_in_flight_fails_at_once_and_keeps_its_place_until_
     assert bench.accumulator.used > 0
     assert bench.accumulator.next_deadline() == math.inf
     bench.accumulator.succeeded(one, 0, None)
-    assert isinstance(one.error, DeliveryTimeoutError), "the verdict stays"
+    assert isinstance(one.error, DeliveryTimeoutError), "the outcome stays"
     assert bench.accumulator.used == 0
     (two,) = bench.fill(1)
     assert bench.drain() == [two]

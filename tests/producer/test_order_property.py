@@ -85,11 +85,11 @@ class Producing(RuleBasedStateMachine):
     def answer(self, node: int) -> None:
         if not self.wires[node].answers:
             return
-        for batch, verdict in self.wires[node].answers.popleft():
-            if isinstance(verdict, int):
-                self.bench.accumulator.succeeded(batch, verdict, None)
+        for batch, result in self.wires[node].answers.popleft():
+            if isinstance(result, int):
+                self.bench.accumulator.succeeded(batch, result, None)
             else:
-                self.bench.accumulator.refused(batch, verdict, self.bench.now)
+                self.bench.accumulator.refused(batch, result, self.bench.now)
 
     @rule(node=st.integers(0, 1), code=st.sampled_from([19, 20, 29, 87]))
     def refuse(self, node: int, code: int) -> None:

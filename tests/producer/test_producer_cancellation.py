@@ -36,7 +36,7 @@ async def test_send(autojump_clock: Clock) -> None:
         await usable(given)
         assert values(given[0]) in ([b"after"], [b"sent", b"after"])
 
-    assert await assert_all_awaits_cancellable(scenario, check, setup=ready) == 1, "the wait for the verdict"
+    assert await assert_all_awaits_cancellable(scenario, check, setup=ready) == 1, "the wait for the outcome"
     assert finished == [b"sent"]
 
 

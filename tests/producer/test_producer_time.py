@@ -51,7 +51,7 @@ async def test_a_record_that_waits_in_vain_fails_at_its_delivery_timeout(autojum
 
 
 async def test_a_batch_that_expires_in_flight_fails_at_once_while_its_request_runs_on(autojump_clock: Clock) -> None:
-    """KIP-91: the verdict comes at the delivery timeout, the request still has its request timeout."""
+    """KIP-91: the outcome comes at the delivery timeout, the request still has its request timeout."""
     async with ready(delivery_timeout_ms=10_000, request_timeout_ms=9_000) as (cluster, producer):
         cluster.fail("Produce", 19, times=1)
         cluster.delay("Produce", 6, times=2)

@@ -108,7 +108,7 @@ def test_there_is_room_for_some_rows_and_for_the_others_later() -> None:
 
 def test_where_others_wait_newcomers_get_no_room() -> None:
     bench = Bench(0)
-    bench.accumulator.crowded = True
+    bench.accumulator.exhausted = True
     found = columns([b"a"])
     assert bench.accumulator.extend("t", found, RowGroup(0, None, 0, 1), 0) is None
     assert bench.accumulator.extend("t", found, RowGroup(0, None, 0, 1), 0, admitted=True) is not None

@@ -11,7 +11,7 @@ from .._managers.produce import news
 from .._state.outbatch import OutBatch
 from .._wire import _implementation
 from ..types import RecordMetadata, TopicPartition
-from .waiting import breath
+from .waiting import fairness
 
 if TYPE_CHECKING:
     from .._wire._fallback_producing import Ticket as _Ticket
@@ -20,7 +20,7 @@ else:
 
 
 class Ack(_Ticket):
-    """The promise of a verdict on one record. An ack that nobody waits for costs nothing; a failure is then logged."""
+    """The promise of a outcome on one record. An ack that nobody waits for costs nothing; a failure is then logged."""
 
     __slots__ = ()
 
@@ -35,7 +35,7 @@ class Ack(_Ticket):
 
     @property
     def done(self) -> bool:
-        """Whether the verdict is known; then :meth:`wait` does not block."""
+        """Whether the outcome is known; then :meth:`wait` does not block."""
         settled: bool = self._batch.part(self._index)[0].settled
         return settled
 
@@ -53,8 +53,8 @@ class Ack(_Ticket):
             while not batch.settled:
                 await news(batch)
                 batch, index = batch.part(index)
-        elif time.perf_counter() >= breath.due:
-            await breath.take()
+        elif time.perf_counter() >= fairness.due:
+            await fairness.take()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         return batch.metadata(index, self._timestamp)

@@ -26,7 +26,7 @@ from ..config import AdminConfig
 from ..errors import ConfigurationError, KafkaConnectionError, RequestTimedOutError, TrikafkaError, from_code
 from ..types import GroupDescription, Node, OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, TopicPartition
 from . import admin_messages as messages
-from .admin_messages import Verdict
+from .admin_messages import Outcome
 from .admin_types import ClusterDescription, GroupListing, ListedOffset, NewTopic
 from .context import Context
 from .service import Exit, Service
@@ -207,7 +207,7 @@ class Admin:
         async def delete(call: Call, node: Node, groups: list[str]) -> None:
             request = DeleteGroupsRequest(groups_names=groups)
             response = await call.step(f"DeleteGroups to {node}", lambda: self._brokers.request(node, request))
-            self._settle("group", [Verdict(r.group_id, r.error_code, None) for r in response.results], left, failed, call)
+            self._settle("group", [Outcome(r.group_id, r.error_code, None) for r in response.results], left, failed, call)
 
         async def attempt(call: Call) -> None:
             await self._at_coordinators(call, list(left), partial(delete, call))
@@ -268,18 +268,18 @@ class Admin:
             node = await self._controller(call)
             message: Any = request(list(left), int(call.step_limit * 1000))
             response = await call.step(f"{name} at {node}", lambda: self._brokers.request(node, message))
-            self._settle("topic", [Verdict(r.name, r.error_code, r.error_message) for r in results(response)], left, failed, call)
+            self._settle("topic", [Outcome(r.name, r.error_code, r.error_message) for r in results(response)], left, failed, call)
 
         await self._call(name, attempt, timeout)
         if failed:
             raise messages.first_of(failed, "topic")
 
     def _settle(
-        self, kind: str, verdicts: Iterable[Verdict], left: dict[str, None], failed: dict[str, TrikafkaError], call: Call
+        self, kind: str, outcomes: Iterable[Outcome], left: dict[str, None], failed: dict[str, TrikafkaError], call: Call
     ) -> None:
         """Take what is done or has failed for good out of ``left``. Raises an error that may pass, once all are looked at."""
         passing: TrikafkaError | None = None
-        for name, code, message in verdicts:
+        for name, code, message in outcomes:
             error = from_code(code, messages.named(kind, name, message)) if code else None
             if code == _EXISTS and isinstance(call.last_error, _NO_ANSWER):
                 again = "an attempt before this one got no response and may have created it"

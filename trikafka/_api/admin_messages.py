@@ -22,7 +22,7 @@ _TOPIC_RESOURCE = 2
 _TOPIC_SOURCE = 1
 
 
-class Verdict(NamedTuple):
+class Outcome(NamedTuple):
     """What the broker says of one of several things that it was asked to do."""
 
     name: str

@@ -1,4 +1,4 @@
-"""A table on its way into a topic: checked as a whole, put into batches piece by piece, and its verdicts gathered.
+"""A table on its way into a topic: checked as a whole, put into batches piece by piece, and its outcomes gathered.
 
 The records themselves are the accumulator's, as if they had been sent one by one. What is here belongs to one call of
 ``Producer.send_arrow``.
@@ -24,7 +24,7 @@ from ..config import ProducerConfig
 from ..errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
 from ..interfaces import ProduceManager
 from ..types import TopicPartition
-from .waiting import breath, within
+from .waiting import fairness, within
 
 if TYPE_CHECKING:
     from .._wire.arrow import Rows
@@ -83,7 +83,7 @@ class ArrowSending:
         self._piece_rows = _PIECE_ROWS_PURE if slowly else _PIECE_ROWS
 
     async def run(self) -> ArrowDelivery:
-        """Send the table; return when each row has its verdict. Raises as ``Producer.send_arrow``."""
+        """Send the table; return when each row has its outcome. Raises as ``Producer.send_arrow``."""
         tally = self._tally
         await self._know(self._rows.partition)
         await self._check()
@@ -105,7 +105,7 @@ class ArrowSending:
         """Look at every row before the first is sent. Raises :exc:`ConfigurationError`, :exc:`RecordTooLargeError`."""
         most = -1
         for first, piece in self._pieces():
-            await breath.take()
+            await fairness.take()
             unfit = _implementation.current.find_unfit(self._rows.columns(piece, 0), self._accumulator.largest)
             if unfit is not None:
                 row, size = unfit
@@ -120,14 +120,14 @@ class ArrowSending:
     async def _put(self) -> None:
         """Put every row into a batch, or as many as can be until one fails."""
         for _, piece in self._pieces():
-            await breath.take()
+            await fairness.take()
             columns = self._rows.columns(piece, time.time_ns() // 1_000_000)
             partitions = self._rows.partition if self._rows.partition is not None else self._rows.partitions(piece)
             await self._know(self._rows.partition)
             for group in self._accumulator.split_rows(self._topic, columns, partitions, self._rows.keyed):
                 position = group.start
                 while position < group.stop:
-                    await breath.take()
+                    await fairness.take()
                     taken = self._extend(columns, group, position) or await self._wait(columns, group, position)
                     self._tally.add(taken, taken.next - position)
                     position = taken.next
@@ -169,7 +169,7 @@ class ArrowSending:
 
 
 class _Tally:
-    """What has become of the rows that were accepted. ``waiting`` are their batches that have no verdict yet."""
+    """What has become of the rows that were accepted. ``waiting`` are their batches that have no outcome yet."""
 
     def __init__(self) -> None:
         self.accepted = self.delivered = self.unknown = 0
@@ -194,7 +194,7 @@ class _Tally:
         self.error = self.error or error
 
     def gather(self) -> None:
-        """Take the verdicts of the oldest batches, as far as they are there."""
+        """Take the outcomes of the oldest batches, as far as they are there."""
         while self.waiting:
             batch = next(iter(self.waiting))
             spans = self.waiting[batch]

@@ -113,9 +113,8 @@ def _group_parts(client: ConsumerParts) -> GroupParts:
     core = client.core
     topics = GroupTopics(core.subscription, client.manager("metadata"))
     requests = GroupRequests(_group(client), client.brokers, client.manager("coordinator"))
-    wake = core.signals.deliver.notify
     return GroupParts(
-        client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, wake
+        client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, core.news
     )
 
 

@@ -21,7 +21,8 @@ class Signals:
     """One for each kind of news. Only the state notifies them (:class:`~trikafka._state.assignment.Wake`), and closing."""
 
     def __init__(self) -> None:
-        self.deliver = Signal()  # records, an error, a position or a rebalance: whoever receives looks again
+        self.deliver = Signal()  # records, an error or a rebalance: whoever receives (of no one partition) looks again
+        self.position = Signal()  # a partition's position may be known
         self.fetch = Signal()  # something may have become fetchable
         self.locate = Signal()  # a partition needs a position
         self.commit = Signal()  # more has been processed
@@ -33,6 +34,7 @@ class ConsumerCore:
     def __init__(self, config: ConsumerConfig) -> None:
         self.signals = signals = Signals()
         self._on_assigned: list[OnAssigned] = []
+        self._streams: dict[AssignedPartition, Signal] = {}  # what is news of these concerns nobody else
         self.wake = Wake(
             deliver=self._deliver,
             fetch=signals.fetch.notify,
@@ -41,7 +43,9 @@ class ConsumerCore:
             assigned=self._tell_assigned,
             overtaken=self._drop,
         )
-        self.assignment = Assignment(self.wake, read_committed=config.isolation_level == "read_committed")
+        self.assignment = Assignment(
+            self.wake, read_committed=config.isolation_level == "read_committed", marks=not config.enable_auto_offset_store
+        )
         self.subscription = Subscription(self.assignment)
         self.buffer = FetchBuffer(config.fetch_buffer_bytes, self.wake)
         self.member = Member(config.group_instance_id)
@@ -51,6 +55,19 @@ class ConsumerCore:
     def on_assigned(self, tell: OnAssigned) -> None:
         """Have ``tell`` called whenever partitions came or went."""
         self._on_assigned.append(tell)
+
+    def stream_signal(self, partition: AssignedPartition) -> Signal:
+        """The signal of a stream: from now on it alone is woken by records of this partition."""
+        return self._streams.setdefault(partition, Signal())
+
+    def end_stream(self, partition: AssignedPartition) -> None:
+        """There is no stream of this partition any more: its records are for whoever receives."""
+        if (signal := self._streams.pop(partition, None)) is not None:
+            signal.notify()
+
+    def news(self) -> None:
+        """Something that concerns the whole consumer: have everybody look who waits to receive."""
+        self.wake.deliver(None)
 
     def buffered_of(self, tp: TopicPartition) -> int:
         """Bytes in the buffer of one partition."""
@@ -74,7 +91,14 @@ class ConsumerCore:
         return True
 
     def _deliver(self, partition: AssignedPartition | None) -> None:
+        self.signals.position.notify()
+        if partition is not None and (signal := self._streams.get(partition)) is not None:
+            signal.notify()
+            return
         self.signals.deliver.notify()
+        if partition is None:
+            for signal in self._streams.values():
+                signal.notify()
 
     def _tell_assigned(self) -> None:
         for tell in self._on_assigned:

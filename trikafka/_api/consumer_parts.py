@@ -29,6 +29,7 @@ from .guard import GuardedListener, guarded_assignor
 from .health import Watchdog
 from .receiving import Readers
 from .service import Service
+from .streams import Streams
 
 T = TypeVar("T")
 
@@ -70,9 +71,10 @@ class ConsumerParts(Context[ConsumerConfig]):
     def __init__(self, config: ConsumerConfig, service: Service) -> None:
         super().__init__(config, service)
         self.core = ConsumerCore(config)
-        self.invoker = RebalanceListenerInvoker(self._before_revoke, self.core.signals.deliver.notify)
+        self.invoker = RebalanceListenerInvoker(self.before_revoke, self.core.news)
         self.reconciler = Reconciler(self.core.assignment, self.invoker)
         self.readers = Readers(config, self.core.buffer)
+        self.streams = Streams(config, self.core, self.readers, self.invoker)
         for kind in ("metadata", "coordinator", "offsets"):
             self.fill(kind)
         self.metadata = self.manager("metadata")
@@ -163,8 +165,10 @@ class ConsumerParts(Context[ConsumerConfig]):
         """Have the plugins' listeners and the user's told of rebalances, in this order."""
         self.invoker.use([*self._plugin_listeners, *([listener] if listener is not None else [])])
 
-    async def _before_revoke(self, partitions: Sequence[TopicPartition], since: float, deadline: float) -> bool:
-        """Whether to go on: not if only this receive was too short for the commit."""
+    async def before_revoke(self, partitions: Sequence[TopicPartition], since: float, deadline: float) -> bool:
+        """Wait for what streams hold, and commit. Returns whether to go on: not if only this receive was too short for that."""
+        limit = min(self.core.poll_timer.limit, deadline - since)
+        await self.streams.drained(partitions, since + limit / 2)  # the other half is for the commit and the listeners
         patience = since + self.config.default_api_timeout
         return await self.auto_commit_now(partitions, deadline) or trio.current_time() >= patience
 

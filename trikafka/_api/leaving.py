@@ -65,7 +65,7 @@ class Leaving:
         """Deliver nothing more; the last commit, and, unless cancelled, the listeners."""
         parts, core = self._parts, self._parts.core
         if how is Exit.CLEAN:
-            core.assignment.all_processed()
+            core.assignment.all_processed(besides=parts.streams.partitions)
         owned = core.assignment.begin_revocation()
         with self._limit() as scope:
             if how is Exit.CANCELLED:
@@ -79,7 +79,7 @@ class Leaving:
                 except Exception as error:
                     return error
             else:
-                await parts.auto_commit_now(owned, self._deadline)
+                await parts.before_revoke(owned, trio.current_time(), self._deadline)
         return None
 
     def _limit(self) -> trio.CancelScope:

@@ -28,7 +28,7 @@ from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
 from .trio_check import check_runs_under_trio
-from .waiting import breath, within
+from .waiting import fairness, within
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,8 +116,8 @@ class Producer:
         or partition (after 3 s of asking), :exc:`RecordTooLargeError`, :exc:`TypeError` for what is not bytes-like,
         :exc:`trio.ClosedResourceError` once closed. If it raises, :exc:`trio.Cancelled` included, nothing was accepted.
         """
-        if time.perf_counter() >= breath.due:
-            await breath.take()
+        if time.perf_counter() >= fairness.due:
+            await fairness.take()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
         if self._closed:
@@ -177,7 +177,7 @@ class Producer:
 
         Raises before anything is written: :exc:`ConfigurationError` for columns that are not there or of the wrong type,
         :exc:`RecordTooLargeError` (it names the row), and what :meth:`enqueue` raises. After that: :exc:`ArrowDeliveryError`
-        with the number of rows that were delivered, when all that was accepted has its verdict; no row is accepted
+        with the number of rows that were delivered, when all that was accepted has its outcome; no row is accepted
         after the first failure. No room for ``max_block_ms`` is such a failure, and so is the producer's end.
 
         Cancellation: rows accepted so far stay on their way, the others are not written. Data that must be converted first is

@@ -13,10 +13,10 @@ from .._net.deadlines import Call
 
 T = TypeVar("T")
 #: Other tasks run at least so often (seconds) while one enqueues or takes acks that are there already.
-BREATH = 0.001
+FAIRNESS = 0.001
 
 
-class Breath:
+class Fairness:
     """When the next full checkpoint is due in a run of calls that have nothing to wait for (a full one costs 6 to 9 µs).
 
     Each such call checks for cancellation; once a millisecond one of them lets the other tasks run, unless its task has slept
@@ -34,15 +34,15 @@ class Breath:
         now = time.perf_counter()
         task = trio.lowlevel.current_task()
         if now >= self.due:
-            self.due = now + BREATH  # many tasks in this situation: one checkpoint is enough for all
+            self.due = now + FAIRNESS  # many tasks in this situation: one checkpoint is enough for all
             if task.custom_sleep_data is self:  # Trio clears it whenever the task is run again
                 await trio.lowlevel.checkpoint()
-                self.due = time.perf_counter() + BREATH
+                self.due = time.perf_counter() + FAIRNESS
             task.custom_sleep_data = self
         await trio.lowlevel.checkpoint_if_cancelled()
 
 
-breath = Breath()
+fairness = Fairness()
 
 
 async def within(call: Call, least: float, work: Callable[[], Awaitable[T]]) -> T:

@@ -171,10 +171,10 @@ class ProduceManager(Generic[Ack]):
         return count is not None and (partition is None or partition < count)
 
     def _crowd(self) -> None:
-        crowded = bool(self._waiters)
-        if crowded and not self.accumulator.crowded:
+        exhausted = bool(self._waiters)
+        if exhausted and not self.accumulator.exhausted:
             self._wake(self.accumulator.leaders)  # nothing lingers now
-        self.accumulator.crowded = crowded
+        self.accumulator.exhausted = exhausted
 
     def _room(self) -> None:
         if self._waiters:

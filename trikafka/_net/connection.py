@@ -41,7 +41,7 @@ class Connection:
     def __init__(self, stream: Stream, node: Node, config: ClientConfig) -> None:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
-        self._versions: dict[tuple[int, int], int] = {}  # the newest common version of what was begun here: always the same classes
+        self._versions: dict[tuple[int, int], int] = {}  # the newest common version of what was begun, by API and its own newest
         self._stream, self._config = stream, config
         self._transport: Transport | None = None  # once it runs
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)

@@ -1,6 +1,6 @@
 """The records that a producer has accepted and not yet settled: batched, bounded, in order. No I/O, no awaits.
 
-Owns every batch from the first record to the verdict, ``buffer_memory``, the choice of partition, and what an answer of a
+Owns every batch from the first record to the outcome, ``buffer_memory``, the choice of partition, and what an answer of a
 broker means for order and sequence numbers. The produce manager alone calls what changes it; ``append`` is called by the
 producer's ``send`` and its kin, ``extend`` by its ``send_arrow``. How records come in stands in :mod:`.intake`.
 """
@@ -67,7 +67,7 @@ class Accumulator(Intake[Ack]):
 
     def due_at(self, node: int, now: float) -> float:
         """When something can be sent to ``node``: not after ``now`` if there is something, ``inf`` if nothing waits."""
-        linger = 0.0 if self.crowded else self._limits.linger
+        linger = 0.0 if self.exhausted else self._limits.linger
         earliest = math.inf
         for queue in self._work.get(node, ()):
             batch = self._sendable(queue, node)
@@ -86,7 +86,7 @@ class Accumulator(Intake[Ack]):
 
     def drain(self, node: int, now: float, limit: int) -> list[OutBatch]:
         """Take the batches for the next request to ``node``: one a partition, ``limit`` bytes in all, in turn."""
-        linger = 0.0 if self.crowded else self._limits.linger
+        linger = 0.0 if self.exhausted else self._limits.linger
         work = self._work.get(node, {})
         chosen: list[OutBatch] = []
         total = 0
@@ -142,14 +142,14 @@ class Accumulator(Intake[Ack]):
         if isinstance(error, DuplicateSequenceError):
             self.succeeded(batch, None, None)
         elif batch.settled:
-            self._give_up(queue, batch, None)
+            self._fail_batch(queue, batch, None)
         elif outdated and (error.retriable or isinstance(error, _REFUSED_NUMBERS)):
             # It stood behind the gap that ended its epoch, so the broker cannot have taken it.
             batch.state = BatchState.WAITING
             batch.sequence = batch.identity = None
         elif isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError):
             batch.state = BatchState.WAITING
-            if queue.batches[0] is batch:  # else the verdict on those before it will tell
+            if queue.batches[0] is batch:  # else the outcome on those before it will tell
                 self._restart(queue)
                 self._back_off(queue, now)
         elif isinstance(error, MessageTooLargeError) and batch.count > 1 and not batch.maybe_written:
@@ -160,9 +160,9 @@ class Accumulator(Intake[Ack]):
         elif isinstance(error, ProducerFencedError):
             self.identity = None
             queue.renounce()
-            self._give_up(queue, batch, error)
+            self._fail_batch(queue, batch, error)
         else:
-            self._give_up(queue, batch, error)
+            self._fail_batch(queue, batch, error)
         self._on_work(queue.leader)
 
     def unreachable(self, node: int, error: Exception) -> None:
@@ -190,7 +190,7 @@ class Accumulator(Intake[Ack]):
                 batch.maybe_written = True
                 self._settle(batch, None, None, error)
             else:
-                self._give_up(self._queues[batch.place], batch, error)
+                self._fail_batch(self._queues[batch.place], batch, error)
         return count
 
     def next_deadline(self) -> float:
@@ -205,7 +205,7 @@ class Accumulator(Intake[Ack]):
                 continue
             self._close(batch)
             batch.maybe_written |= batch.state is BatchState.IN_FLIGHT
-            self._give_up(self._queues[batch.place], batch, error)
+            self._fail_batch(self._queues[batch.place], batch, error)
 
     def _back_off(self, queue: PartitionQueue, now: float) -> None:
         if now >= queue.not_before:  # batches that fail together are one failure
@@ -229,7 +229,7 @@ class Accumulator(Intake[Ack]):
         batch.state, batch.encoder = BatchState.DONE, None
         self.counters.batches_split += 1
 
-    def _give_up(self, queue: PartitionQueue, batch: OutBatch, error: Exception | None) -> None:
+    def _fail_batch(self, queue: PartitionQueue, batch: OutBatch, error: Exception | None) -> None:
         """Remove a batch that the broker may or may not have, or surely has not."""
         sequences = queue.sequences
         if batch.sequence is not None and batch.identity == sequences.identity:

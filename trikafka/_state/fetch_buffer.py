@@ -36,12 +36,13 @@ class CompletedFetch:
 
 
 class _Queue:
-    """The fetches of one partition, and their bytes."""
+    """The fetches of one partition, their bytes, and the broker that these count for."""
 
-    __slots__ = ("fetches", "size")
+    __slots__ = ("fetches", "node", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, node: int) -> None:
         self.fetches: deque[CompletedFetch] = deque()
+        self.node = node
         self.size = 0
 
 
@@ -56,7 +57,12 @@ class FetchBuffer:
         self._limit, self._wake = limit, wake or Wake()
         self._queues: OrderedDict[AssignedPartition, _Queue] = OrderedDict()  # in the order of their turns
         self._held = self._held_before = 0
+        self._streamed: dict[AssignedPartition, int] = {}  # bytes that the handlers of streams hold
         self._fetcher_idle = False
+        self._size = 0
+        self._nodes: dict[AssignedPartition, int] = {}  # from where what is here, or was taken last, has come
+        self._size_at: dict[int, int] = {}  # bytes by broker
+        self._full: dict[AssignedPartition, int] = {}  # those that wait for room, and how many bytes are too many
 
     @property
     def empty(self) -> bool:
@@ -66,7 +72,15 @@ class FetchBuffer:
     @property
     def buffered(self) -> int:
         """Bytes here, those of paused partitions included."""
-        return sum(queue.size for queue in self._queues.values())
+        return self._size
+
+    def buffered_from(self, node: int) -> int:
+        """Bytes here that came from one broker, those of paused partitions included."""
+        return self._size_at.get(node, 0)
+
+    def idle_from(self, node: int) -> list[AssignedPartition]:
+        """The partitions of which something from one broker is here that may not be delivered now (paused, at their limit)."""
+        return [partition for partition, queue in self._queues.items() if queue.node == node and not partition.deliverable]
 
     def size_of(self, partition: AssignedPartition) -> int:
         """Bytes here of one partition."""
@@ -80,6 +94,13 @@ class FetchBuffer:
     def count_delivered(self, size: int) -> None:
         """``size`` more bytes are with the user."""
         self._held += size
+
+    def held_by_stream(self, partition: AssignedPartition, size: int) -> None:
+        """The handler of this partition's stream holds ``size`` bytes now, and nothing that it was handed before."""
+        if size:
+            self._streamed[partition] = size
+        else:
+            self._streamed.pop(partition, None)
 
     def fetcher_idle(self, idle: bool) -> None:
         """Whether the fetch manager waits for room: then it is woken whenever something is taken."""
@@ -99,11 +120,16 @@ class FetchBuffer:
         """
         part = self._limit // max(1, brokers)
         step = max(1, min(wanted, part // 16))
-        held = 3 * max(self._held, self._held_before) // max(1, brokers)
+        held = (3 * max(self._held, self._held_before) + sum(self._streamed.values())) // max(1, brokers)
         return 0 if buffered and part - buffered - held < 5 * step else step
 
-    def put(self, fetch: CompletedFetch) -> None:
-        """Add a fetch behind those of its partition."""
+    def await_room(self, partition: AssignedPartition, share: int) -> None:
+        """Tell the partition that it has room as soon as less than ``share`` bytes of it are here."""
+        self._full[partition] = share
+
+    def put(self, fetch: CompletedFetch, node: int = -1) -> None:
+        """Add a fetch, from that broker, behind those of its partition."""
+        self._nodes[fetch.partition] = node
         self._queue(fetch).append(fetch)
         self._wake.deliver(fetch.partition)
 
@@ -133,23 +159,36 @@ class FetchBuffer:
         if queue is None or not partition.deliverable:
             return None
         fetch = queue.fetches.popleft()
-        queue.size -= fetch.size
+        self._count(queue, -fetch.size)
         if queue.fetches:
             self._queues.move_to_end(partition)
         else:
             del self._queues[partition]
-        if self._fetcher_idle:
-            self._wake.fetch()
+        self._note_room(partition, queue.size)
         return fetch
 
     def drop(self, partition: AssignedPartition) -> None:
         """What was fetched of a partition is worth nothing any more."""
-        if self._queues.pop(partition, None) is not None and self._fetcher_idle:
+        self._nodes.pop(partition, None)
+        if (queue := self._queues.pop(partition, None)) is not None:
+            self._count(queue, -queue.size)
+            self._note_room(partition, 0)
+
+    def _note_room(self, partition: AssignedPartition, size: int) -> None:
+        if partition in self._full and size < self._full[partition]:
+            del self._full[partition]
+            partition.has_room()
+        if self._fetcher_idle:
             self._wake.fetch()
 
     def _queue(self, fetch: CompletedFetch) -> deque[CompletedFetch]:
         queue = self._queues.get(fetch.partition)
         if queue is None:
-            queue = self._queues[fetch.partition] = _Queue()
-        queue.size += fetch.size
+            queue = self._queues[fetch.partition] = _Queue(self._nodes.get(fetch.partition, -1))
+        self._count(queue, fetch.size)
         return queue.fetches
+
+    def _count(self, queue: _Queue, size: int) -> None:
+        queue.size += size
+        self._size += size
+        self._size_at[queue.node] = self._size_at.get(queue.node, 0) + size

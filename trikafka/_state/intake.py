@@ -101,7 +101,7 @@ class Intake(Generic[Ack]):
         self._batch_size = limits.batch_size
         self._table_batch = max(limits.batch_size, min(limits.max_request_size, TABLE_BATCH))
         self._largest = min(limits.max_request_size, limits.buffer_memory) - BATCH_OVERHEAD
-        self._crowded = False
+        self._exhausted = False
         #: The quick way in for one record. It keeps ``free``, the bytes of ``buffer_memory`` that may still be taken.
         self.appender: Any = _implementation.current.Appender(
             ticket,  # type: ignore[arg-type]
@@ -126,14 +126,14 @@ class Intake(Generic[Ack]):
         return int(self._limits.buffer_memory - self.appender.free)
 
     @property
-    def crowded(self) -> bool:
+    def exhausted(self) -> bool:
         """Whether somebody waits for room: then newcomers get none, and batches do not linger."""
-        return self._crowded
+        return self._exhausted
 
-    @crowded.setter
-    def crowded(self, crowded: bool) -> None:
-        self._crowded = crowded
-        self.appender.careful = crowded or self._partitioner is not None
+    @exhausted.setter
+    def exhausted(self, exhausted: bool) -> None:
+        self._exhausted = exhausted
+        self.appender.careful = exhausted or self._partitioner is not None
 
     @property
     def largest(self) -> int:
@@ -248,7 +248,7 @@ class Intake(Generic[Ack]):
         timestamp = time.time_ns() // 1_000_000 if timestamp is None else check_timestamp(timestamp)
         if size > self._largest:
             raise self.too_large(topic, size)
-        if size + BATCH_OVERHEAD > self.appender.free or (self._crowded and not admitted):
+        if size + BATCH_OVERHEAD > self.appender.free or (self._exhausted and not admitted):
             return None
         if partition is None and self._partitioner is not None:
             partition = self._ask_partitioner(entry, key)
@@ -390,7 +390,7 @@ class Intake(Generic[Ack]):
     def extend(self, topic: str, columns: Columns, group: RowGroup, start: int, admitted: bool = False) -> Taken | None:
         """Take rows of ``group`` from ``start`` on, as many as go into one batch; ``None`` if there is no room (or partition)."""
         entry = self._entries.get(topic)
-        if entry is None or (self._crowded and not admitted):
+        if entry is None or (self._exhausted and not admitted):
             return None
         if group.partition is None:
             queue = self._sticky_queue(entry)

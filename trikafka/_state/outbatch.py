@@ -17,7 +17,7 @@ from ..types import RecordMetadata, TopicPartition
 from .sequences import Identity, on_wire
 
 #: Codes after which the broker may have the batch all the same: unknown, timed out, lost, too few replicas after the append, disk.
-_SAY_LITTLE = frozenset((-1, 7, 13, 20, 56))
+AMBIGUOUS = frozenset((-1, 7, 13, 20, 56))
 
 
 class Signal(Protocol):
@@ -137,7 +137,7 @@ class OutBatch:
     def note(self, error: Exception) -> None:
         """Remember why an attempt failed."""
         self.last_error, self.node = error, None
-        self.maybe_written |= not isinstance(error, BrokerResponseError) or error.code in _SAY_LITTLE
+        self.maybe_written |= not isinstance(error, BrokerResponseError) or error.code in AMBIGUOUS
 
     def settle(self, base_offset: int | None, append_time: int | None, error: Exception | None) -> None:
         """Give the acks their outcome: offsets, or an error."""

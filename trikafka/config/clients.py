@@ -109,6 +109,12 @@ class ConsumerConfig(ClientConfig):
         " 'by_duration:<ISO 8601 duration>', so far back in time, such as 'by_duration:PT1H' (KIP-1106)",
     )
     enable_auto_commit: bool = setting(True, "commit what was processed, in the background and on leaving (needs group_id)")
+    enable_auto_offset_store: bool = setting(
+        True,
+        "whether coming back for more says that what was handed out is processed; False: only what mark_processed() is told"
+        " (librdkafka's enable.auto.offset.store)",
+        java=None,
+    )
     auto_commit_interval_ms: float = setting(5_000, "how often what was processed is committed", least=1)
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
         "read_uncommitted", "whether records of open and aborted transactions are seen"

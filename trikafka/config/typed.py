@@ -91,6 +91,10 @@ class ConsumerSettings(ClientSettings, total=False):
     enable_auto_commit: bool
     """Commit what was processed, in the background and on leaving (needs group_id). Default: True."""
 
+    enable_auto_offset_store: bool
+    """Whether coming back for more says that what was handed out is processed; False: only what mark_processed() is told
+    (librdkafka's enable.auto.offset.store). Default: True."""
+
     auto_commit_interval_ms: float
     """How often what was processed is committed. In milliseconds, at least 1. Default: 5000."""
 

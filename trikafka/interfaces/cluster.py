@@ -45,6 +45,24 @@ class ClusterSnapshot:
             topics[name] = _newest(self.topics.get(name), info)
         return replace(answer, version=self.version + 1, topics=topics)
 
+    def with_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Mapping[int, Node]) -> ClusterSnapshot:
+        """A newer snapshot with the leaders (node, epoch) of which a broker gave a hint (KIP-951); this one if none is news."""
+        everyone, topics = {**self.nodes, **nodes}, dict(self.topics)
+        for tp, (node, epoch) in leaders.items():
+            topic = topics.get(tp.topic)
+            info = topic.partitions.get(tp.partition) if topic is not None else None
+            if topic is not None and info is not None and node in everyone and epoch > (info.leader_epoch or 0):
+                changed = {**topic.partitions, tp.partition: replace(info, leader=node, leader_epoch=epoch)}
+                topics[tp.topic] = replace(topic, partitions=changed)
+        if all(topics[name] is info for name, info in self.topics.items()):
+            return self
+        return replace(self, version=self.version + 1, nodes=everyone, topics=topics)
+
+    def lacks(self, partition: TopicPartition) -> bool:
+        """Whether the topic is known, and has no such partition."""
+        topic = self.topics.get(partition.topic)
+        return topic is not None and not topic.error_code and partition.partition not in topic.partitions
+
     @property
     def controller_node(self) -> Node | None:
         """The controller, or in KRaft a broker that passes on to it what the controller decides."""

@@ -43,6 +43,12 @@ class MetadataManager(Protocol):
     def request_update(self) -> None:
         """Refresh soon, in the background: something that the snapshot says was found wrong."""
 
+    def learn_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> frozenset[TopicPartition]:
+        """A broker's hint who leads partitions by now (KIP-951): node id and epoch of each; ``nodes`` may be new.
+
+        Returns those for which that was news.
+        """
+
     async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
         """Wait for a snapshot newer than ``seen``."""
 

@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Protocol
 
+from ..config.resets import OffsetReset
 from ..types import OffsetSpec, TopicPartition
 
 
@@ -67,11 +68,7 @@ class PartitionView(Protocol):
         """The offset to fetch next; -1 while only decoding can tell."""
 
     @property
-    def retry_at(self) -> float:
-        """Not to be fetched before this time (Trio's clock)."""
-
-    @property
-    def reset(self) -> OffsetSpec | None:
+    def reset(self) -> OffsetSpec | OffsetReset | None:
         """A reset that was asked for and is not located yet."""
 
     @property
@@ -90,9 +87,6 @@ class PartitionView(Protocol):
 
     def ask_reset(self, spec: OffsetSpec) -> None:
         """Its position is worth nothing: it is to be looked up by ``spec``."""
-
-    def back_off(self, until: float) -> None:
-        """Do not fetch it before ``until`` (Trio's clock)."""
 
     def failed(self, error: Exception) -> None:
         """It cannot go on: the next receive raises ``error``."""
@@ -246,6 +240,9 @@ class ConsumerState(Protocol):
     @property
     def signals(self) -> SignalsView:
         """What to wait for."""
+
+    def news(self) -> None:
+        """Have everybody look who waits to receive: a membership's ``fatal`` has changed, say."""
 
     def buffered_of(self, tp: TopicPartition) -> int:
         """Bytes in the buffer of one partition."""
