@@ -327,3 +327,25 @@ async def test_an_observer_never_breaks_the_client(
                 await producer.send("t", b"x")
     said = [record.getMessage() for record in caplog.records if record.name == "trikafka.plugins"]
     assert said == [f"plugin 'Plugin': observer.{method} failed: ValueError('no')"]
+
+
+@pytest.mark.parametrize("chosen", ["raise", 7, "0", None, True])
+async def test_a_partitioner_of_a_plugin_is_named(chosen: Any, autojump_clock: MockClock) -> None:
+    def choose(topic: str, key: bytes | None, numbers: Any) -> Any:
+        if chosen == "raise":
+            raise KeyError(key)
+        return chosen
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_partitioner(self, name: str) -> object:
+            return choose
+
+    what = "failed: KeyError" if chosen == "raise" else f"chose {chosen!r} of 2 partitions of 't'"
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_producer(plugins=[Plugin()], partitioner="mine", **given) as producer:
+            with pytest.raises(PluginError) as caught:
+                await producer.send("t", b"v", key=b"k")
+            assert str(caught.value).startswith(f"plugin 'Plugin': partitioner 'mine' {what}")
+            assert (await producer.send("t", b"v", partition=1)).partition == 1

@@ -26,7 +26,7 @@ from .._net.deadlines import GRACE
 from .._state.assignors import Assignor
 from ..errors import KafkaTimeoutError, PluginError, RequestTimedOutError, TrikafkaError
 from ..hooks import members_of
-from ..interfaces import Call, RebalanceListener
+from ..interfaces import Call, Partitioner, RebalanceListener
 from ..types import TopicPartition
 from .matching import describe, matches
 
@@ -122,6 +122,23 @@ def guarded_assignor(thing: Assignor, seat: Seat) -> Assignor:
     assign = _plain_method(thing, "assign", Assignor.assign, seat)
     made: Any = Guarded()
     return made  # type: ignore[no-any-return]
+
+
+def guarded_partitioner(choose: Partitioner, name: str) -> Partitioner:
+    """A partitioner whose failures name it. Called for every record: as little as that takes."""
+
+    def partitioner(topic: str, key: bytes | None, numbers: Sequence[int]) -> int:
+        try:
+            number = choose(topic, key, numbers)
+        except TrikafkaError:
+            raise
+        except Exception as error:
+            raise PluginError(f"{name} failed: {error!r}") from error
+        if type(number) is int and number in numbers:
+            return number
+        raise PluginError(f"{name} chose {_short(number)} of {len(numbers)} partitions of {topic!r}")
+
+    return partitioner
 
 
 class GuardedListener(RebalanceListener):

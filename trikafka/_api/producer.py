@@ -21,11 +21,12 @@ from ..config import ProducerConfig
 from ..config.describe import documented
 from ..config.typed import ProducerSettings
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
-from ..hooks import call_first
+from ..hooks import first_answer
 from ..types import PartitionInfo, RecordMetadata
 from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
+from .guard import guarded_partitioner
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
 from .trio_check import check_runs_under_trio
 from .waiting import fairness, within
@@ -321,13 +322,13 @@ class ProducerParts(Context[ProducerConfig]):
         """The partitioner that a plugin offers by this name; ``None`` for the default."""
         if name == "default":
             return None
-        made: Any = call_first(self.plugins, "trikafka_partitioner", name=name)
-        if made is None:
+        offered = first_answer(self.plugins, "trikafka_partitioner", name=name)
+        if offered is None:
             raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")
+        plugin, made = offered
         if not callable(made):
-            raise PluginError(f"trikafka_partitioner got {made!r} from a plugin, which cannot be called")
-        chosen: Partitioner = made
-        return chosen
+            raise PluginError(f"plugin {plugin}: trikafka_partitioner returned {made!r}, which cannot be called")
+        return guarded_partitioner(made, f"plugin {plugin}: partitioner {name!r}")
 
 
 def _check_target(topic: object, partition: object) -> None:

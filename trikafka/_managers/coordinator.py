@@ -34,8 +34,6 @@ class Coordinators:
         """The coordinator has moved or does not respond: look it up at the next use."""
         self._known.pop((kind, key), None)
 
-    forget = mark_unknown  # its old name, for the managers that are being rewritten
-
     async def _look_up(self, key: str, kind: CoordinatorKind) -> Node:
         try:
             response = await self._metadata.ask_any(

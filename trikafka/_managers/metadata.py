@@ -70,7 +70,6 @@ class Metadata:
         """Have the background task refresh soon."""
         self._update_requested.set()
 
-    also_want, mark_stale = add_topic, request_update  # their old names, for the managers that are being rewritten
 
     def learn_leaders(
         self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]
