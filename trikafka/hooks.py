@@ -143,8 +143,11 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         raise PluginError(
             f"plugin {name}: {hook} returned {type(answer).__name__}, which is no {shape.__name__}: it has no {', '.join(missing)}"
         )
-    if shape is RebalanceListener and (plain := plain_methods(answer, shape)):
-        raise PluginError(f"plugin {name}: {hook} returned {type(answer).__name__}, whose {', '.join(plain)} must be async def")
+    returned = f"plugin {name}: {hook} returned {type(answer).__name__}"
+    if shape is RebalanceListener and (wrong := plain_methods(answer, shape)):
+        raise PluginError(f"{returned}, whose {', '.join(wrong)} must be async def")
+    if shape is Observer and (wrong := [one for one in members_of(shape) if inspect.iscoroutinefunction(getattr(answer, one))]):
+        raise PluginError(f"{returned}, whose {', '.join(sorted(wrong))} must be plain functions")
     return answer
 
 

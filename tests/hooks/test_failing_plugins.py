@@ -18,6 +18,7 @@ from seat_fakes import Takes
 from trio.testing import MockClock
 
 import trikafka
+import trikafka.interfaces
 from trikafka import KafkaTimeoutError, PluginError, TopicPartition
 from trikafka._api.context import _SHAPES
 from trikafka.hooks import members_of
@@ -269,6 +270,32 @@ async def test_a_listener_with_plain_methods_is_an_error_at_open() -> None:
 
     with pytest.raises(PluginError, match=r"plugin 'Plugin': .* Listener, whose on_partitions_revoked must be async def"):
         async with trikafka.open_consumer(bootstrap_servers="h:1", plugins=[Plugin()]):
+            pass
+
+
+async def test_a_listener_with_plain_methods_is_an_error_where_it_is_given(autojump_clock: MockClock) -> None:
+    class Listener(trikafka.RebalanceListener):
+        def on_partitions_assigned(self, partitions: Any) -> None: ...  # type: ignore[override]
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g"}
+        async with trikafka.open_consumer(**given) as consumer:
+            with pytest.raises(trikafka.ConfigurationError, match=r"^listener: on_partitions_assigned of <.*> must be async def$"):
+                consumer.subscribe(["t"], Listener())
+            assert not consumer.subscription()
+
+
+async def test_an_observer_that_would_have_to_be_awaited_is_an_error_at_open() -> None:
+    class Watcher(trikafka.interfaces.Observer):
+        async def closed(self) -> None: ...  # type: ignore[override]
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_observer(self) -> Watcher:
+            return Watcher()
+
+    with pytest.raises(PluginError, match=r"^plugin 'Plugin': .* Watcher, whose closed must be plain functions"):
+        async with trikafka.open_producer(bootstrap_servers="h:1", plugins=[Plugin()]):
             pass
 
 

@@ -12,7 +12,7 @@ from .._state.arguments import checked_partition
 from .._state.subscription import Mode
 from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError, IllegalStateError
-from ..hooks import missing_members
+from ..hooks import missing_members, plain_methods
 from ..interfaces import RebalanceListener
 from ..types import OffsetAndMetadata, OffsetSpec, Record, TopicPartition
 from .batches import ArrowBatches, Batches
@@ -70,6 +70,8 @@ class Consumer(LookUps, Committing):
             raise ConfigurationError("subscribing needs a group_id; to read without a group use assign()")
         if listener is not None and (missing := missing_members(listener, RebalanceListener)):
             raise ConfigurationError(f"listener must be a RebalanceListener; {listener!r} has no {', '.join(missing)}")
+        if listener is not None and (plain := plain_methods(listener, RebalanceListener)):
+            raise ConfigurationError(f"listener: {', '.join(plain)} of {listener!r} must be async def")
         if isinstance(topics, re.Pattern):
             self._subscription.subscribe_pattern(topics)
             self._parts.metadata.want((), everything=True)
