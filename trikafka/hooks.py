@@ -104,13 +104,11 @@ def missing_members(thing: object, shape: type) -> list[str]:
 
 
 def plain_methods(thing: object, shape: type) -> list[str]:
-    """The methods that are async in ``shape`` and plain functions in ``thing``: they could not be awaited."""
-    return sorted(
-        name
-        for name in members_of(shape)
-        if inspect.iscoroutinefunction(inspect.getattr_static(shape, name, None)) and inspect.isroutine(getattr(thing, name, None))
-        if not inspect.iscoroutinefunction(getattr(thing, name))
-    )
+    """The methods that ``shape`` has as ``async def`` and ``thing`` as plain functions: a call would be too late to find out."""
+    names = [name for name in members_of(shape) if inspect.iscoroutinefunction(getattr(shape, name, None))]
+    found = {name: getattr(thing, name, None) for name in names}
+    plain = {name for name, method in found.items() if inspect.isfunction(method) or inspect.ismethod(method)}
+    return sorted(name for name in plain if not inspect.iscoroutinefunction(inspect.unwrap(found[name])))  # type: ignore[arg-type]
 
 
 def _answers(manager: pluggy.PluginManager, hook: str, arguments: dict[str, object], *, first: bool) -> list[tuple[str, object]]:
@@ -143,11 +141,10 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         raise PluginError(
             f"plugin {name}: {hook} returned {type(answer).__name__}, which is no {shape.__name__}: it has no {', '.join(missing)}"
         )
-    returned = f"plugin {name}: {hook} returned {type(answer).__name__}"
-    if shape is RebalanceListener and (wrong := plain_methods(answer, shape)):
-        raise PluginError(f"{returned}, whose {', '.join(wrong)} must be async def")
-    if shape is Observer and (wrong := [one for one in members_of(shape) if inspect.iscoroutinefunction(getattr(answer, one))]):
-        raise PluginError(f"{returned}, whose {', '.join(sorted(wrong))} must be plain functions")
+    if shape is RebalanceListener and (plain := plain_methods(answer, shape)):
+        raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(plain)} must be `async def`")
+    if shape is Observer and (waits := [one for one in members_of(shape) if inspect.iscoroutinefunction(getattr(answer, one))]):
+        raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(sorted(waits))} must be plain functions")
     return answer
 
 

@@ -264,7 +264,10 @@ class Alone:
         node = await self._context.manager("coordinator").find("g")
         return await self._context.brokers.request(node, request, purpose="group")
 
-    async def leave(self) -> None:
+    def rejoin(self, why: str) -> None:
+        self._news.set()
+
+    async def leave(self, *, closing: bool = False) -> None:
         identity = self._core.member.identity
         self._core.member.forget()
         if identity.joined:

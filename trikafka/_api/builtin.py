@@ -14,7 +14,15 @@ from .._managers.metadata import Metadata
 from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
 from .._managers.produce import ProduceManager
-from .._state.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
+from .._state.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RebalanceProtocol,
+    RoundRobinAssignor,
+    StickyAssignor,
+    rebalance_protocol,
+)
 from ..hooks import hookimpl
 from .ack import Ack
 
@@ -92,7 +100,9 @@ class Builtin:
 
     @staticmethod
     def _heartbeat(client: ConsumerParts) -> interfaces.HeartbeatManager:
-        return Heartbeats(client.config, _group(client), client.brokers, client.manager("coordinator"), client.core.member)
+        core, coordinators = client.core, client.manager("coordinator")
+        follow_up = rebalance_protocol(client.assignors) is RebalanceProtocol.COOPERATIVE
+        return Heartbeats(client.config, _group(client), client.brokers, coordinators, core.member, core.poll_timer, follow_up)
 
     @staticmethod
     def _membership(client: ConsumerParts) -> interfaces.MembershipManager:

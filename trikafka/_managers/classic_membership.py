@@ -11,23 +11,35 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import trio
+from kafka.protocol.admin import DescribeGroupsRequest
+from kafka.protocol.consumer.group import LeaveGroupRequest
 
-from .._net.deadlines import backoff
 from .._net.gather import with_background
-from .._state.assignors import AssignableTopics, Assignor
+from .._net.retry import Retry
+from .._state.assignors import (
+    AssignableTopics,
+    Assignor,
+    CooperativeStickyAssignor,
+    LastAssignment,
+    RebalanceProtocol,
+    rebalance_protocol,
+    transferring_ownership,
+)
 from .._state.cluster import ClusterSnapshot
 from .._state.member import MemberState
 from ..error_codes import ErrorCode
-from ..errors import ProtocolError, TrikafkaError, from_code
+from ..errors import DamagedResponseError, PluginError, RequestTimedOutError, TrikafkaError, from_code
 from ..interfaces import HeartbeatManager
 from ..types import TopicPartition
 from . import group_messages
 from .group_messages import Joined
-from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts, MembershipBase
+from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts, MembershipBase, Reason
 
 _log = logging.getLogger("trikafka.membership")
 #: What a JoinGroup may take beyond the rebalance timeout (seconds).
 _JOIN_SLACK = 5.0
+#: With less time (seconds) than this to leave there is one attempt.
+_SHORT = 0.1
 
 
 class ClassicMembership(MembershipBase):
@@ -37,7 +49,8 @@ class ClassicMembership(MembershipBase):
         super().__init__(parts)
         self._heartbeats = heartbeats
         self._assignors = {assignor.name: assignor for assignor in assignors}
-        self._eager = not all(assignor.cooperative for assignor in assignors)
+        self._protocol = rebalance_protocol(assignors)
+        self._last: LastAssignment | None = None  # for the assignor that made it: what to leave where it is
 
     async def _generation(self, seen: ClusterSnapshot) -> None:
         joined = await self._join()
@@ -50,7 +63,9 @@ class ClassicMembership(MembershipBase):
     async def _sync_and_run(self, joined: Joined) -> None:
         self._member.to(MemberState.SYNCING)
         assignment = await self._sync(joined)
-        self._member.to(MemberState.RECONCILING)
+        if joined.skip_assignment and await self._is_incomplete(joined, assignment):
+            self.rejoin("the cluster changed while this static member, the leader, was away")
+            return
         await self._reconcile(assignment)
         self._member.to(MemberState.STABLE)
         while self._ending.reason is None and self._subscription.grouped:
@@ -58,12 +73,14 @@ class ClassicMembership(MembershipBase):
         if self._ending.out:  # lost, and not to be given up
             return
         owned = self._reconciler.owned
-        await self._reconciler.revoke(owned if self._eager else self._reconciler.to_revoke(owned))
+        await self._revoke(owned if self._protocol is RebalanceProtocol.EAGER else self._reconciler.to_revoke(owned))
 
     async def _join(self) -> Joined:
         while True:
             identity, topics = self._member.identity, self._subscription.topics
-            request = group_messages.join_request(self._config, identity, self._assignors, topics, self._owned())
+            request = group_messages.join_request(
+                self._config, identity, self._assignors, topics, self._owned(), last=self._last, reason=self._ending.why
+            )
             # The coordinator answers when the whole group has joined, or when the rebalance timeout has passed.
             response = await self._requests.ask(request, max(self._poll_timer.limit + _JOIN_SLACK, self._config.request_timeout))
             if response.error_code == ErrorCode.MEMBER_ID_REQUIRED and not identity.member_id:
@@ -72,30 +89,70 @@ class ClassicMembership(MembershipBase):
             if response.error_code:
                 raise from_code(response.error_code, f"joining group {self._group!r}")
             self._member.know_as(response.member_id, response.generation_id)
-            return group_messages.join_response(response)
+            joined = group_messages.join_response(response)
+            _log.info(
+                "group %s: joined generation %d as %s%s",
+                self._group,
+                response.generation_id,
+                response.member_id,
+                ", the leader" if joined.is_leader else "",
+            )
+            return joined
 
     async def _sync(self, joined: Joined) -> list[TopicPartition]:
         assignments: Mapping[str, Sequence[TopicPartition]] = {}
-        if joined.is_leader:
+        if joined.is_leader and not joined.skip_assignment:
             assignments = await self._perform_assignment(joined)
         request = group_messages.sync_request(self._group, self._member.identity, joined, assignments)
         response = await self._requests.ask(request, self._config.request_timeout)
         if response.error_code:
             raise from_code(response.error_code, f"syncing group {self._group!r}")
-        return group_messages.decode_assignment(response.assignment)
+        assignment = group_messages.decode_assignment(response.assignment)
+        self._last = LastAssignment(joined.protocol, self._member.identity.generation, tuple(assignment))
+        return assignment
 
     async def _perform_assignment(self, joined: Joined) -> Mapping[str, Sequence[TopicPartition]]:
-        snapshot = await self._topics.known(joined.topics)
-        joined.assigned_topics = AssignableTopics.from_snapshot(snapshot, joined.topics)
+        topics = joined.assign_from(AssignableTopics.from_snapshot(await self._topics.known(joined.topics), joined.topics))
         if joined.protocol not in self._assignors:
-            raise ProtocolError(f"group {self._group!r} chose the assignor {joined.protocol!r}, which was not offered")
-        return self._assignors[joined.protocol].assign(joined.members, joined.assigned_topics)
+            raise DamagedResponseError(f"group {self._group!r} chose the assignor {joined.protocol!r}, which was not offered")
+        assignments = self._assignors[joined.protocol].assign(joined.members, topics)
+        checked = self._protocol is RebalanceProtocol.COOPERATIVE and joined.protocol != CooperativeStickyAssignor.name
+        if checked and (moved := transferring_ownership(joined.members, assignments)):
+            raise PluginError(
+                f"the assignor {joined.protocol!r} gave {', '.join(map(str, sorted(moved)))} to a new owner before the old one had"
+                " given it up, which a cooperative assignor must not do (KIP-429)"
+            )
+        return assignments
+
+    async def _is_incomplete(self, joined: Joined, mine: list[TopicPartition]) -> bool:
+        """Whether the assignments that the group goes on with (KIP-814) do not fit the cluster any more.
+
+        A leader that stayed would have seen the change; one that was away can only compare what everybody has with what there is.
+        """
+        topics = joined.assign_from(AssignableTopics.from_snapshot(await self._topics.known(joined.topics), joined.topics))
+        assigned = set(mine)
+        if joined.members.keys() != {self._member.identity.member_id}:
+            request = DescribeGroupsRequest(groups=[self._group], include_authorized_operations=False)
+            response = await self._requests.ask(request, self._config.request_timeout, "coordinator")
+            for member in response.groups[0].members:
+                assigned.update(group_messages.decode_assignment(member.member_assignment))
+        return assigned != {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
 
     async def _reconcile(self, assignment: list[TopicPartition]) -> None:
-        if await self._reconciler.revoke(self._reconciler.to_revoke(set(assignment))):
+        if await self._revoke(self._reconciler.to_revoke(set(assignment))):
             self.rejoin("partitions were given up")
+        self._member.to(MemberState.ASSIGNING)
         self._topics.add({tp.topic for tp in assignment})
         await self._reconciler.assign(assignment)
+
+    async def _revoke(self, tps: list[TopicPartition]) -> bool:
+        """Give up these, if there are any, step by step as the member's states say."""
+        if not tps:
+            return False
+        self._member.to(MemberState.PREPARE_REVOCATION)
+        await self._reconciler.revoke(tps, telling=partial(self._member.to, MemberState.REVOKING))
+        self._member.to(MemberState.REVOKED)
+        return True
 
     async def _watch_topics(self, joined: Joined, seen: ClusterSnapshot) -> None:
         """Join again when topics come or go that the pattern matches, or, as the leader, when a topic gets more partitions.
@@ -111,27 +168,47 @@ class ClassicMembership(MembershipBase):
                 return
 
     def _owned(self) -> list[TopicPartition]:
-        return [] if self._eager else self._reconciler.owned
+        return [] if self._protocol is RebalanceProtocol.EAGER else self._reconciler.owned
 
-    async def _leave_group(self) -> None:
-        """Tell the group that this member leaves; static members stay until their session ends."""
+    async def _leave_group(self, *, closing: bool = False) -> None:
         identity = self._member.identity
         static = identity.instance_id is not None
+        operation = self._config.group_membership_operation if closing else "default"
+        stay = static if operation == "default" else operation == "remain_in_group"
         # Until the group has confirmed it the id is kept: to join with a new one would leave the old self behind in the group.
         self._member.forget(keep_id=not static)
-        if not identity.member_id or static:
+        if not identity.member_id or stay:
             return
+        request = group_messages.leave_request(self._group, identity, self._why_leaving(closing))
+        retry = Retry(self._config)
         with trio.move_on_after(LEAVE_LIMIT):
-            for _ in range(LEAVE_ATTEMPTS):
+            for attempt in range(LEAVE_ATTEMPTS):
                 try:
-                    request = group_messages.leave_request(self._group, identity)
-                    response = await self._requests.ask(request, self._config.request_timeout, "coordinator")
-                    if not response.error_code:
-                        self._member.forget()
-                        return
-                    raise from_code(response.error_code, f"leaving group {self._group!r}")
+                    await self._ask_to_leave(request, attempt)
+                    self._member.forget()
+                    _log.info("group %s: %s left", self._group, identity.member_id)
+                    return
                 except TrikafkaError as error:
                     _log.info("group %s: could not leave: %s", self._group, error)
                     if not self._may_go_on(error):
                         return
-                await trio.sleep(backoff(1, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+                    if isinstance(error, RequestTimedOutError):
+                        continue
+                await retry.wait()
+
+    async def _ask_to_leave(self, request: LeaveGroupRequest, attempt: int) -> None:
+        """One attempt. Any but the first takes another connection: the last commit may be stuck before it on the usual one."""
+        left = max(0.0, trio.current_effective_deadline() - trio.current_time())
+        limit = min(left if attempt or left < _SHORT else left / 2, self._config.request_timeout)
+        response = await self._requests.ask(request, limit, "general" if attempt else "coordinator")
+        members = response.members or ()
+        if code := response.error_code or next((member.error_code for member in members if member.error_code), 0):
+            raise from_code(code, f"leaving group {self._group!r}")
+
+    def _why_leaving(self, closing: bool) -> str:
+        """For the broker's log (KIP-800)."""
+        if closing:
+            return "the consumer is being closed"
+        if self._ending.reason is Reason.STALE:
+            return "max_poll_interval_ms passed without a receive"
+        return "the consumer unsubscribed" if not self._subscription.grouped else "the consumer cannot go on"

@@ -17,8 +17,8 @@ from typing import Any
 import trio
 
 from .._net.brokers import Brokers, Purpose
-from .._net.deadlines import backoff
 from .._net.gather import with_background
+from .._net.retry import Retry
 from .._net.signal import Signal
 from .._state.cluster import ClusterSnapshot
 from .._state.member import Member, MemberState
@@ -26,7 +26,7 @@ from .._state.subscription import Mode, Subscription
 from .._wire.messages import ApiMessage
 from ..config import ConsumerConfig
 from ..error_codes import ErrorCode
-from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError
+from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError, from_code
 from ..interfaces import CoordinatorManager, MetadataManager
 from .poll_timer import PollTimer
 from .reconciler import Reconciler
@@ -50,6 +50,7 @@ class Ending:
     def __init__(self) -> None:
         self.reason: Reason | None = None
         self.error: TrikafkaError | None = None  # what fenced the member
+        self.why = ""  # for the broker's log, when the member joins again (KIP-800)
         self._changed = Signal()
 
     @property
@@ -57,20 +58,21 @@ class Ending:
         """Whether the member is out of the generation, and not only about to join the next."""
         return self.reason in (Reason.FENCED, Reason.STALE)
 
-    def rejoin(self) -> None:
+    def rejoin(self, why: str) -> None:
         """The member is to join again soon."""
         if self.reason is None:
-            self.reason = Reason.REJOIN
+            self.reason, self.why = Reason.REJOIN, why
         self._changed.notify()
 
     def put_out(self, reason: Reason, error: TrikafkaError | None = None) -> None:
         """The member is out of its generation."""
         if not self.out:
             self.reason, self.error = reason, error
+            self.why = f"the member was out of the group: {reason.value}"
         self._changed.notify()
 
     def clear(self) -> None:
-        """A new generation begins."""
+        """A new generation begins. (Why it does is kept.)"""
         self.reason = self.error = None
 
     async def changed(self) -> None:
@@ -83,6 +85,11 @@ class GroupTopics:
 
     def __init__(self, subscription: Subscription, metadata: MetadataManager) -> None:
         self._subscription, self._metadata = subscription, metadata
+        self._old = 0  # what snapshots up to this version say of a topic may have changed
+
+    def subscribed(self) -> None:
+        """The user subscribed: errors that were known before are for the cluster to say again."""
+        self._old = self._metadata.snapshot.version
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -119,6 +126,18 @@ class GroupTopics:
         """Wait until the cluster looks different from ``seen``."""
         return await self._metadata.changed(seen)
 
+    async def watch_errors(self) -> None:
+        """Raise, once the cluster says of a subscribed topic what waiting cannot mend: it may not be read, or has no valid name."""
+        seen = self._metadata.snapshot
+        while True:
+            if seen.version <= self._old:
+                seen = await self._metadata.changed(seen)
+            for name in sorted(self._subscription.topics):
+                info = seen.topics.get(name)
+                if info is not None and info.error_code and not (error := from_code(info.error_code, f"topic {name!r}")).retriable:
+                    raise error
+            seen = await self._metadata.changed(seen)
+
 
 class GroupRequests:
     """Requests to the group's coordinator, one attempt each."""
@@ -130,7 +149,7 @@ class GroupRequests:
         """Send ``message``; it may take the coordinator ``limit`` seconds. Raises :exc:`RequestTimedOutError` past that."""
         with trio.move_on_after(limit):
             node = await self._coordinators.find(self._group)
-            return await self._brokers.request(node, message, purpose=purpose, allowance=limit)
+            return await self._brokers.request(node, message, purpose=purpose, response_timeout=limit)
         raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {limit:g} s")
 
     def recover(self, error: TrikafkaError) -> None:
@@ -176,25 +195,30 @@ class MembershipBase(ABC):
         """
 
     @abstractmethod
-    async def _leave_group(self) -> None:
-        """Tell the group that this member leaves. Best effort, within a limit of its own."""
+    async def _leave_group(self, *, closing: bool = False) -> None:
+        """Tell the group that this member leaves. Best effort, within a limit of its own.
+
+        ``closing``: for good, so ``group_membership_operation`` counts (KIP-1092); else dynamic members leave and static ones stay.
+        """
 
     # What others tell the membership.
 
     def subscription_changed(self) -> None:
         """The user subscribed to something (else): what stopped the last subscription is for this one to meet again."""
         self.fatal = None
-        self.rejoin("the subscription changed")
+        self._topics.subscribed()
+        self.rejoin("the subscription changed" if self._member.identity.joined else "the consumer subscribed")
 
     def rejoin(self, why: str) -> None:
         """Join again soon."""
         _log.debug("group %s: joining again, because %s", self._group, why)
-        self._ending.rejoin()
+        self._ending.rejoin(why)
 
     def fenced(self, error: TrikafkaError) -> None:
         """The group does not know the member any more, or will not have it; its partitions are lost."""
         if not self._ending.out:
-            _log.info("group %s: this member was fenced: %s", self._group, error)
+            _log.warning("group %s: this member is out of the group, its partitions are lost: %s", self._group, error)
+        self._reconciler.begin_loss()  # in this step: others may own them already
         self._ending.put_out(Reason.FENCED, error)
 
     # The background work.
@@ -204,7 +228,7 @@ class MembershipBase(ABC):
 
         An error that no new attempt can mend is :attr:`fatal` until the user subscribes again.
         """
-        failures, self.fatal = 0, None
+        retry, self.fatal = Retry(self._config), None
         if not self._subscription.grouped and self._member.identity.member_id:
             await self._leave_group()  # the leave before was cut
         while True:
@@ -212,16 +236,16 @@ class MembershipBase(ABC):
                 await self._ending.changed()
                 continue
             try:
-                failures = 0 if await self._cycle() else failures + 1
+                if await self._cycle():
+                    retry.reset()
+                    continue
             except TrikafkaError as error:
                 if not self._may_go_on(error):
                     await self._enter_fatal(error)
-                    failures = 0
+                    retry.reset()
                     continue
-                failures += 1
-                _log.debug("group %s: attempt %d to join failed: %s", self._group, failures, error)
-            if failures:
-                await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+                _log.debug("group %s: an attempt to join failed: %s", self._group, error)
+            await retry.wait()
 
     def _may_go_on(self, error: TrikafkaError) -> bool:
         self._requests.recover(error)
@@ -233,6 +257,8 @@ class MembershipBase(ABC):
         if self._reconciler.begin_loss():  # nothing more is delivered, and at the end it is lost
             self._member.to(MemberState.FENCED)
         self._wake()
+        if self._member.identity.joined:  # no heartbeat is sent any more: the others need not wait for the session to end
+            await self._leave_group()
         while self.fatal is not None:
             await self._ending.changed()
         if self._member.state is MemberState.FENCED:
@@ -252,7 +278,7 @@ class MembershipBase(ABC):
         except TrikafkaError:
             if not self._ending.out:
                 raise
-        reached = self._member.state is MemberState.STABLE
+        settled = self._member.settled
         if self._ending.reason is Reason.FENCED:
             await self._lose(MemberState.FENCED)
         elif self._ending.reason is Reason.STALE:
@@ -260,7 +286,7 @@ class MembershipBase(ABC):
         cause = self._ending.error
         if cause is not None and not isinstance(cause, MemberFencedError):
             raise cause
-        return reached
+        return settled
 
     async def _until_out(self, work: Callable[[], Awaitable[None]]) -> None:
         """Do ``work``, in or on the way into a generation, until it is done or the member is out."""
@@ -271,13 +297,15 @@ class MembershipBase(ABC):
             scope.cancel()
 
         with trio.CancelScope() as scope:
-            await with_background([guard, self._watch_poll], work)
+            await with_background([guard, self._watch_poll, self._topics.watch_errors], work)
 
     async def _watch_poll(self) -> None:
         await self._poll_timer.expired()
         _log.warning(
-            "group %s: nothing was received for max_poll_interval_ms (%g ms); leaving the group until the next receive",
+            "group %s: %g ms passed without a receive, so this member leaves the group, until the next receive;"
+            " raise max_poll_interval_ms (now %g), or take fewer records at a time",
             self._group,
+            self._poll_timer.limit * 1000,
             self._config.max_poll_interval_ms,
         )
         self._ending.put_out(Reason.STALE)
@@ -302,12 +330,12 @@ class MembershipBase(ABC):
 
     # On the way out.
 
-    async def leave(self) -> None:
-        """Leave the group, for good or until the next subscription. :meth:`run` has been cancelled before. Best effort."""
+    async def leave(self, *, closing: bool = False) -> None:
+        """Leave the group, for good (``closing``) or until the next subscription. :meth:`run` was cancelled before. Best effort."""
         self.fatal = None
         self._member.to(MemberState.LEAVING)
         try:
-            await self._leave_group()
+            await self._leave_group(closing=closing)
         finally:
             self._member.to(MemberState.UNJOINED)
 

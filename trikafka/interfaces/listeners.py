@@ -11,9 +11,11 @@ from .context import ClientContext
 class RebalanceListener:
     """Is told when the group gives and takes partitions, inside ``receive``, in the task that consumes.
 
-    Inherit from it to get methods that do nothing; any object with these methods will do. Heartbeats go on meanwhile;
-    ``max_poll_interval_ms`` bounds the time. A method that is cancelled is called again by the next receive. What it raises comes
-    out of ``receive``; of a plugin's listener as a :exc:`PluginError` that names the plugin, unless it is an error of trikafka's.
+    Inherit from it to get methods that do nothing; any object with these methods will do. Heartbeats go on meanwhile. A method that
+    is cancelled is called again by the next receive. What it raises comes out of ``receive``, and the rebalance goes on; of a
+    plugin's listener as a :exc:`PluginError` that names the plugin, unless it is an error of trikafka's. One that takes longer than
+    ``max_poll_interval_ms`` is cancelled for good, for the group has gone on by then: ``receive`` raises
+    :exc:`~trikafka.errors.KafkaTimeoutError`, and the next one loses what was assigned and joins again.
 
     On ``unsubscribe``, ``aclose`` and at the end of ``async with`` the methods run in the task that leaves, within its limit, and
     only once a method that still runs in another task has ended: two never run at the same time. No heartbeats are sent then.

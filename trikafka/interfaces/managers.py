@@ -165,8 +165,14 @@ class MembershipManager(Protocol):
     async def run(self) -> None:
         """The background work, until cancelled. Started anew after each :meth:`reset`."""
 
-    async def leave(self) -> None:
-        """Leave the group. :meth:`run` has ended before. Best effort: what fails is logged, not raised."""
+    def rejoin(self, why: str) -> None:
+        """Join again soon; ``why`` is for the broker's log (KIP-800)."""
+
+    async def leave(self, *, closing: bool = False) -> None:
+        """Leave the group. :meth:`run` has ended before. Best effort: what fails is logged, not raised.
+
+        ``closing``: the consumer closes, and does not only end its subscription.
+        """
 
     def reset(self) -> None:
         """Be out of the group, also where :meth:`leave` was cancelled or not reached; the next :meth:`run` makes up for it."""
