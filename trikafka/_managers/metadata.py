@@ -22,7 +22,6 @@ from .._net.deadlines import within
 from .._net.retry import Retry
 from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
-from .._wire.reading import LeaderIdAndEpoch, NodeEndpoint
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
@@ -73,14 +72,12 @@ class Metadata:
         """Have the background task refresh soon."""
         self._update_requested.set()
 
-    also_want, mark_stale = add_topic, request_update  # their old names, for the managers that are being rewritten
 
     def learn_leaders(
-        self, leaders: Mapping[TopicPartition, LeaderIdAndEpoch], endpoints: Iterable[NodeEndpoint]
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]
     ) -> frozenset[TopicPartition]:
         """A broker said who leads instead of it, and where that is (KIP-951). Returns the partitions for which that is news."""
-        nodes = {each.node_id: Node(*each) for each in endpoints}
-        seen, snapshot = self._snapshot, self._snapshot.with_leaders(leaders, nodes)
+        seen, snapshot = self._snapshot, self._snapshot.with_leaders(leaders, {node.node_id: node for node in nodes})
         if snapshot is seen:
             return frozenset()
         self._replace(snapshot)

@@ -34,8 +34,8 @@ from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
 from ..errors import ProtocolError, TrikafkaError, from_code
+from ..interfaces import MetadataManager
 from ..types import TopicPartition
-from .metadata import Metadata
 from .producer_id import ProducerIds
 
 Ack = TypeVar("Ack")
@@ -75,7 +75,7 @@ class ProduceManager(Generic[Ack]):
         self,
         config: ProducerConfig,
         brokers: Brokers,
-        metadata: Metadata,
+        metadata: MetadataManager,
         start_soon: StartSoon,
         ticket: type[Ack],
         partitioner: Partitioner | None = None,
