@@ -46,7 +46,7 @@ class Builtin:
 
     @staticmethod
     def _coordinator(client: Any) -> Coordinators:
-        return Coordinators(client.manager("metadata"), client.start_soon)
+        return Coordinators(client.manager("metadata"), client.start_soon, client.brokers.outages)
 
     @staticmethod
     def _offsets(client: Any) -> Offsets:

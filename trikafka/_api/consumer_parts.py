@@ -127,6 +127,8 @@ class ConsumerParts(Context[ConsumerConfig]):
         if self._membership_task is not None:
             self.core.poll_timer.polled(trio.current_time())
             self._membership_task.start()
+        if self.config.memory_budget is not None:
+            self.config.memory_budget.join()
         self.tell_opened()
 
     def _assigned(self, assignment: Assignment) -> None:
@@ -232,5 +234,7 @@ class ConsumerParts(Context[ConsumerConfig]):
     def shut_down(self) -> None:
         """Close the sockets; the tasks end with the service."""
         self.core.subscription.clear()
+        if self.config.memory_budget is not None:
+            self.config.memory_budget.leave()
         self.brokers.close()
         self.tell_closed()
