@@ -86,7 +86,7 @@ class Consumer(LookUps, Committing):
         else:
             self._subscription.subscribe(names)
             self._parts.metadata.want(self._subscription.topics)
-        self._parts.metadata.mark_stale()
+        self._parts.metadata.request_update()
         self._parts.use_listener(listener)
         self._parts.membership.subscription_changed()
 

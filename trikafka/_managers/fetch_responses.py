@@ -18,8 +18,8 @@ from .._wire.fetch import FetchedPartition, FetchResponse, end_of_batches, is_da
 from .._wire.reading import LeaderIdAndEpoch
 from ..config import ConsumerConfig
 from ..errors import BrokerResponseError, CorruptRecordError, ErrorCode, OffsetMovedToTieredStorageError, from_code
+from ..interfaces import MetadataManager
 from ..types import Node, TopicPartition
-from .metadata import Metadata
 from .resets import Resets
 
 _log = logging.getLogger("trikafka.fetch")
@@ -29,10 +29,20 @@ _LARGE_RESPONSE = 262_144
 class FetchResponses:
     """Takes in responses, in the step in which they come."""
 
-    def __init__(self, config: ConsumerConfig, metadata: Metadata, plan: FetchPlan, buffer: FetchBuffer, resets: Resets) -> None:
+    def __init__(
+        self, config: ConsumerConfig, metadata: MetadataManager, plan: FetchPlan, buffer: FetchBuffer, resets: Resets
+    ) -> None:
         self._config, self._metadata, self._plan = config, metadata, plan
         self._buffer, self._resets = buffer, resets
         self.isolation = 1 if config.isolation_level == "read_committed" else 0
+
+    def carry_out_plan(self) -> None:
+        """Reset what the plan found out to have no position any more, and what it has put off until now."""
+        found = self._plan.take_found()
+        for partition in found.recreated:
+            self._resets.recreated(partition)
+        for partition in found.resets:
+            self._resets.out_of_range(partition)
 
     def take(self, node: Node, session: FetchSession, request: SessionRequest, body: memoryview, version: int) -> bool:
         """Take in the response to ``request``; whether it changed anything. Raises the error of the whole response."""
@@ -44,7 +54,7 @@ class FetchResponses:
         news, stuck = False, None
         for part in response.partitions:
             tp = TopicPartition(part.topic, part.partition)
-            wanted = session.wanted.get(tp)
+            wanted = session.asked.get(tp)
             if wanted is None or wanted.overtaken:
                 news = True
             elif part.error_code:
@@ -143,7 +153,7 @@ class FetchResponses:
         told = {(part.topic, part.partition) for part in response.partitions}
         for topic, parts in request.topics.items():
             for number, *_ in parts:
-                if (topic, number) not in told and (wanted := session.wanted.get(TopicPartition(topic, number))) is not None:
+                if (topic, number) not in told and (wanted := session.asked.get(TopicPartition(topic, number))) is not None:
                     _log.warning("%s said nothing of %s, which was to be fetched", node, wanted.ticket.partition.tp)
                     self._put_off(wanted.ticket.partition)
 
@@ -154,7 +164,8 @@ class FetchResponses:
             for part in response.partitions
             if part.error_code and part.current_leader is not None
         }
-        return self._metadata.learn_leaders(hints, response.node_endpoints) if hints else frozenset()
+        nodes = [Node(*each) for each in response.node_endpoints]
+        return self._metadata.learn_leaders(hints, nodes) if hints else frozenset()
 
 
 def _unpinned(records: memoryview) -> memoryview:

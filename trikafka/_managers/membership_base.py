@@ -27,8 +27,7 @@ from .._wire.messages import ApiMessage
 from ..config import ConsumerConfig
 from ..error_codes import ErrorCode
 from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError, from_code
-from .coordinator import Coordinators
-from .metadata import Metadata
+from ..interfaces import CoordinatorManager, MetadataManager
 from .poll_timer import PollTimer
 from .reconciler import Reconciler
 
@@ -84,7 +83,7 @@ class Ending:
 class GroupTopics:
     """What the metadata has to know for a subscription, and what of it a pattern matches."""
 
-    def __init__(self, subscription: Subscription, metadata: Metadata) -> None:
+    def __init__(self, subscription: Subscription, metadata: MetadataManager) -> None:
         self._subscription, self._metadata = subscription, metadata
         self._old = 0  # what snapshots up to this version say of a topic may have changed
 
@@ -143,7 +142,7 @@ class GroupTopics:
 class GroupRequests:
     """Requests to the group's coordinator, one attempt each."""
 
-    def __init__(self, group: str, brokers: Brokers, coordinators: Coordinators) -> None:
+    def __init__(self, group: str, brokers: Brokers, coordinators: CoordinatorManager) -> None:
         self._group, self._brokers, self._coordinators = group, brokers, coordinators
 
     async def ask(self, message: ApiMessage, limit: float, purpose: Purpose = "group") -> Any:

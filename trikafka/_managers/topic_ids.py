@@ -8,7 +8,8 @@ from uuid import UUID
 from kafka.protocol.metadata import MetadataRequest
 
 from .._state.cluster import ClusterSnapshot
-from .metadata import Metadata, read_metadata
+from ..interfaces import MetadataManager
+from .metadata import read_metadata
 
 #: The first version of Metadata that is asked by id (KIP-516).
 _BY_ID = 12
@@ -17,7 +18,7 @@ _BY_ID = 12
 class TopicIds:
     """Names of topics by their ids."""
 
-    def __init__(self, metadata: Metadata) -> None:
+    def __init__(self, metadata: MetadataManager) -> None:
         self._metadata = metadata
 
     def known(self) -> dict[UUID, str]:

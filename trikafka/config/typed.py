@@ -10,6 +10,8 @@ from typing import Any, Literal, TypedDict
 
 import trio.abc
 
+from .budget import MemoryBudget
+
 
 class ClientSettings(TypedDict, total=False):
     """The keywords of :class:`ClientConfig`, for annotations: ``**settings: Unpack[ClientSettings]``."""
@@ -125,6 +127,9 @@ class ConsumerSettings(ClientSettings, total=False):
     fetch_buffer_bytes: int
     """Bytes being fetched, buffered and just handed out: fetches wait above (KIP-81). In bytes, at least 1. Default: 67_108_864."""
 
+    memory_budget: MemoryBudget | None
+    """A budget that consumers of a program share: each has an equal part, or fetch_buffer_bytes if that is less. Default: None."""
+
     max_poll_records: int | None
     """The most records that receive_batch returns; None: as they were fetched (Java has 500; whoever needs long for a record sets
     it, so that a batch is done within max_poll_interval_ms). At least 1. Default: None."""
@@ -134,7 +139,8 @@ class ConsumerSettings(ClientSettings, total=False):
     most 2**31 - 1. Default: 45_000."""
 
     heartbeat_interval_ms: float
-    """How often a member says that it lives; with KIP-848 the broker decides. In milliseconds, at least 1. Default: 3000."""
+    """How often a member says that it lives, and learns that others came or went: so long a new member waits for its partitions
+    (Java's default is 3000); with KIP-848 the broker decides. In milliseconds, at least 1. Default: 500."""
 
     max_poll_interval_ms: float
     """A member that asks for nothing for so long leaves the group (KIP-62). In milliseconds, at least 1, at most 2**31 - 1.
