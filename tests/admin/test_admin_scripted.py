@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import trio
@@ -24,11 +24,10 @@ async def opened(cluster: ScriptedCluster, **settings: Any) -> AsyncIterator[Adm
 
 
 @asynccontextmanager
-async def member(cluster: ScriptedCluster, group: str) -> AsyncIterator[None]:
+async def member(cluster: ScriptedCluster, group: str, protocol: Literal["classic", "consumer"] = "classic") -> AsyncIterator[None]:
     """A consumer that is in a group and has committed an offset."""
-    async with trikafka.open_consumer(
-        "t", bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, group_id=group, client_id="reader"
-    ) as consumer:
+    settings = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "client_id": "reader"}
+    async with trikafka.open_consumer("t", group_id=group, group_protocol=protocol, **settings) as consumer:
         while not consumer.assignment():
             await consumer.receive_batch(timeout=0.1)
         await consumer.commit({T0: OffsetAndMetadata(7, None, "note")})
@@ -133,6 +132,14 @@ async def test_a_group_with_a_member(autojump_clock: trio.testing.MockClock) -> 
         assert await admin.list_group_offsets("g") == {T0: OffsetAndMetadata(7, None, "note")}
         with pytest.raises(trikafka.BrokerResponseError, match=r"the group has members .*group 'g'"):
             await admin.delete_groups(["g"])
+
+
+async def test_a_group_of_the_consumer_protocol(autojump_clock: trio.testing.MockClock) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster, opened(cluster) as admin, member(cluster, "g", "consumer"):
+        group = (await admin.describe_groups(["g"]))["g"]
+        assert (group.state, group.protocol, [m.client_id for m in group.members]) == ("Stable", "consumer", ["reader"])
+        assert group.members[0].assignment == (T0, TopicPartition("t", 1))
+        assert await admin.list_group_offsets("g") == {T0: OffsetAndMetadata(7, None, "note")}
 
 
 async def test_groups_of_all_brokers_are_listed(autojump_clock: trio.testing.MockClock) -> None:

@@ -22,6 +22,7 @@ from .._managers.telemetry import Telemetry
 from .._net.deadlines import Call, check_timeout, run_call
 from .._net.gather import all_of
 from .._state.member import Identity
+from .._wire.extra_messages import ConsumerGroupDescribeRequest
 from ..config import AdminConfig
 from ..error_codes import ErrorCode
 from ..errors import ConfigurationError, KafkaConnectionError, RequestTimedOutError, TrikafkaError, from_code
@@ -177,7 +178,7 @@ class Admin:
     async def describe_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> dict[str, GroupDescription]:
         """State and members of groups. A group that does not exist is ``Dead``.
 
-        Of groups that do not use the classic protocol (KIP-848 and others) the state is told, and no members.
+        Of groups of other protocols than the classic one and KIP-848's the state is told, and no members.
         """
         chosen = messages.names_of("group_ids", group_ids)
         found: dict[str, GroupDescription] = {}
@@ -344,7 +345,22 @@ class Admin:
 
     async def _name_other_protocols(self, call: Call, found: dict[str, GroupDescription]) -> None:
         """A group of another protocol looks dead to DescribeGroups; the list of groups knows better."""
+        modern: list[str] = []
         for listed in await self._list_groups(call):
             known = found.get(listed.group_id)
             if known is not None and known.state == "Dead" and listed.state:
                 found[listed.group_id] = GroupDescription(listed.group_id, listed.state, listed.type or "", ())
+                if (listed.type or "").lower() == "consumer":
+                    modern.append(listed.group_id)
+        if modern:
+            await self._at_coordinators(call, modern, partial(self._describe_modern, call, found))
+
+    async def _describe_modern(self, call: Call, found: dict[str, GroupDescription], node: Node, groups: list[str]) -> None:
+        """Groups of the consumer protocol (KIP-848)."""
+        request = ConsumerGroupDescribeRequest(group_ids=groups, include_authorized_operations=False)
+        response = await call.step(f"ConsumerGroupDescribe to {node}", lambda: self._brokers.request(node, request))
+        for group in response.groups:
+            if not group.error_code:
+                found[group.group_id] = messages.read_consumer_group(group)
+            elif group.error_code != _NO_GROUP:  # it is gone by now, or of the other kind again
+                raise from_code(group.error_code, f"group {group.group_id!r}")

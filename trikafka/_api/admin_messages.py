@@ -109,6 +109,24 @@ def read_group(group: Any) -> GroupDescription:
     return GroupDescription(group.group_id, group.group_state, group.protocol_data, members)
 
 
+def read_consumer_group(group: Any) -> GroupDescription:
+    """A described group of the consumer protocol (KIP-848), without an error."""
+    members = tuple(
+        MemberDescription(
+            member.member_id,
+            member.client_id,
+            member.client_host.lstrip("/"),
+            _named(member.assignment.topic_partitions),
+        )
+        for member in group.members
+    )
+    return GroupDescription(group.group_id, group.group_state, "consumer", members)
+
+
+def _named(topics: Any) -> tuple[TopicPartition, ...]:
+    return tuple(sorted(TopicPartition(topic.topic_name, number) for topic in topics for number in topic.partitions))
+
+
 def _assignment(group: Any, data: bytes) -> tuple[TopicPartition, ...]:
     """What a member was assigned; nothing where the group is not one of consumers."""
     if group.protocol_type != PROTOCOL_TYPE:
