@@ -172,6 +172,25 @@ async def test_one_slow_stream_holds_back_nobody(autojump_clock: Clock) -> None:
             assert most <= 32_000
 
 
+async def test_fifteen_slow_streams_do_not_starve_the_sixteenth(autojump_clock: Clock) -> None:
+    """And all together stay within the limit."""
+    async with ScriptedCluster(topics={"t": 16}) as cluster:
+        for partition in range(16):
+            for _ in range(60):
+                cluster.append("t", partition, [b"x" * 1000])
+        async with member_of(cluster, fetch_buffer_bytes=64_000) as consumer:
+
+            async def handle(record: Record) -> None:
+                assert consumer.statistics().buffered_bytes <= 64_000
+                if record.partition != 7:
+                    await trio.sleep_forever()
+
+            handlers = Handlers(handle)
+            with trio.fail_after(60):
+                async with handled(consumer, handlers):
+                    await until(lambda: len(handlers.got[TopicPartition("t", 7)]) == 60, 0.01)
+
+
 async def test_news_of_a_partition_wakes_its_stream_alone(autojump_clock: Clock) -> None:
     async with cluster_of(2) as cluster, member_of(cluster) as consumer:
         steps: list[str] = []

@@ -89,6 +89,7 @@ class PartitionStream:
             try:
                 if now - self._last_seen >= _FAIRNESS:
                     self._last_seen, self._warned = now, False
+                    self._streams.check_session(now)
                     await trio.lowlevel.checkpoint()
                 else:
                     await trio.lowlevel.checkpoint_if_cancelled()
@@ -118,7 +119,9 @@ class PartitionStream:
         cursor = self._cursor
         if cursor is not None and cursor.live:
             self._last_seen = trio.current_time()
-            return cursor.take()
+            self._streams.check_session(self._last_seen)
+            if cursor.live:
+                return cursor.take()
         self._came_back()
         if self.ended:
             raise trio.EndOfChannel
@@ -129,7 +132,6 @@ class PartitionStream:
         raise trio.WouldBlock
 
     def _begin_records(self, batch: RecordBatch) -> Record:
-        self._streams.hold(self._assigned, batch.nbytes)
         self._cursor = cursor = self._reader.begin_records(batch)
         return cursor.take()
 
@@ -162,7 +164,6 @@ class PartitionStream:
                         last_yield = trio.current_time()
         finally:
             self._busy = False
-        self._streams.hold(self._assigned, size)
         return batches
 
     # Leaving it, and commits.
@@ -260,7 +261,6 @@ class PartitionStream:
         if self._cursor is not None:
             self._cursor = None
             self._reader.release()
-        self._streams.hold(self._assigned, 0)
 
     def _came_back(self) -> None:
         """The handler wants more: what it was handed before is processed."""
@@ -268,6 +268,7 @@ class PartitionStream:
             return
         self._claim()
         self._last_seen, self._warned = trio.current_time(), False
+        self._streams.check_session(self._last_seen)
         self._release()
         self._assigned.came_back()
 
@@ -379,6 +380,7 @@ class Streams:
         self._iteration: PartitionStreams | None = None
         self._iterating = False  # some task waits in partitions()
         self._consumer: StreamedConsumer | None = None
+        self.check_session = core.poll_timer.check_session
         core.on_assigned(lambda assignment: self._keep(set(assignment)))
 
     def serve(self, consumer: StreamedConsumer) -> None:
@@ -403,6 +405,7 @@ class Streams:
         for stream in list(self._open.values()):
             stream.taken_over()
             self.left(stream)
+        self._core.buffer.read_by_stream(False)
 
     def end_iteration(self) -> None:
         """The consumer leaves: no stream is handed out any more."""
@@ -442,6 +445,7 @@ class Streams:
         self._new.clear()
         self._iteration = iteration
         self._core.assignment.limit(None)
+        self._core.buffer.read_by_stream(True)
 
     async def next_of(self, iteration: PartitionStreams) -> PartitionStream | None:
         """The next stream to hand out; ``None`` when the iteration is over."""
@@ -507,10 +511,6 @@ class Streams:
         """What wakes the stream of a partition."""
         return self._core.stream_signal(assigned)
 
-    def hold(self, assigned: AssignedPartition, size: int) -> None:
-        """The handler of a stream holds so many bytes."""
-        self._core.buffer.held_by_stream(assigned, size)
-
     def receive_begun(self) -> None:
         """Somebody waits for records."""
         self._core.assignment.receive_begun()
@@ -537,7 +537,6 @@ class Streams:
         """Partitions came or went."""
         for assigned in [assigned for assigned in self._open if assigned not in mine]:
             del self._open[assigned]
-            self._core.buffer.held_by_stream(assigned, 0)
             self._core.end_stream(assigned)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import trio
 
 from .._net.deadlines import Call
+from .._net.reasons import Reason, adopt, failed
 from .._net.retry import Retry
 from .._net.signal import Signal
 from .._state.assignment import AssignedPartition, Assignment
@@ -44,15 +45,17 @@ class PositionsManager:
         self._config, self._subscription, self._assignment, self._metadata = config, subscription, assignment, metadata
         self._offsets, self._commits = offsets, commits
         self._wake = unlocated  # a partition needs a position
-        self._last_error: TrikafkaError | None = None
+        self._reason = Reason()  # why positions are not known yet
 
     @property
     def last_error(self) -> TrikafkaError | None:
-        """Why the last attempt did not find all positions, if it did not."""
-        return self._last_error
+        """Why not all positions are known: how the look-up failed last, or what the first one waits for; ``None`` if they are."""
+        error = self._reason.error()
+        return error if isinstance(error, TrikafkaError) else None
 
     async def run(self) -> None:
         """Resolve until cancelled; a failed look-up is tried again after a wait."""
+        adopt(self._reason)
         retry = Retry(self._config)
         while True:
             if not (unlocated := {partition: partition.ticket for partition in self._assignment.unlocated}):
@@ -60,7 +63,8 @@ class PositionsManager:
                 await self._wake.wait()
                 continue
             errors = await self._resolve(unlocated)
-            self._last_error = errors[-1] if errors else None
+            if not errors:
+                self._reason.clear()
             for error in errors:
                 self._take_error(error)
             left = [p for p, ticket in unlocated.items() if p.accepts(ticket) and p in self._assignment.unlocated]
@@ -92,6 +96,7 @@ class PositionsManager:
             self._metadata.request_update()
         if self._commits is not None:
             self._commits.recover(error)
+        failed(error)
         _log.debug("positions could not be resolved: %s", error)
 
     async def _resolve(self, unlocated: _Asked) -> list[TrikafkaError]:

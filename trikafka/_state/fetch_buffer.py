@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from .._wire.columns import RecordBatch
+from ..config import MemoryBudget
 from .assignment import AssignedPartition, Wake
 
 
@@ -53,16 +54,21 @@ class FetchBuffer:
     user still holds. Each broker has an equal part of it, so that none waits for another one's response.
     """
 
-    def __init__(self, limit: int, wake: Wake | None = None) -> None:
-        self._limit, self._wake = limit, wake or Wake()
+    def __init__(self, limit: int, wake: Wake | None = None, budget: MemoryBudget | None = None) -> None:
+        self._own_limit, self._budget, self._wake = limit, budget, wake or Wake()
         self._queues: OrderedDict[AssignedPartition, _Queue] = OrderedDict()  # in the order of their turns
         self._held = self._held_before = 0
-        self._streamed: dict[AssignedPartition, int] = {}  # bytes that the handlers of streams hold
+        self._by_stream = False  # each partition has a reader of its own
+        self._share = limit
         self._fetcher_idle = False
         self._size = 0
         self._nodes: dict[AssignedPartition, int] = {}  # from where what is here, or was taken last, has come
         self._size_at: dict[int, int] = {}  # bytes by broker
         self._full: dict[AssignedPartition, int] = {}  # those that wait for room, and how many bytes are too many
+
+    @property
+    def _limit(self) -> int:
+        return self._own_limit if self._budget is None else min(self._own_limit, self._budget.share)
 
     @property
     def empty(self) -> bool:
@@ -95,12 +101,16 @@ class FetchBuffer:
         """``size`` more bytes are with the user."""
         self._held += size
 
-    def held_by_stream(self, partition: AssignedPartition, size: int) -> None:
-        """The handler of this partition's stream holds ``size`` bytes now, and nothing that it was handed before."""
-        if size:
-            self._streamed[partition] = size
-        else:
-            self._streamed.pop(partition, None)
+    def read_by_stream(self, by_stream: bool) -> None:
+        """Whether each partition has a reader of its own, so that what one leaves here must take no room from the others.
+
+        Then the limit is divided by partition: a third of its part is buffered, a third may come with the response under way
+        when that is reached, and a third is with its handler. Nothing else is counted.
+        """
+        if by_stream != self._by_stream:
+            self._by_stream = by_stream
+            self._held = self._held_before = 0
+            self._wake.fetch()
 
     def fetcher_idle(self, idle: bool) -> None:
         """Whether the fetch manager waits for room: then it is woken whenever something is taken."""
@@ -108,7 +118,8 @@ class FetchBuffer:
 
     def share(self, partitions: int) -> int:
         """How many bytes each of so many partitions may have buffered before it is left out of fetches."""
-        return max(1, self._limit // max(1, partitions))
+        self._share = max(1, self._limit // max(1, partitions) // (3 if self._by_stream else 1))
+        return self._share
 
     def room(self, brokers: int, buffered: int, wanted: int) -> int:
         """How many bytes the next fetch from a broker may bring, of ``brokers`` and with ``buffered`` bytes of its own here.
@@ -120,7 +131,9 @@ class FetchBuffer:
         """
         part = self._limit // max(1, brokers)
         step = max(1, min(wanted, part // 16))
-        held = (3 * max(self._held, self._held_before) + sum(self._streamed.values())) // max(1, brokers)
+        if self._by_stream:
+            return min(step, self._share)
+        held = 3 * max(self._held, self._held_before) // max(1, brokers)
         return 0 if buffered and part - buffered - held < 5 * step else step
 
     def await_room(self, partition: AssignedPartition, share: int) -> None:
