@@ -24,6 +24,7 @@ from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
 from .._wire.reading import LeaderIdAndEpoch, NodeEndpoint
 from ..config import ClientConfig
+from ..error_codes import ErrorCode
 from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
 from ..types import Node, PartitionInfo, TopicPartition
 
@@ -31,8 +32,8 @@ T = TypeVar("T")
 _STAGGER = 1.0
 #: A topic has the partitions from 0 on: so many may be left out of a response, and no more.
 _MOST_MISSING = 10_000
-_UNKNOWN_TOPIC = 3
-_BROKER_NOT_AVAILABLE = 8
+_UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+_BROKER_NOT_AVAILABLE = ErrorCode.BROKER_NOT_AVAILABLE
 _log = logging.getLogger("trikafka.metadata")
 
 
@@ -117,7 +118,7 @@ class Metadata:
         info = self._snapshot.topics.get(name)
         if info is None or info.error_code:
             info = (await self.refresh([name])).topics.get(name)
-        if info is None or info.error_code == 3:
+        if info is None or info.error_code == _UNKNOWN_TOPIC:
             return None
         if info.error_code:
             raise from_code(info.error_code, f"topic {name!r}")

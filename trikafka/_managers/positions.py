@@ -23,6 +23,7 @@ from ..errors import NoOffsetForPartitionError, TrikafkaError
 from ..types import OffsetSpec, TopicPartition
 from .commit import Commits
 from .metadata import Metadata
+from .missing import MissingPartitions
 from .offsets import Found, Offsets
 
 _log = logging.getLogger("trikafka.positions")
@@ -42,7 +43,8 @@ class PositionsManager:
         commits: Commits | None,
         unlocated: Signal,
     ) -> None:
-        self._config, self._subscription, self._assignment, self._metadata = config, subscription, assignment, metadata
+        self._config, self._assignment, self._metadata = config, assignment, metadata
+        self._missing = MissingPartitions(metadata, subscription, assignment)
         self._offsets, self._commits = offsets, commits
         self._wake = unlocated  # a partition needs a position
         self._reason = Reason()  # why positions are not known yet
@@ -73,23 +75,12 @@ class PositionsManager:
                 if fatal is not None:
                     partition.failed(fatal)
                 else:
-                    self._note_missing(partition)
+                    self._missing.leader(partition)
             if left:
                 with trio.move_on_after(retry.delay()):
                     await self._wake.wait()
             else:
                 retry.reset()
-
-    def _note_missing(self, partition: AssignedPartition) -> None:
-        snapshot = self._metadata.snapshot
-        try:
-            snapshot.leader(partition.tp)
-            self._assignment.found(partition)
-        except TrikafkaError as error:
-            if snapshot.lacks(partition.tp):
-                error.retriable = False
-            now = trio.current_time()
-            self._assignment.missing(partition, error, now, snapshot.version, grouped=self._subscription.grouped)
 
     def _take_error(self, error: TrikafkaError) -> None:
         if error.refresh_metadata:
