@@ -121,7 +121,7 @@ _LEAST = 10_000
 #: A record that goes and comes alone, records a second by way.
 LATENCY_RATES = {"one": 500, "thousand": 1_000}
 _LATENCY_PEERS = {"one": ("ours", "confluent", "aio"), "thousand": ("ours", "confluent", "aio", "franz")}
-_LATENCY_SECONDS = 4
+_LATENCY_SECONDS = 3
 
 #: Partitions that are assigned, most of them idle; then so many records a second come, spread over all of them.
 ASSIGNED = (1, 50, 500, 2_000)

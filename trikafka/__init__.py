@@ -49,6 +49,7 @@ _HOMES = {
         "AdminConfig",
         "ClientConfig",
         "ConsumerConfig",
+        "MemoryBudget",
         "ProducerConfig",
         "from_properties",
     ),

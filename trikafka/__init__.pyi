@@ -13,7 +13,7 @@ from ._api.producer import Producer, ProducerStatistics, open_producer
 from ._api.streams import PartitionStream
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
-from .config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, from_properties
+from .config import AdminConfig, ClientConfig, ConsumerConfig, MemoryBudget, ProducerConfig, from_properties
 from .config.typed import AdminSettings, ClientSettings, ConsumerSettings, ProducerSettings
 from .error_codes import ErrorCode
 from .errors import (
@@ -136,6 +136,7 @@ __all__ = [
     "LogTruncationError",
     "MemberDescription",
     "MemberFencedError",
+    "MemoryBudget",
     "MessageTooLargeError",
     "NewTopic",
     "NoOffsetForPartitionError",

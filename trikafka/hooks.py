@@ -91,6 +91,14 @@ def missing_members(thing: object, shape: type) -> list[str]:
     return sorted(name for name in _members(shape) if not hasattr(thing, name) or (name in parts and getattr(thing, name) is None))
 
 
+def plain_methods(thing: object, shape: type) -> list[str]:
+    """The methods that ``shape`` has as ``async def`` and ``thing`` as plain functions: a call would be too late to find out."""
+    names = [name for name in _members(shape) if inspect.iscoroutinefunction(getattr(shape, name, None))]
+    found = {name: getattr(thing, name, None) for name in names}
+    plain = {name for name, method in found.items() if inspect.isfunction(method) or inspect.ismethod(method)}
+    return sorted(name for name in plain if not inspect.iscoroutinefunction(inspect.unwrap(found[name])))  # type: ignore[arg-type]
+
+
 def _answers(manager: pluggy.PluginManager, hook: str, arguments: dict[str, object], *, first: bool) -> list[tuple[str, object]]:
     """The answers, each with the name of its plugin: the first of all, or all in order of registration.
 
@@ -121,6 +129,8 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         raise PluginError(
             f"plugin {name}: {hook} returned {type(answer).__name__}, which is no {shape.__name__}: it has no {', '.join(missing)}"
         )
+    if shape is RebalanceListener and (plain := plain_methods(answer, shape)):
+        raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(plain)} must be `async def`")
     return answer
 
 

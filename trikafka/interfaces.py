@@ -172,7 +172,10 @@ class MembershipManager(Protocol):
     async def run(self) -> None:
         """The background work, until cancelled. Started anew after each :meth:`reset`."""
 
-    async def leave(self) -> None:
+    def rejoin(self, why: str) -> None:
+        """Join again soon; ``why`` is for the broker's log (KIP-800)."""
+
+    async def leave(self, *, closing: bool = False) -> None:
         """Leave the group. :meth:`run` has ended before."""
 
     def reset(self) -> None:
@@ -234,8 +237,10 @@ class Observer(Protocol):
 class RebalanceListener(Protocol):
     """Is told when the group gives and takes partitions, inside ``receive``, in the task that consumes.
 
-    Inherit from it to get methods that do nothing. Heartbeats go on meanwhile; ``max_poll_interval_ms`` bounds the time. A
-    method that is cancelled is called again by the next receive. What it raises comes out of ``receive``.
+    Inherit from it to get methods that do nothing. Heartbeats go on meanwhile. A method that is cancelled is called again by the
+    next receive. What it raises comes out of ``receive``, and the rebalance goes on. One that takes longer than
+    ``max_poll_interval_ms`` is cancelled for good, for the group has gone on by then: ``receive`` raises
+    :exc:`~trikafka.errors.KafkaTimeoutError`, and the next one loses what was assigned and joins again.
 
     On ``unsubscribe``, ``aclose`` and at the end of ``async with`` the methods run in the task that leaves, within its limit, and
     only once a method that still runs in another task has ended: two never run at the same time. No heartbeats are sent then.

@@ -499,11 +499,11 @@ def test_subscriptions_and_assignments_survive_the_wire() -> None:
     member = Member(None)
     member.know_as("m", 4)
     request = group_messages.join_request(config, member.identity, {"range": None}, frozenset({"t", "u"}), [A, C])
-    told = group_messages.read_subscription(bytes(request.protocols[0].metadata), "i")
+    told = group_messages.decode_subscription(bytes(request.protocols[0].metadata), "i")
     assert (told.topics, told.owned, told.generation, told.instance_id) == ({"t", "u"}, (A, C), 4, "i")
     for assignment in ([], [A], [B, TopicPartition("u", 7), A]):
-        assert sorted(group_messages.read_assignment(group_messages.encode_assignment(assignment))) == sorted(assignment)
-    assert group_messages.read_assignment(b"") == []
+        assert sorted(group_messages.decode_assignment(group_messages.encode_assignment(assignment))) == sorted(assignment)
+    assert group_messages.decode_assignment(b"") == []
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
@@ -511,12 +511,12 @@ def test_subscriptions_of_older_members_are_read(version: int) -> None:
     from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
     data = bytes(ConsumerProtocolSubscription(version=version, topics=["t"], user_data=None).encode(version=version))
-    told = group_messages.read_subscription(data, None)
+    told = group_messages.decode_subscription(data, None)
     assert (told.topics, told.owned, told.generation) == ({"t"}, (), -1)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_subscription_or_a_protocol_error(data: bytes) -> None:
-    for read in (lambda: group_messages.read_subscription(data, None), lambda: group_messages.read_assignment(data)):
+    for read in (lambda: group_messages.decode_subscription(data, None), lambda: group_messages.decode_assignment(data)):
         with suppress(ProtocolError):
             read()

@@ -9,11 +9,20 @@ from .._managers.commit import Commits
 from .._managers.coordinator import Coordinators
 from .._managers.fetch import Fetcher
 from .._managers.heartbeat import Heartbeats
+from .._managers.membership_base import GroupParts, GroupRequests, GroupTopics
 from .._managers.metadata import Metadata
 from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
 from .._managers.produce import ProduceManager
-from .._state.assignors import Assignor, CooperativeStickyAssignor, RangeAssignor, RoundRobinAssignor, StickyAssignor
+from .._state.assignors import (
+    Assignor,
+    CooperativeStickyAssignor,
+    RangeAssignor,
+    RebalanceProtocol,
+    RoundRobinAssignor,
+    StickyAssignor,
+    rebalance_protocol,
+)
 from ..hooks import hookimpl
 from .ack import Ack
 
@@ -37,7 +46,7 @@ class Builtin:
 
     @staticmethod
     def _coordinator(client: Any) -> Coordinators:
-        return Coordinators(client.manager("metadata"), client.start_soon)
+        return Coordinators(client.manager("metadata"), client.start_soon, client.brokers.outages)
 
     @staticmethod
     def _offsets(client: Any) -> Offsets:
@@ -80,25 +89,24 @@ class Builtin:
     @staticmethod
     def _heartbeat(client: Any) -> Heartbeats:
         config, group = client.config, client.config.group_id
-        return Heartbeats(config, group, client.brokers, client.manager("coordinator"), client.core.member)
+        core, coordinators = client.core, client.manager("coordinator")
+        follow_up = rebalance_protocol(client.assignors) is RebalanceProtocol.COOPERATIVE
+        return Heartbeats(config, group, client.brokers, coordinators, core.member, core.poll_timer, follow_up)
 
     @staticmethod
     def _membership(client: Any) -> ClassicMembership:
-        core = client.core
-        return ClassicMembership(
-            client.config,
-            client.brokers,
-            client.manager("metadata"),
-            client.manager("coordinator"),
-            core.subscription,
-            core.member,
-            client.manager("heartbeat"),
-            client.reconciler,
-            core.poll_timer,
-            client.assignors,
-            core.news,
-        )
+        return ClassicMembership(_group_parts(client), client.manager("heartbeat"), client.assignors)
 
     @staticmethod
     def _produce(client: Any) -> ProduceManager[Ack]:
         return ProduceManager(client.config, client.brokers, client.manager("metadata"), client.start_soon, Ack, client.partitioner)
+
+
+def _group_parts(client: Any) -> GroupParts:
+    """What the memberships of both protocols work with."""
+    core = client.core
+    topics = GroupTopics(core.subscription, client.manager("metadata"))
+    requests = GroupRequests(client.config.group_id, client.brokers, client.manager("coordinator"))
+    return GroupParts(
+        client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, core.news
+    )

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from .._net.deadlines import check_timeout
-from .._state.arguments import checked_partition
+from .._state.arguments import checked_partition, offset_and_metadata
 from .._state.member import MemberState
 from .._wire.columns import RecordBatch
-from ..errors import IllegalStateError, PartitionNotOwnedError, from_code
+from ..errors import IllegalStateError, PartitionNotOwnedError, PollIntervalExceededError, from_code
 from ..types import OffsetAndMetadata, Record, TopicPartition
 from .consumer_base import ConsumerBase
 
@@ -88,7 +88,9 @@ class Committing(ConsumerBase):
         member = self._parts.core.member
         if not self._subscription.grouped:
             return
-        if member.state in (MemberState.FENCED, MemberState.STALE):
+        if member.state is MemberState.STALE:
+            raise PollIntervalExceededError(int(self._parts.core.poll_timer.limit * 1000))
+        if member.state is MemberState.FENCED:
             raise self._parts.commit_failed()
         if not member.identity.joined:
             raise from_code(27, "the consumer has not joined its group yet")
@@ -96,7 +98,7 @@ class Committing(ConsumerBase):
 
 def _offsets(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
     if isinstance(given, Mapping):
-        return {checked_partition(tp): _position(tp, value) for tp, value in given.items()}
+        return {checked_partition(tp): offset_and_metadata(tp, value) for tp, value in given.items()}
     found: dict[TopicPartition, OffsetAndMetadata] = {}
     for item in [given] if isinstance(given, Record | RecordBatch) else given:
         if not isinstance(item, Record | RecordBatch):
@@ -105,10 +107,3 @@ def _offsets(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
         if item and (tp not in found or found[tp].offset < after):
             found[tp] = OffsetAndMetadata(after)
     return found
-
-
-def _position(tp: TopicPartition, value: OffsetAndMetadata | int) -> OffsetAndMetadata:
-    position = OffsetAndMetadata(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if not isinstance(position, OffsetAndMetadata) or position.offset < 0:
-        raise ValueError(f"the offset to commit for {tp} must be a whole number from 0 or an OffsetAndMetadata, not {value!r}")
-    return position

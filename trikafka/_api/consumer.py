@@ -7,12 +7,12 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 
 import trio
 
+from .._managers.listener_invoker import check_listener
 from .._net.deadlines import check_timeout
-from .._state.arguments import checked_partition
+from .._state.arguments import checked_partition, topic_names
 from .._state.subscription import Mode
 from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError, IllegalStateError
-from ..hooks import missing_members
 from ..interfaces import RebalanceListener
 from ..types import OffsetAndMetadata, OffsetSpec, Record, TopicPartition
 from .batches import ArrowBatches, Batches
@@ -61,33 +61,45 @@ class Consumer(LookUps, Committing):
     def subscribe(self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None) -> None:
         """Follow ``topics``, or all topics whose whole name matches a compiled pattern, as a member of the group.
 
-        Replaces an earlier subscription and listener. Raises :exc:`ConfigurationError` without a ``group_id`` or for what is no
-        listener, :exc:`IllegalStateError` after :meth:`assign`, :exc:`trio.BusyResourceError` while another task unsubscribes.
+        Replaces an earlier subscription and listener; without any topic it begins to :meth:`unsubscribe`, in the background.
+        Raises :exc:`ConfigurationError` without a ``group_id`` or for what is no listener (its methods are ``async``),
+        :exc:`IllegalStateError` after :meth:`assign`, :exc:`trio.BusyResourceError` while another task unsubscribes.
         After an error that stopped the group's work (no authorization, say) it is tried again.
         """
         self._settled()
         if self._parts.membership is None:
             raise ConfigurationError("subscribing needs a group_id; to read without a group use assign()")
-        if listener is not None and (missing := missing_members(listener, RebalanceListener)):
-            raise ConfigurationError(f"listener must be a RebalanceListener; {listener!r} has no {', '.join(missing)}")
+        check_listener(listener)
         if isinstance(topics, re.Pattern):
             self._subscription.subscribe_pattern(topics)
             self._parts.metadata.want((), everything=True)
+        elif not (names := topic_names(topics)):
+            self.assign(())
+            return
         else:
-            self._subscription.subscribe(_topic_names(topics))
+            self._subscription.subscribe(names)
             self._parts.metadata.want(self._subscription.topics)
         self._parts.metadata.mark_stale()
         self._parts.use_listener(listener)
         self._parts.membership.subscription_changed()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
-        """Read exactly ``partitions``, without a group's coordination. Positions of those that stay are kept."""
+        """Read exactly ``partitions``, without a group's coordination. Positions of those that stay are kept.
+
+        Without any nothing is assigned or subscribed to any more (a group is left in the background).
+        """
         self._settled()
         wanted = [checked_partition(tp) for tp in partitions]
+        if not wanted and self._subscription.grouped:
+            self._unsubscribe_soon()
+            return
         if self._parts.auto_commit is not None and not self._subscription.grouped:
             self._parts.auto_commit.leave_behind(wanted)
         self._parts.metadata.want({tp.topic for tp in wanted})
-        self._subscription.assign(wanted)
+        if wanted:
+            self._subscription.assign(wanted)
+        else:
+            self._subscription.clear()
 
     def assignment(self) -> frozenset[TopicPartition]:
         """The partitions that this consumer has now."""
@@ -95,7 +107,17 @@ class Consumer(LookUps, Committing):
 
     def subscription(self) -> frozenset[str]:
         """The topics that are subscribed to (of a pattern: those that match now)."""
-        return self._subscription.topics if self._subscription.grouped else frozenset()
+        return self._subscription.topics if self._subscription.grouped and not self._leaving.under_way else frozenset()
+
+    def enforce_rebalance(self, reason: str = "") -> None:
+        """Have the group assign its partitions anew, in the background; ``reason`` is for the broker's log (KIP-568, KIP-800).
+
+        Raises :exc:`IllegalStateError` without a subscription.
+        """
+        self._settled()
+        if self._parts.membership is None or not self._subscription.grouped:
+            raise IllegalStateError("there is no group to rebalance: subscribe() first")
+        self._parts.membership.rejoin(reason or "a rebalance was enforced by the user")
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver nothing of these partitions until :meth:`resume`; heartbeats and the assignment go on."""
@@ -240,14 +262,8 @@ class Consumer(LookUps, Committing):
         if self._leaving.under_way:
             await self._leaving.join(deadline)
             return
-        self._receiver.stop(_UNSUBSCRIBING)
-        self._parts.streams.end_iteration()
-        try:
-            await self._leaving.run(Exit.CLEAN, deadline)
-        finally:
-            self._receiver.stop(None)
-            if not self._closed:
-                self._parts.start_over()
+        self._begin_unsubscribing(deadline)
+        await self._unsubscribe()
 
     async def aclose(self, timeout: float | None = None) -> None:
         """Leave within ``timeout`` (default ``close_timeout_ms``), then close the sockets.
@@ -278,16 +294,46 @@ class Consumer(LookUps, Committing):
         self._closed = True
         self._parts.streams.end_iteration()
         self._parts.core.news()
+        left = False
         while self._leaving.under_way:
             await self._leaving.join(deadline)
+            left = self._leaving.complete
+        if left:  # another task has done it all
+            self._shut_down()
         if self._shut:
             await trio.lowlevel.checkpoint()
             return
+        self._leaving.begin(deadline)
         try:
-            await self._leaving.run(how, deadline)
+            await self._leaving.run(how, closing=True)
         finally:
             if self._leaving.complete:
                 self._shut_down()
+
+    def _begin_unsubscribing(self, deadline: float) -> None:
+        self._receiver.stop(_UNSUBSCRIBING)
+        self._parts.streams.end_iteration()
+        self._leaving.begin(deadline)
+
+    async def _unsubscribe(self) -> None:
+        try:
+            await self._leaving.run(Exit.CLEAN, closing=False)
+        finally:
+            self._receiver.stop(None)
+            if not self._closed:
+                self._parts.start_over()
+
+    def _unsubscribe_soon(self) -> None:
+        """Subscribed to nothing (seed 001): unsubscribe, in the background, for who subscribes cannot wait."""
+        self._begin_unsubscribing(trio.current_time() + self._config.default_api_timeout)
+        self._parts.start_soon(self._unsubscribe_in_background)
+
+    async def _unsubscribe_in_background(self) -> None:
+        try:
+            await self._unsubscribe()
+        except Exception as error:
+            self._unsubscribe_error = error
+            self._parts.core.news()
 
     def _shut_down(self) -> None:
         if not self._shut:
@@ -311,17 +357,6 @@ class Consumer(LookUps, Committing):
         self._check()
         if self._subscription.mode is Mode.NONE:
             raise IllegalStateError("there is nothing to receive: subscribe() or assign() first")
-
-
-def _topic_names(topics: Iterable[str]) -> list[str]:
-    if isinstance(topics, str):
-        raise ConfigurationError(f"topics must be a collection of names, not the text {topics!r}; write [{topics!r}]")
-    names = list(topics)
-    if wrong := [name for name in names if not isinstance(name, str) or not name]:
-        raise ConfigurationError(f"a topic must be a name, not {wrong[0]!r}")
-    if not names:
-        raise ConfigurationError("there is no topic to subscribe to; to end a subscription use unsubscribe()")
-    return names
 
 
 __all__ = ["Consumer", "ConsumerStatistics"]

@@ -20,6 +20,7 @@ class ConsumerBase:
         self._leaving = Leaving(parts)
         self._closed = False  # for the user; not to be taken back
         self._shut = False  # the group was told, the sockets are closed
+        self._unsubscribe_error: Exception | None = None  # what a listener raised in the background, for the next receive
 
     def _open(self) -> None:
         """Raise once closed. The hooks that run on closing may still commit and ask."""
@@ -43,5 +44,8 @@ class ConsumerBase:
             raise trio.ClosedResourceError("this consumer is closed")
         if (fatal := self._fatal()) is not None:
             raise fatal.with_traceback(None)
+        if (late := self._unsubscribe_error) is not None:
+            self._unsubscribe_error = None
+            raise late
         if (error := (self._assignment if partition is None else partition).take_error()) is not None:
             raise error

@@ -46,7 +46,7 @@ class ConsumerCore:
             self.wake, read_committed=config.isolation_level == "read_committed", marks=not config.enable_auto_offset_store
         )
         self.subscription = Subscription(self.assignment)
-        self.buffer = FetchBuffer(config.fetch_buffer_bytes, self.wake)
+        self.buffer = FetchBuffer(config.fetch_buffer_bytes, self.wake, config.memory_budget)
         self.member = Member(config.group_instance_id)
         # KIP-62: the poll interval is never below the session timeout.
         self.poll_timer = PollTimer(max(config.max_poll_interval_ms, config.session_timeout_ms) / 1000)

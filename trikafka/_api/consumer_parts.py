@@ -75,8 +75,8 @@ class ConsumerParts(Context[ConsumerConfig]):
     def __init__(self, config: ConsumerConfig, service: Service) -> None:
         super().__init__(config, service)
         self.core = ConsumerCore(config)
-        self.invoker = RebalanceListenerInvoker(self.before_revoke, self.core.news)
-        self.reconciler = Reconciler(self.core.assignment, self.invoker)
+        self.invoker = RebalanceListenerInvoker(self.before_revoke, self.core.news, self.core.poll_timer.limit)
+        self.reconciler = Reconciler(config.group_id, self.core.assignment, self.invoker)
         self.readers = Readers(config, self.core.buffer)
         self.streams = Streams(config, self.core, self.readers, self.invoker)
         self.metadata: Metadata = self.fill("metadata")
@@ -127,6 +127,8 @@ class ConsumerParts(Context[ConsumerConfig]):
         if self._membership_task is not None:
             self.core.poll_timer.polled(trio.current_time())
             self._membership_task.start()
+        if self.config.memory_budget is not None:
+            self.config.memory_budget.join()
         self.tell_opened()
 
     def _assigned(self, assignment: Assignment) -> None:
@@ -153,10 +155,10 @@ class ConsumerParts(Context[ConsumerConfig]):
         if self._membership_task is not None:
             self._membership_task.start()
 
-    async def leave_group(self) -> None:
-        """Leave the group, if there is one."""
+    async def leave_group(self, *, closing: bool) -> None:
+        """Leave the group, if there is one; ``closing``: for good (KIP-1092)."""
         if self.membership is not None:
-            await self.membership.leave()
+            await self.membership.leave(closing=closing)
 
     def use_listener(self, listener: RebalanceListener | None) -> None:
         """Have the plugins' listeners and the user's told of rebalances, in this order."""
@@ -232,5 +234,7 @@ class ConsumerParts(Context[ConsumerConfig]):
     def shut_down(self) -> None:
         """Close the sockets; the tasks end with the service."""
         self.core.subscription.clear()
+        if self.config.memory_budget is not None:
+            self.config.memory_budget.leave()
         self.brokers.close()
         self.tell_closed()

@@ -107,11 +107,12 @@ class Receiver:
     def record_nowait(self) -> Record:
         """The next record if it is buffered. Raises :exc:`trio.WouldBlock` if not, or if a rebalance has to be served first."""
         self._claim()
-        cursor = self._cursor
-        if cursor is not None and cursor.live and not self._invoker.pending:
-            self._poll_timer.polled(trio.current_time())
-            return cursor.take()
-        self._begin(trio.current_time())
+        cursor, now = self._cursor, trio.current_time()
+        if cursor is not None:
+            self._poll_timer.polled(now)
+            if cursor.live and not self._invoker.pending:
+                return cursor.take()
+        self._begin(now)
         self._release()
         self._assignment.limit(None)
         if not self._invoker.pending and (ready := self._next_nowait()) is not None:

@@ -89,6 +89,7 @@ class PartitionStream:
             try:
                 if now - self._last_seen >= _FAIRNESS:
                     self._last_seen, self._warned = now, False
+                    self._streams.check_session(now)
                     await trio.lowlevel.checkpoint()
                 else:
                     await trio.lowlevel.checkpoint_if_cancelled()
@@ -118,7 +119,9 @@ class PartitionStream:
         cursor = self._cursor
         if cursor is not None and cursor.live:
             self._last_seen = trio.current_time()
-            return cursor.take()
+            self._streams.check_session(self._last_seen)
+            if cursor.live:
+                return cursor.take()
         self._came_back()
         if self.ended:
             raise trio.EndOfChannel
@@ -265,6 +268,7 @@ class PartitionStream:
             return
         self._claim()
         self._last_seen, self._warned = trio.current_time(), False
+        self._streams.check_session(self._last_seen)
         self._release()
         self._assigned.came_back()
 
@@ -376,6 +380,7 @@ class Streams:
         self._iteration: PartitionStreams | None = None
         self._iterating = False  # some task waits in partitions()
         self._consumer: StreamedConsumer | None = None
+        self.check_session = core.poll_timer.check_session
         core.on_assigned(lambda assignment: self._keep(set(assignment)))
 
     def serve(self, consumer: StreamedConsumer) -> None:

@@ -53,6 +53,7 @@ class Metadata:
         self._flight = SingleFlight(start_soon, self._look_up)
         self._update_requested = trio.Event()
         self._changed = trio.Event()
+        brokers.outages.when_lost(self.request_update)
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -130,6 +131,8 @@ class Metadata:
             reached = any(not isinstance(error, KafkaConnectionError) for error in errors)
             what = "no bootstrap address answered as a Kafka broker" if reached else "no bootstrap address could be reached"
             raise BootstrapError(f"{what}: {'; '.join(map(str, errors))}") from errors[0]
+        for error in errors:
+            _log.warning("a bootstrap address is of no use: %s", error)
         self._take(responses[0], names)
 
     async def ask_any(self, message: Callable[[], Any]) -> Any:

@@ -32,7 +32,7 @@ from .._state.outbatch import BatchState, OutBatch
 from .._wire.produce import Part, ProduceAnswer, ProduceMessage
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
-from ..errors import ProtocolError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import ProtocolError, TrikafkaError, from_code
 from ..types import TopicPartition
 from .metadata import Metadata
 from .producer_id import ProducerIds
@@ -246,12 +246,13 @@ class ProduceManager(Generic[Ack]):
     def _explain_delays(self) -> None:
         """What waits for a connection that has neither failed nor come says so, should it expire now."""
         for sender in self._senders.values():
-            waiting_for, error = sender.reason.told()
-            if waiting_for:
-                error = error or RequestTimedOutError(f"no response while waiting for {waiting_for}")
+            if sender.reason.told().waiting_for and (error := sender.reason.error()) is not None:
                 self.accumulator.unreachable(sender.node_id, error)
+        nameless = self._config.enable_idempotence and self.accumulator.identity is None
+        if nameless and (error := self._ids.reason.error()) is not None:
+            self._no_id(error)
 
-    def _no_id(self, error: TrikafkaError) -> None:
+    def _no_id(self, error: Exception) -> None:
         for leader in self.accumulator.leaders:
             self.accumulator.unreachable(leader, error)
 

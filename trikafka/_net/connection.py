@@ -28,6 +28,7 @@ from .reasons import waiting_for
 from .transport import SocketTransport, Transport, transport_of, without
 
 _MOST_IN_FLIGHT = 100
+_CLOSED = ConnectionError("it was closed")
 _STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
@@ -60,6 +61,16 @@ class Connection:
         return self._ending or self._failure is not None
 
     @property
+    def failure(self) -> Exception | None:
+        """Why it ended, if neither this client nor its idleness has ended it."""
+        return None if self._failure is _CLOSED else self._failure
+
+    @property
+    def served(self) -> bool:
+        """Whether the broker has responded to more than the negotiation."""
+        return self._requests.served
+
+    @property
     def in_flight(self) -> int:
         """Requests written and without their response so far, those that nobody waits for included."""
         return len(self._requests.in_flight)
@@ -76,7 +87,7 @@ class Connection:
                     nursery.cancel_scope.cancel()
         finally:
             self._transport.let_go()
-            self._break(ConnectionError("it was closed"))
+            self._break(_CLOSED)
             with contextlib.suppress(*_STREAM_ERRORS):
                 await trio.aclose_forcefully(self._stream)
 
@@ -235,7 +246,7 @@ class Connection:
             self._break(TimeoutError(f"it left {oldest.outgoing.api} unanswered for too long"))
 
     def _take(self, frame: memoryview) -> None:
-        request = self._requests.in_flight.pop(messages.read_correlation_id(frame), None)
+        request = self._requests.responded(messages.read_correlation_id(frame))
         if request is None:
             raise DamagedResponseError(f"{self.node} sent a response to a request that was not made")
         if throttle := request.throttle(frame):

@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from .._wire.columns import RecordBatch
+from ..config import MemoryBudget
 from .assignment import AssignedPartition, Wake
 
 
@@ -53,8 +54,8 @@ class FetchBuffer:
     user still holds. Each broker has an equal part of it, so that none waits for another one's response.
     """
 
-    def __init__(self, limit: int, wake: Wake | None = None) -> None:
-        self._limit, self._wake = limit, wake or Wake()
+    def __init__(self, limit: int, wake: Wake | None = None, budget: MemoryBudget | None = None) -> None:
+        self._own_limit, self._budget, self._wake = limit, budget, wake or Wake()
         self._queues: OrderedDict[AssignedPartition, _Queue] = OrderedDict()  # in the order of their turns
         self._held = self._held_before = 0
         self._by_stream = False  # each partition has a reader of its own
@@ -64,6 +65,10 @@ class FetchBuffer:
         self._nodes: dict[AssignedPartition, int] = {}  # from where what is here, or was taken last, has come
         self._size_at: dict[int, int] = {}  # bytes by broker
         self._full: dict[AssignedPartition, int] = {}  # those that wait for room, and how many bytes are too many
+
+    @property
+    def _limit(self) -> int:
+        return self._own_limit if self._budget is None else min(self._own_limit, self._budget.share)
 
     @property
     def empty(self) -> bool:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import trio.abc
 
 from ..errors import ConfigurationError
+from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
 from .setting import INT32, setting, settings_of, unknown
 
@@ -132,6 +133,9 @@ class ConsumerConfig(ClientConfig):
     max_partition_fetch_bytes: int = setting(1_048_576, "the most bytes one fetch asks of one partition", least=1, most=INT32)
     fetch_buffer_bytes: int = setting(
         67_108_864, "bytes being fetched, buffered and just handed out: fetches wait above (KIP-81)", least=1, java=None
+    )
+    memory_budget: MemoryBudget | None = setting(  # noqa: RUF009
+        None, "a budget that consumers of a program share: each has an equal part, or fetch_buffer_bytes if that is less", java=None
     )
     max_poll_records: int | None = setting(
         None,

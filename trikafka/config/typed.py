@@ -10,6 +10,8 @@ from typing import Any, Literal, TypedDict
 
 import trio.abc
 
+from .budget import MemoryBudget
+
 
 class ClientSettings(TypedDict, total=False):
     """The keywords of :class:`ClientConfig`, for annotations: ``**settings: Unpack[ClientSettings]``."""
@@ -124,6 +126,9 @@ class ConsumerSettings(ClientSettings, total=False):
 
     fetch_buffer_bytes: int
     """Bytes being fetched, buffered and just handed out: fetches wait above (KIP-81). In bytes, at least 1. Default: 67_108_864."""
+
+    memory_budget: MemoryBudget | None
+    """A budget that consumers of a program share: each has an equal part, or fetch_buffer_bytes if that is less. Default: None."""
 
     max_poll_records: int | None
     """The most records that receive_batch returns; None: as they were fetched (Java has 500; whoever needs long for a record sets
