@@ -18,7 +18,7 @@ from trio.testing import wait_all_tasks_blocked
 
 from trikafka import OffsetAndMetadata, Record, TopicPartition
 from trikafka._api.consumer import Consumer
-from trikafka._api.streams import PartitionStream
+from trikafka._api.partition_stream import PartitionStream
 from trikafka.errors import (
     AuthorizationError,
     CommitFailedError,
