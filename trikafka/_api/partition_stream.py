@@ -1,7 +1,7 @@
 """One stream: the records of one assigned partition, handed out in order to a task of the user's own. See ``streams.py``.
 
-What its handler holds is processed once the handler's task comes back for more, whether it gets some or is cancelled then. A task that
-went away without coming back (cancelled, or raising) has not processed it: whoever reads the partition next gets it again.
+What its handler holds is processed once the handler's task comes back for more, whether it gets some or is cancelled then. A
+task that went away without coming back (cancelled, or raising) has not processed it: whoever reads the partition next gets it.
 """
 
 from __future__ import annotations
