@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
@@ -316,7 +317,8 @@ async def test_retriable_errors_are_tried_again_after_a_wait(autojump_clock: Clo
         assert len(cluster.requests("Fetch")) <= 6
 
 
-async def test_all_brokers_go_and_come_back(autojump_clock: Clock) -> None:
+async def test_all_brokers_go_and_come_back(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trikafka.fetch")
     async with cluster_of(3, nodes=3, records=2) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([TopicPartition("t", number) for number in range(3)])
         assert len(await values(consumer, 6)) == 6
@@ -329,6 +331,9 @@ async def test_all_brokers_go_and_come_back(autojump_clock: Clock) -> None:
             cluster.append("t", number, [b"x"])
         with trio.fail_after(5):
             assert await values(consumer, 3) == [b"x"] * 3
+    said = [record.getMessage() for record in caplog.records if record.name == "trikafka.fetch"]
+    assert len([text for text in said if text.startswith("cannot fetch from broker")]) == 3, "once each"
+    assert sorted(text for text in said if "again" in text.split(",")[0]) == [f"fetching from broker {n} again" for n in range(3)]
 
 
 # --- topics with ids (KIP-516), tiered storage (KIP-405) --------------------------------------------------------------
@@ -451,3 +456,20 @@ async def test_a_response_that_names_nothing_is_no_loop(autojump_clock: Clock) -
         rule.remove()
         with trio.fail_after(2):
             assert len(await values(consumer, 6)) == 6
+
+
+async def test_a_seek_during_a_fetch_is_not_answered_by_it(autojump_clock: Clock) -> None:
+    """The plan is brought up to date while the fetch is under way: its response is still one to the old offset."""
+
+    def later(request: Any) -> bool:
+        return any(part.fetch_offset > 0 for topic in request.topics for part in topic.partitions)
+
+    async with cluster_of(2) as cluster, consumer_of(cluster, max_partition_fetch_bytes=150) as consumer:
+        for number in range(9):
+            cluster.append("t", 0, [b"%d" % number + bytes(100)])
+        cluster.delay("Fetch", 0.2, 1, after=True, where=later)
+        consumer.assign([T0, T1])
+        assert (await consumer.receive()).offset == 0
+        await cluster.seen("Fetch", 2)
+        consumer.seek(T0, 0)
+        assert [(await consumer.receive()).offset for _ in range(9)] == list(range(9))

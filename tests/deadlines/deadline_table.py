@@ -10,15 +10,16 @@ The rule that the tests hold, in virtual time, for a limit L and GRACE (25 ms, D
 from __future__ import annotations
 
 import itertools
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import trikafka
 from trikafka import NewTopic, OffsetSpec, TopicPartition
 from trikafka.testing import ScriptedCluster
 
+TELEMETRY = "GetTelemetrySubscriptions"
 GRACE = 0.025
 LIMIT = 0.7
 TP = TopicPartition("t", 0)
@@ -29,7 +30,7 @@ FAULTS: tuple[Fault, ...] = ("frozen", "killed", "black hole", "error")
 #: Every API that a call may need: those that a slow broker is slow with.
 APIS = (
     "Metadata", "FindCoordinator", "ListOffsets", "OffsetFetch", "OffsetCommit", "CreateTopics", "DeleteTopics", "CreatePartitions",
-    "DescribeConfigs", "ListGroups", "DescribeGroups", "DeleteGroups", "InitProducerId", "Produce",
+    "DescribeConfigs", "ListGroups", "DescribeGroups", "DeleteGroups", "InitProducerId", "Produce", TELEMETRY,
 )  # fmt: skip
 
 
@@ -51,8 +52,7 @@ class Row:
     limited: bool = True
     call: str = ""  # the name that the error gives, where it is another
     refusals: tuple[type[Exception], ...] = ()  # of a healthy broker: a response all the same
-    #: fault -> what has to be mended, and where, before this row can hold. A row that is mended fails until its mark is gone.
-    broken_in: Mapping[str, str] = field(default_factory=dict)
+    remembered: bool = False  # once answered, the broker is not asked again
 
     def __str__(self) -> str:
         return f"{self.client}-{self.name}"
@@ -67,21 +67,15 @@ def _existing(cluster: ScriptedCluster) -> str:
     return name
 
 
-_POSITION = "consumer.py, position(): `raise error if why is None else again(why) from error` makes a circle, or loses the root"
 
 CALLS = [
     Row("consumer", "beginning_offsets", "ListOffsets", 6, lambda _, c, k: c.beginning_offsets([TP], **k)),
     Row("consumer", "end_offsets", "ListOffsets", 6, lambda _, c, k: c.end_offsets([TP], **k)),
     Row("consumer", "offsets_for_times", "ListOffsets", 6, lambda _, c, k: c.offsets_for_times({TP: 0}, **k)),
     Row("consumer", "committed", "OffsetFetch", 16, lambda _, c, k: c.committed([TP], **k)),
-    Row(
-        "consumer", "commit", "OffsetCommit", 16, lambda _, c, k: c.commit({TP: 2}, **k),
-        broken_in={"killed, many at once": "commit.py: who waits for the lock of commits cannot tell what its holder waits for"},
-    ),
-    Row(
-        "consumer", "position", "OffsetFetch", 16, lambda _, c, k: _position(c, k),
-        broken_in=dict.fromkeys(FAULTS, _POSITION),
-    ),
+    Row("consumer", "commit", "OffsetCommit", 16, lambda _, c, k: c.commit({TP: 2}, **k)),
+    Row("consumer", "position", "OffsetFetch", 16, lambda _, c, k: _position(c, k), remembered=True),
+    Row("consumer", "client_instance_id", TELEMETRY, 41, lambda _, c, k: c.client_instance_id(**k), remembered=True),
     Row("consumer", "partitions_for", "Metadata", 5, lambda cluster, c, k: c.partitions_for(_existing(cluster), **k)),
     Row("consumer", "list_topics", "Metadata", None, lambda _, c, k: c.list_topics(**k)),
     Row("consumer", "receive_batch", "Fetch", 6, lambda _, c, k: _receive(c, k), ends="quiet"),
@@ -89,10 +83,13 @@ CALLS = [
     Row("producer", "enqueue", "Metadata", 5, lambda cluster, p, k: p.enqueue(_existing(cluster), b"v"), limited=False),
     Row("producer", "flush", "Produce", 6, lambda _, p, k: _flush(p, k)),
     Row("producer", "partitions_for", "Metadata", 5, lambda cluster, p, k: p.partitions_for(_existing(cluster), **k)),
+    Row("producer", "client_instance_id", TELEMETRY, 41, lambda _, p, k: p.client_instance_id(**k), remembered=True),
     Row("admin", "create_topics", "CreateTopics", 41, lambda _, a, k: a.create_topics({_new(): NewTopic(1, 1)}, **k)),
     Row("admin", "delete_topics", "DeleteTopics", 41, lambda cluster, a, k: a.delete_topics([_existing(cluster)], **k)),
     Row("admin", "create_partitions", "CreatePartitions", 41, lambda o, a, k: a.create_partitions({_existing(o): 3}, **k)),
     Row("admin", "list_topics", "Metadata", None, lambda _, a, k: a.list_topics(**k)),
+    Row("admin", "topic_configs", "DescribeConfigs", 7, lambda _, a, k: a.topic_configs(["t"], **k)),
+    Row("admin", "client_instance_id", TELEMETRY, 41, lambda _, a, k: a.client_instance_id(**k), remembered=True),
     Row("admin", "describe_cluster", "Metadata", None, lambda _, a, k: a.describe_cluster(**k)),
     Row("admin", "list_offsets", "ListOffsets", 6, lambda _, a, k: a.list_offsets({TP: OffsetSpec.LATEST}, **k)),
     Row("admin", "list_groups", "ListGroups", 14, lambda _, a, k: a.list_groups(**k)),
@@ -103,8 +100,6 @@ CALLS = [
         refusals=(trikafka.errors.BrokerResponseError,),
     ),
 ]  # fmt: skip
-#: The scripted cluster does not offer what this one needs: it is in the test on a real broker.
-LIVE_ONLY = [Row("admin", "topic_configs", "DescribeConfigs", 7, lambda _, a, k: a.topic_configs(["t"], **k))]
 #: These end a client, so each is run once and alone.
 CLOSINGS = [
     Row("consumer", "unsubscribe", "LeaveGroup", 14, lambda _, c, k: c.unsubscribe(**k), ends="quiet"),
@@ -131,6 +126,7 @@ async def _flush(producer: trikafka.Producer, options: dict[str, Any]) -> None:
     await producer.flush(**options)
 
 
+OPENERS: dict[str, Any] = {"consumer": trikafka.open_consumer, "producer": trikafka.open_producer, "admin": trikafka.open_admin}
 SETTINGS: dict[str, dict[str, Any]] = {
     "consumer": {"group_id": "g", "enable_auto_commit": False, "auto_offset_reset": "earliest"},
     "producer": {"max_block_ms": LIMIT * 1000, "delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 300},
@@ -145,25 +141,23 @@ async def opened(row: Row, **settings: Any) -> AsyncIterator[tuple[ScriptedClust
         cluster.append("t", 0, [b"a", b"b", b"c"])
         if row.name == "flush":
             settings = {"delivery_timeout_ms": 60_000, "request_timeout_ms": 30_000} | settings
+        cluster.offer(TELEMETRY, (0, 0))
         given = SETTINGS[row.client] | {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial} | settings
-        make: Any = {
-            "consumer": trikafka.open_consumer, "producer": trikafka.open_producer, "admin": trikafka.open_admin,
-        }[row.client]  # fmt: skip
-        async with make(**given) as client:
+        async with OPENERS[row.client](**given) as client:
             if row.client == "producer":
                 await client.partitions_for("t")  # what is sent later waits for nothing but its delivery
             yield cluster, client
 
 
-def begin(fault: Fault, cluster: ScriptedCluster, row: Row) -> None:
+def begin(fault: Fault, cluster: ScriptedCluster, row: Row, node: int = 0) -> None:
     """From now on the broker is like that."""
     if fault == "frozen":
-        cluster.freeze(0)
+        cluster.freeze(node)
     elif fault == "killed":
-        cluster.stop(0, noticed=False)
+        cluster.stop(node, noticed=False)
     elif fault == "black hole":
-        cluster.lose(0)
-        cluster.disconnect(0)
+        cluster.lose(node)
+        cluster.disconnect(node)
     elif row.error is None:
         cluster.drop(row.needs, times=None)
     else:

@@ -145,7 +145,7 @@ class Parts:
         self.config, self.service = given, service
         self.brokers = Brokers(given, service.start_soon)
         self.metadata = Metadata(given, self.brokers, service.start_soon)
-        self.coordinators = Coordinators(self.metadata, service.start_soon)
+        self.coordinators = Coordinators(self.metadata, service.start_soon, self.brokers.outages)
         self.exits: list[Exit] = []
 
     async def _finish(self, how: Exit) -> None:

@@ -23,6 +23,7 @@ from .._net.deadlines import Call, check_timeout, run_call
 from .._net.gather import all_of
 from .._state.member import Identity
 from ..config import AdminConfig
+from ..error_codes import ErrorCode
 from ..errors import ConfigurationError, KafkaConnectionError, RequestTimedOutError, TrikafkaError, from_code
 from ..types import GroupDescription, Node, OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, TopicPartition
 from . import admin_messages as messages
@@ -33,7 +34,7 @@ from .service import Exit, Service
 
 T = TypeVar("T")
 #: Error codes: there is such a topic already; there is no such group.
-_EXISTS, _NO_GROUP = 36, 69
+_EXISTS, _NO_GROUP = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.GROUP_ID_NOT_FOUND
 _NO_ANSWER = (RequestTimedOutError, KafkaConnectionError)
 
 
@@ -299,7 +300,7 @@ class Admin:
             seen = await call.step("find the controller", self._metadata.refresh)
         node = seen.controller_node
         if node is None:
-            raise from_code(41, "the cluster has no controller at the moment")
+            raise from_code(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at the moment")
         return node
 
     async def _list_groups(self, call: Call) -> list[GroupListing]:

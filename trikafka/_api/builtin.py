@@ -58,7 +58,7 @@ class Builtin:
 
     @staticmethod
     def _coordinator(client: AnyClient) -> interfaces.CoordinatorManager:
-        return Coordinators(client.manager("metadata"), client.start_soon)
+        return Coordinators(client.manager("metadata"), client.start_soon, client.brokers.outages)
 
     @staticmethod
     def _offsets(client: AnyClient) -> interfaces.OffsetsManager:

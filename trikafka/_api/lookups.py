@@ -36,9 +36,10 @@ class LookUps(ConsumerBase):
             await trio.lowlevel.checkpoint()
             try:
                 return await call.step(f"position of {partition}", known)
-            except RequestTimedOutError as error:
-                why = self._parts.positions.last_error
-                raise error if why is None else again(why) from error
+            except RequestTimedOutError:
+                if (why := self._parts.positions.last_error) is None:
+                    raise
+                raise again(why)  # noqa: B904  # its cause is the root cause, not that it took long
 
         return await self._call("position", attempt, timeout)
 

@@ -13,6 +13,7 @@ from typing import Any
 import trio
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
 
+from .._net import reasons
 from .._net.brokers import Brokers
 from .._net.deadlines import run_call
 from .._state.member import Identity
@@ -20,6 +21,7 @@ from ..config import ClientConfig
 from ..errors import (
     CommitFailedError,
     DamagedResponseError,
+    KafkaTimeoutError,
     MemberFencedError,
     RebalanceInProgressError,
     TrikafkaError,
@@ -34,12 +36,13 @@ Positions = Mapping[TopicPartition, OffsetAndMetadata]
 class _Commit:
     """One commit under way, and what of it is not settled yet."""
 
-    __slots__ = ("_given", "done", "left", "succeeded")
+    __slots__ = ("_given", "done", "left", "reason", "succeeded")
 
     def __init__(self, offsets: Positions) -> None:
         self._given = dict(offsets)
         self.left = dict(offsets)
         self.done = trio.Event()
+        self.reason = reasons.Reason()  # of those that wait for it
         self.succeeded = False
 
     @property
@@ -50,6 +53,11 @@ class _Commit:
     def succeed(self) -> None:
         """Everything has been written, by this or a later one."""
         self.succeeded = True
+
+    async def settled(self) -> None:
+        """Wait until it has succeeded or failed."""
+        with reasons.waiting_behind(self.reason):
+            await self.done.wait()
 
     def leave_to(self, newest: Mapping[TopicPartition, _Commit]) -> list[_Commit]:
         """Leave to later commits what is theirs too; returns those."""
@@ -80,6 +88,7 @@ class Commits:
         self._config, self._group, self._brokers, self._coordinators = config, group, brokers, coordinators
         self._identity = identity
         self._order = trio.Lock()  # commits reach the coordinator in the order in which they were asked for
+        self._turn = reasons.Reason()  # of the one whose turn it is
         self._newest: dict[TopicPartition, _Commit] = {}  # of each partition, while any commit is under way
         self._under_way = 0
 
@@ -111,7 +120,7 @@ class Commits:
                 if mine.left:
                     await self._commit_once(call, mine.left)
                 for other in later:
-                    await call.step("wait for a later commit of the same partitions", other.done.wait)
+                    await call.step("wait for a later commit of the same partitions", other.settled)
                     if not other.succeeded:
                         mine.take_back(other)
                 if not mine.left:
@@ -120,7 +129,12 @@ class Commits:
         self._newest.update(dict.fromkeys(offsets, mine))
         self._under_way += 1
         try:
-            await run_call(name, attempt, config=self._config, timeout=timeout, recover=self.recover)
+            with reasons.reasoning(mine.reason):
+                try:
+                    await run_call(name, attempt, config=self._config, timeout=timeout, recover=self.recover)
+                except KafkaTimeoutError as error:  # others may have run out of time in this same moment
+                    reasons.failed(error.last_error if isinstance(error.last_error, TrikafkaError) else error)
+                    raise
             mine.succeed()
         finally:
             mine.done.set()
@@ -148,8 +162,15 @@ class Commits:
         request = _commit_request(self._group, identity, left)
 
         async def send() -> object:
-            async with self._order:
-                return await self._brokers.request(node, request, purpose="coordinator")
+            with reasons.waiting_behind(self._turn):
+                await self._order.acquire()
+            try:
+                with reasons.reasoning(self._turn):
+                    response = await self._brokers.request(node, request, purpose="coordinator")
+                self._turn.clear()
+                return response
+            finally:
+                self._order.release()
 
         response: Any = await call.step(f"OffsetCommit to {node}", send)
         codes = {TopicPartition(t.name, part.partition_index): part.error_code for t in response.topics for part in t.partitions}

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from kafka.protocol.metadata import FindCoordinatorRequest
 
+from .._net.outages import Outages
 from .._net.singleflight import SingleFlight, StartSoon
-from ..errors import from_code
+from ..errors import TrikafkaError, from_code
 from ..interfaces import CoordinatorKind, MetadataManager
 from ..types import Node
 
@@ -15,8 +16,8 @@ __all__ = ["CoordinatorKind", "Coordinators"]
 class Coordinators:
     """Finds coordinators; calls for the same one at the same time share the request."""
 
-    def __init__(self, metadata: MetadataManager, start_soon: StartSoon) -> None:
-        self._metadata, self._start_soon = metadata, start_soon
+    def __init__(self, metadata: MetadataManager, start_soon: StartSoon, outages: Outages) -> None:
+        self._metadata, self._start_soon, self._outages = metadata, start_soon, outages
         self._known: dict[tuple[CoordinatorKind, str], Node] = {}
         self._flights: dict[tuple[CoordinatorKind, str], SingleFlight[Node]] = {}
 
@@ -35,14 +36,19 @@ class Coordinators:
         self._known.pop((kind, key), None)
 
     async def _look_up(self, key: str, kind: CoordinatorKind) -> Node:
+        what = f"{kind.name.lower()} {key!r}"
         try:
             response = await self._metadata.ask_any(
                 lambda: FindCoordinatorRequest(key=key, key_type=int(kind), coordinator_keys=[key])
             )
             found = response.coordinators[0] if response.coordinators else response
             if found.error_code:
-                raise from_code(found.error_code, f"coordinator of {kind.name.lower()} {key!r}")
+                raise from_code(found.error_code, f"coordinator of {what}")
             node = self._known[(kind, key)] = Node(found.node_id, found.host, found.port)
+            self._outages.coordinator_found(what, node)
             return node
+        except TrikafkaError as error:
+            self._outages.coordinator_missing(what, error)
+            raise
         finally:
             self._flights.pop((kind, key), None)

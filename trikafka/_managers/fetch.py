@@ -28,6 +28,7 @@ from ..errors import FetchSessionError, TrikafkaError
 from ..interfaces import MetadataManager
 from ..types import Node
 from .fetch_responses import FetchResponses
+from .missing import MissingPartitions
 from .resets import Resets
 from .validation import PositionValidator
 
@@ -51,16 +52,16 @@ class Fetcher:
         start_soon: StartSoon,
     ) -> None:
         self._config, self._brokers, self._metadata = config, brokers, metadata
-        self._subscription, self._assignment, self._buffer = subscription, assignment, buffer
+        self._buffer, self._start_soon = buffer, start_soon
         self._wake = fetchable  # something may have become fetchable
-        self._start_soon = start_soon
+        self._missing, resets = MissingPartitions(metadata, subscription, assignment), Resets(config)
         self._plan = FetchPlan(assignment, buffer)
-        self._resets = Resets(config)
-        self._responses = FetchResponses(config, metadata, self._plan, buffer, self._resets)
-        self._validator = PositionValidator(config, brokers, metadata, subscription, assignment, self._resets)
+        self._responses = FetchResponses(config, metadata, self._plan, buffer, resets)
+        self._validator = PositionValidator(config, brokers, metadata, assignment, self._missing, resets)
         self._nodes: set[int] = set()  # those that have a task
-        self._validating = self._watching = False  # is there a task that validates; is what has no leader looked after
-        self._no_rack_until = 0.0  # a preferred replica was not there: leaders are to serve themselves
+        self._failing: dict[int, TrikafkaError] = {}  # why a broker did not respond just now
+        self._told: set[int] = set()  # the brokers of which the log has said that they do not respond
+        self._watching = False  # what has no leader is looked after
         self._resting = 0  # fetch tasks that found nothing to do
 
     async def run(self) -> None:
@@ -80,11 +81,8 @@ class Fetcher:
 
     def _note_leaderless(self) -> bool:
         """Tell the assignment of what has no leader; whether there is something."""
-        now, version = trio.current_time(), self._metadata.snapshot.version
         for partition, error in list(self._plan.leaderless.items()):
-            if self._metadata.snapshot.lacks(partition.tp):
-                error.retriable = False
-            self._assignment.missing(partition, error, now, version, grouped=self._subscription.grouped)
+            self._missing.note(partition, error)
         return bool(self._plan.leaderless)
 
     async def _follow_metadata(self) -> None:
@@ -97,24 +95,13 @@ class Fetcher:
     def _update(self, mine: int | None = None) -> None:
         """Bring the plan up to date, and carry out what it finds. ``mine``: the broker whose task does so."""
         joined = self._plan.update(self._metadata.snapshot, trio.current_time())
-        for partition in self._plan.take_recreated():
-            self._resets.recreated(partition)
-        for partition in self._plan.take_resets():
-            self._resets.out_of_range(partition)
+        self._responses.carry_out_plan()
         for node_id in joined - self._nodes:
             self._nodes.add(node_id)
             self._start_soon(self._fetch_from, node_id)
         if joined - {mine} or (self._plan.leaderless and not self._watching):
             self._wake.notify()  # the tasks of other brokers may be at rest
-        if self._assignment.unvalidated and not self._validating:
-            self._validating = True
-            self._start_soon(self._validate)
-
-    async def _validate(self) -> None:
-        try:
-            await self._validator.run()
-        finally:
-            self._validating = False
+        self._validator.start(self._start_soon)
 
     async def _fetch_from(self, node_id: int) -> None:
         retry, session = Retry(self._config), self._plan.sessions[node_id]
@@ -124,9 +111,19 @@ class Fetcher:
             if node is None or not session.wanted or not (room := self._room(node_id)):
                 await self._rest()
             elif await self._fetch(node, session, room):
+                if node_id in self._told:
+                    self._told.discard(node_id)
+                    _log.info("fetching from broker %d again", node_id)
                 retry.reset()
             else:
+                self._say_why(node_id)
                 await retry.wait()
+
+    def _say_why(self, node_id: int) -> None:
+        """Say once in the log that a broker does not respond; not of a client that closes, which ends this task before."""
+        if (error := self._failing.pop(node_id, None)) is not None and node_id not in self._told:
+            self._told.add(node_id)
+            _log.warning("cannot fetch from broker %d, trying again until it or another leader responds: %s", node_id, error)
 
     def _room(self, node_id: int) -> int:
         return self._plan.room(node_id, self._config.fetch_max_bytes, self._config.max_partition_fetch_bytes)
@@ -172,14 +169,14 @@ class Fetcher:
 
     def _note_failure(self, node: Node, session: FetchSession, error: TrikafkaError) -> bool:
         """Note why there is no response; whether to go on without a wait."""
-        _log.debug("fetch from %s failed: %s", node, error)
         if isinstance(error, FetchSessionError):
+            _log.debug("fetch from %s: %s", node, error)
             if error.refresh_metadata:
                 self._metadata.request_update()
             return session.refused()
+        self._failing[node.node_id] = error
         session.lost()
-        if self._plan.unreachable(node.node_id):
-            self._no_rack_until = trio.current_time() + self._config.metadata_max_age_ms / 1000
+        self._plan.unreachable(node.node_id, trio.current_time() + self._config.metadata_max_age_ms / 1000)
         self._metadata.request_update()
         if not error.retriable:
             for wanted in list(session.wanted.values()):
@@ -194,7 +191,7 @@ class Fetcher:
             max_bytes=max_bytes,
             partition_bytes=self._config.max_partition_fetch_bytes,
             isolation_level=self._responses.isolation,
-            rack="" if trio.current_time() < self._no_rack_until else self._config.client_rack,
+            rack=self._config.client_rack if self._plan.trusts_replicas(trio.current_time()) else "",
             session=contents.session,
             forgotten=contents.forgotten,
             topic_ids=contents.topic_ids,

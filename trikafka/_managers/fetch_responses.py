@@ -36,6 +36,14 @@ class FetchResponses:
         self._buffer, self._resets = buffer, resets
         self.isolation = 1 if config.isolation_level == "read_committed" else 0
 
+    def carry_out_plan(self) -> None:
+        """Reset what the plan found out to have no position any more, and what it has put off until now."""
+        found = self._plan.take_found()
+        for partition in found.recreated:
+            self._resets.recreated(partition)
+        for partition in found.resets:
+            self._resets.out_of_range(partition)
+
     def take(self, node: Node, session: FetchSession, request: SessionRequest, body: memoryview, version: int) -> bool:
         """Take in the response to ``request``; whether it changed anything. Raises the error of the whole response."""
         response = read_fetch_response(body, version, session.names)
@@ -46,7 +54,7 @@ class FetchResponses:
         news, stuck = False, None
         for part in response.partitions:
             tp = TopicPartition(part.topic, part.partition)
-            wanted = session.wanted.get(tp)
+            wanted = session.asked.get(tp)
             if wanted is None or wanted.overtaken:
                 news = True
             elif part.error_code:
@@ -145,7 +153,7 @@ class FetchResponses:
         told = {(part.topic, part.partition) for part in response.partitions}
         for topic, parts in request.topics.items():
             for number, *_ in parts:
-                if (topic, number) not in told and (wanted := session.wanted.get(TopicPartition(topic, number))) is not None:
+                if (topic, number) not in told and (wanted := session.asked.get(TopicPartition(topic, number))) is not None:
                     _log.warning("%s said nothing of %s, which was to be fetched", node, wanted.ticket.partition.tp)
                     self._put_off(wanted.ticket.partition)
 

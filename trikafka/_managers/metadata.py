@@ -23,6 +23,7 @@ from .._net.retry import Retry
 from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
 from ..config import ClientConfig
+from ..error_codes import ErrorCode
 from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
 from ..types import Node, PartitionInfo, TopicPartition
 
@@ -30,8 +31,8 @@ T = TypeVar("T")
 _STAGGER = 1.0
 #: A topic has the partitions from 0 on: so many may be left out of a response, and no more.
 _MOST_MISSING = 10_000
-_UNKNOWN_TOPIC = 3
-_BROKER_NOT_AVAILABLE = 8
+_UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+_BROKER_NOT_AVAILABLE = ErrorCode.BROKER_NOT_AVAILABLE
 _log = logging.getLogger("trikafka.metadata")
 
 
@@ -52,6 +53,7 @@ class Metadata:
         self._flight = SingleFlight(start_soon, self._look_up)
         self._update_requested = trio.Event()
         self._changed = trio.Event()
+        brokers.outages.when_lost(self.request_update)
 
     @property
     def snapshot(self) -> ClusterSnapshot:
@@ -113,7 +115,7 @@ class Metadata:
         info = self._snapshot.topics.get(name)
         if info is None or info.error_code:
             info = (await self.refresh([name])).topics.get(name)
-        if info is None or info.error_code == 3:
+        if info is None or info.error_code == _UNKNOWN_TOPIC:
             return None
         if info.error_code:
             raise from_code(info.error_code, f"topic {name!r}")
@@ -127,6 +129,8 @@ class Metadata:
             reached = any(not isinstance(error, KafkaConnectionError) for error in errors)
             what = "no bootstrap address answered as a Kafka broker" if reached else "no bootstrap address could be reached"
             raise BootstrapError(f"{what}: {'; '.join(map(str, errors))}") from errors[0]
+        for error in errors:
+            _log.warning("a bootstrap address is of no use: %s", error)
         self._take(responses[0], names)
 
     async def ask_any(self, message: Callable[[], Any]) -> Any:

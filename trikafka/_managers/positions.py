@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import trio
 
 from .._net.deadlines import Call
+from .._net.reasons import Reason, adopt, failed
 from .._net.retry import Retry
 from .._net.signal import Signal
 from .._state.assignment import AssignedPartition, Assignment
@@ -21,6 +22,7 @@ from ..config.resets import OffsetReset
 from ..errors import NoOffsetForPartitionError, TrikafkaError
 from ..interfaces import CommitManager, Found, MetadataManager, OffsetsManager
 from ..types import OffsetSpec, TopicPartition
+from .missing import MissingPartitions
 
 _log = logging.getLogger("trikafka.positions")
 _Asked = Mapping[AssignedPartition, int]
@@ -39,18 +41,21 @@ class PositionsManager:
         commits: CommitManager | None,
         unlocated: Signal,
     ) -> None:
-        self._config, self._subscription, self._assignment, self._metadata = config, subscription, assignment, metadata
+        self._config, self._assignment, self._metadata = config, assignment, metadata
+        self._missing = MissingPartitions(metadata, subscription, assignment)
         self._offsets, self._commits = offsets, commits
         self._wake = unlocated  # a partition needs a position
-        self._last_error: TrikafkaError | None = None
+        self._reason = Reason()  # why positions are not known yet
 
     @property
     def last_error(self) -> TrikafkaError | None:
-        """Why the last attempt did not find all positions, if it did not."""
-        return self._last_error
+        """Why not all positions are known: how the look-up failed last, or what the first one waits for; ``None`` if they are."""
+        error = self._reason.error()
+        return error if isinstance(error, TrikafkaError) else None
 
     async def run(self) -> None:
         """Resolve until cancelled; a failed look-up is tried again after a wait."""
+        adopt(self._reason)
         retry = Retry(self._config)
         while True:
             if not (unlocated := {partition: partition.ticket for partition in self._assignment.unlocated}):
@@ -58,7 +63,8 @@ class PositionsManager:
                 await self._wake.wait()
                 continue
             errors = await self._resolve(unlocated)
-            self._last_error = errors[-1] if errors else None
+            if not errors:
+                self._reason.clear()
             for error in errors:
                 self._take_error(error)
             left = [p for p, ticket in unlocated.items() if p.accepts(ticket) and p in self._assignment.unlocated]
@@ -67,29 +73,19 @@ class PositionsManager:
                 if fatal is not None:
                     partition.failed(fatal)
                 else:
-                    self._note_missing(partition)
+                    self._missing.leader(partition)
             if left:
                 with trio.move_on_after(retry.delay()):
                     await self._wake.wait()
             else:
                 retry.reset()
 
-    def _note_missing(self, partition: AssignedPartition) -> None:
-        snapshot = self._metadata.snapshot
-        try:
-            snapshot.leader(partition.tp)
-            self._assignment.found(partition)
-        except TrikafkaError as error:
-            if snapshot.lacks(partition.tp):
-                error.retriable = False
-            now = trio.current_time()
-            self._assignment.missing(partition, error, now, snapshot.version, grouped=self._subscription.grouped)
-
     def _take_error(self, error: TrikafkaError) -> None:
         if error.refresh_metadata:
             self._metadata.request_update()
         if self._commits is not None:
             self._commits.recover(error)
+        failed(error)
         _log.debug("positions could not be resolved: %s", error)
 
     async def _resolve(self, unlocated: _Asked) -> list[TrikafkaError]:

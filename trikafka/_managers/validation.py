@@ -16,13 +16,14 @@ from .._net.brokers import Brokers
 from .._net.deadlines import within
 from .._net.gather import all_of
 from .._net.retry import Retry
+from .._net.singleflight import StartSoon
 from .._state.assignment import AssignedPartition, Assignment
-from .._state.subscription import Subscription
 from .._wire.fetch import EpochEndOffset
 from ..config import ConsumerConfig
 from ..errors import ErrorCode, TrikafkaError, UnsupportedVersionError, from_code
 from ..interfaces import MetadataManager
 from ..types import Node, TopicPartition
+from .missing import MissingPartitions
 from .resets import Resets
 
 _log = logging.getLogger("trikafka.fetch")
@@ -38,15 +39,28 @@ class PositionValidator:
         config: ConsumerConfig,
         brokers: Brokers,
         metadata: MetadataManager,
-        subscription: Subscription,
         assignment: Assignment,
+        missing: MissingPartitions,
         resets: Resets,
     ) -> None:
         self._config, self._brokers, self._metadata = config, brokers, metadata
-        self._subscription, self._assignment, self._resets = subscription, assignment, resets
+        self._assignment, self._missing, self._resets = assignment, missing, resets
+        self._running = False
 
-    async def run(self) -> None:
+    def start(self, start_soon: StartSoon) -> None:
+        """Have a task that validates, if there is something to validate."""
+        if self._assignment.unvalidated and not self._running:
+            self._running = True
+            start_soon(self._run)
+
+    async def _run(self) -> None:
         """Validate until nothing is left to. A leader that does not respond is asked again after a wait, and looked up anew."""
+        try:
+            await self._validate()
+        finally:
+            self._running = False
+
+    async def _validate(self) -> None:
         retry = Retry(self._config)
         while self._assignment.unvalidated:
             if await self._attempt():
@@ -64,12 +78,10 @@ class PositionValidator:
             if partition.position is None or partition.progress.leader_epoch is None:
                 partition.validated()  # nothing is known that could be checked
                 continue
-            try:
-                by_leader[self._metadata.snapshot.leader(partition.tp)][partition] = partition.ticket
-                self._assignment.found(partition)
-            except TrikafkaError as error:
-                complete, now, version = False, trio.current_time(), self._metadata.snapshot.version
-                self._assignment.missing(partition, error, now, version, grouped=self._subscription.grouped)
+            if (node := self._missing.leader(partition)) is not None:
+                by_leader[node][partition] = partition.ticket
+            else:
+                complete = False
         try:
             await all_of(partial(self._ask, node, asked) for node, asked in by_leader.items())
         except TrikafkaError as error:

@@ -18,6 +18,7 @@ from ..config import ClientConfig
 from ..errors import KafkaConnectionError, TrikafkaError
 from ..types import Node
 from .connection import Connection
+from .outages import Outages
 from .reasons import waiting_for
 from .retry import Retry
 from .singleflight import ClientClosed, SingleFlight, StartSoon
@@ -42,8 +43,8 @@ async def dial_tcp(host: str, port: int) -> Stream:
 class ConnectionSlot:
     """The place of the connection to one broker for one purpose: at most one connection, dialled when asked for."""
 
-    def __init__(self, node: Node, config: ClientConfig, start_soon: StartSoon) -> None:
-        self._node, self._config, self._start_soon = node, config, start_soon
+    def __init__(self, node: Node, config: ClientConfig, start_soon: StartSoon, outages: Outages) -> None:
+        self._node, self._config, self._start_soon, self._outages = node, config, start_soon, outages
         self._connection: Connection | None = None
         self._closed = False
         self._retry = Retry.to_reconnect(config)
@@ -65,20 +66,31 @@ class ConnectionSlot:
 
     async def _connect(self) -> Connection:
         waiting_for(f"a connection to {self._node}", self._last_error)
+        if self._connection is not None and self._connection.served:
+            self._retry.reset()
+            self._connection, self._not_before = None, 0.0
         await trio.sleep_until(self._not_before)
         try:
             connection = await self._establish()
         except BaseException as error:
             self._not_before = trio.current_time() + self._retry.delay()
             self._last_error = error if isinstance(error, TrikafkaError) else None
+            if self._last_error is not None and not self._closed:
+                self._outages.unreached(self._node, self._last_error)
             raise
-        self._retry.reset()
+        self._not_before = trio.current_time() + self._retry.delay()  # if it breaks before it is of use
         self._last_error = None
         self._connection = connection
+        self._outages.reached(self._node)
         if self._closed:
             connection.close()
             raise KafkaConnectionError(f"the connection to {self._node} is not wanted any more")
         return connection
+
+    async def _run(self, connection: Connection) -> None:
+        await connection.run()
+        if connection is self._connection and connection.failure is not None and not self._closed:
+            self._outages.connection_lost(self._node)
 
     async def _establish(self) -> Connection:
         node, limit = self._node, self._config.socket_connection_setup_timeout_ms / 1000
@@ -88,7 +100,7 @@ class ConnectionSlot:
             with trio.fail_after(limit):
                 stream = await (self._config.dial or dial_tcp)(node.host, node.port)
                 connection = Connection(stream, node, self._config)
-                self._start_soon(connection.run)
+                self._start_soon(self._run, connection)
                 await connection.negotiate(_version.VERSION)
                 ready = True
                 return connection
@@ -111,6 +123,7 @@ class Brokers:
     def __init__(self, config: ClientConfig, start_soon: StartSoon) -> None:
         self._config, self._start_soon = config, start_soon
         self._slots: dict[_Key, ConnectionSlot] = {}
+        self.outages = Outages()
         self._closed = False
 
     async def connection(self, node: Node, purpose: Purpose = "general") -> Connection:
@@ -123,7 +136,7 @@ class Brokers:
         key = _Key(node.node_id, node.host, node.port, purpose)
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = ConnectionSlot(node, self._config, self._start_soon)
+            slot = self._slots[key] = ConnectionSlot(node, self._config, self._start_soon, self.outages)
         return await slot.get()
 
     async def request(
@@ -144,6 +157,7 @@ class Brokers:
 
     def keep_only(self, nodes: frozenset[Node]) -> None:
         """Close the connections to brokers that are not in the cluster any more (bootstrap addresses stay)."""
+        self.outages.cluster_is(nodes)
         places = {(node.node_id, node.host, node.port) for node in nodes}
         for key in [key for key in self._slots if key.node_id >= 0 and key[:3] not in places]:
             self._slots.pop(key).close()

@@ -19,6 +19,7 @@ from trio.abc import Stream
 from .._wire import messages
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
+from ..error_codes import ErrorCode
 from ..errors import DamagedResponseError, KafkaConnectionError, ProtocolError
 from ..types import Node
 from .expiry import ExpiryWatch
@@ -28,6 +29,7 @@ from .reasons import waiting_for
 from .transport import SocketTransport, Transport, transport_of, without
 
 _MOST_IN_FLIGHT = 100
+_CLOSED = ConnectionError("it was closed")
 _STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
@@ -60,6 +62,16 @@ class Connection:
         return self._ending or self._failure is not None
 
     @property
+    def failure(self) -> Exception | None:
+        """Why it ended, if neither this client nor its idleness has ended it."""
+        return None if self._failure is _CLOSED else self._failure
+
+    @property
+    def served(self) -> bool:
+        """Whether the broker has responded to more than the negotiation."""
+        return self._requests.served
+
+    @property
     def in_flight(self) -> int:
         """Requests written and without their response so far, those that nobody waits for included."""
         return len(self._requests.in_flight)
@@ -76,7 +88,7 @@ class Connection:
                     nursery.cancel_scope.cancel()
         finally:
             self._transport.let_go()
-            self._break(ConnectionError("it was closed"))
+            self._break(_CLOSED)
             with contextlib.suppress(*_STREAM_ERRORS):
                 await trio.aclose_forcefully(self._stream)
 
@@ -92,7 +104,7 @@ class Connection:
     async def negotiate(self, software_version: str) -> None:
         """Ask for the versions that the broker speaks; an old broker responds in version 0 (KIP-511). Raises as :meth:`request`."""
         response = await self._ask(messages.api_versions_request(4, software_version), 4, None)
-        if response.error_code == 35:
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             offered = messages.version_ranges(response).get(messages.ApiVersionsRequest.API_KEY, (0, 0))
             version = min(offered[1], 3)
             response = await self._ask(messages.api_versions_request(version, software_version), version, None)
@@ -235,7 +247,7 @@ class Connection:
             self._break(TimeoutError(f"it left {oldest.outgoing.api} unanswered for too long"))
 
     def _take(self, frame: memoryview) -> None:
-        request = self._requests.in_flight.pop(messages.read_correlation_id(frame), None)
+        request = self._requests.responded(messages.read_correlation_id(frame))
         if request is None:
             raise DamagedResponseError(f"{self.node} sent a response to a request that was not made")
         if throttle := request.throttle(frame):

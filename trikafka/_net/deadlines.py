@@ -104,9 +104,7 @@ class Call:
             before = "no response" if last_error is None else f"{last_error},"
             last_error = RequestTimedOutError(f"{before} while waiting for {inside}")
         if last_error is None and self._reason is not None:
-            waiting_for, last_error = self._reason.told()
-            if last_error is None and waiting_for:
-                last_error = RequestTimedOutError(f"no response while waiting for {waiting_for}")
+            last_error = self._reason.error()
         error = KafkaTimeoutError(self.name, self.limit, self.attempts, last_error)
         error.__cause__ = last_error
         return error
@@ -143,6 +141,7 @@ async def _run(
             if not error.retriable or call.out_of_patience(error):
                 raise
             call.last_error = error
+            reasons.failed(error)  # to who waits for this call
         if recover is not None:
             recover(call.last_error)
         if call.left <= 0:

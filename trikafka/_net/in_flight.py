@@ -87,13 +87,14 @@ class InFlightRequest:
 class RequestQueue:
     """What waits to be written, and what waits for responses."""
 
-    __slots__ = ("_unanswered", "in_flight", "queued", "rest")
+    __slots__ = ("_unanswered", "in_flight", "queued", "rest", "served")
 
     def __init__(self) -> None:
         self.queued: deque[InFlightRequest] = deque()  # encoded, not written; the connection bounds it
         self.in_flight: dict[int, InFlightRequest] = {}  # given to the stream, in order of writing, until the response comes
         self._unanswered: list[InFlightRequest] = []  # being given to the stream, and without a response to come
         self.rest: Views = ()  # of what was taken out of the queue
+        self.served = False  # a response has come, and not only of the negotiation
 
     def __len__(self) -> int:
         return len(self.in_flight) + len(self.queued)
@@ -122,6 +123,13 @@ class RequestQueue:
             return []
         sent, self._unanswered = self._unanswered, []
         return sent
+
+    def responded(self, correlation_id: int) -> InFlightRequest | None:
+        """Take out the request whose response has come; ``None`` if it was not made."""
+        request = self.in_flight.pop(correlation_id, None)
+        if request is not None and not self.served:
+            self.served = request.outgoing.api != "ApiVersionsRequest"
+        return request
 
     def remove_queued(self, request: InFlightRequest) -> bool:
         """Take back a request that is not being written yet; whether there was time."""

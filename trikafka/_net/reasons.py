@@ -17,6 +17,8 @@ from typing import NamedTuple
 
 import trio
 
+from ..errors import RequestTimedOutError
+
 
 class Told(NamedTuple):
     """What is being waited for (empty: nothing that says more), and its last failure."""
@@ -42,6 +44,13 @@ class Reason:
             deeper = other.told()
             waiting_for, error = deeper.waiting_for or waiting_for, deeper.error or error
         return Told(waiting_for, error)
+
+    def error(self) -> Exception | None:
+        """What failed at the end of the links, or else that nothing came of what is waited for; ``None`` if nothing is known."""
+        waiting_for, error = self.told()
+        if error is None and waiting_for:
+            return RequestTimedOutError(f"no response while waiting for {waiting_for}")
+        return error
 
     def clear(self) -> None:
         """Forget the failure: it holds on to frames, and tasks that were started meanwhile hold on to this."""
@@ -89,9 +98,9 @@ def waiting_behind(other: Reason) -> Iterator[None]:
 
 
 @contextmanager
-def reasoning() -> Iterator[Reason]:
-    """A reason of its own for what is done inside, linked to the one outside."""
-    reason = Reason()
+def reasoning(shared: Reason | None = None) -> Iterator[Reason]:
+    """A reason of its own for what is done inside (``shared``: one that others wait behind, too), linked to the one outside."""
+    reason = Reason() if shared is None else shared
     with waiting_behind(reason):
         token = _current.set(reason)
         try:

@@ -9,8 +9,9 @@ its :class:`~trikafka._state.fetch_session.FetchSession`. The fetch manager alon
 from __future__ import annotations
 
 import math
+from collections import Counter
 from heapq import heappop, heappush
-from itertools import count
+from typing import NamedTuple
 from uuid import UUID
 
 from ..errors import TrikafkaError
@@ -40,6 +41,13 @@ class _Source:
         self.topic_id: UUID | None = None  # of the topic that the position is in
 
 
+class Found(NamedTuple):
+    """What :meth:`FetchPlan.update` found out, for the fetch manager to carry out."""
+
+    recreated: list[AssignedPartition]  #: their topic was deleted and created anew (KIP-516): their positions mean nothing
+    resets: list[AssignedPartition]  #: their wait before a reset is over
+
+
 class FetchPlan:
     """See the module."""
 
@@ -48,16 +56,16 @@ class FetchPlan:
         self.sessions: dict[int, FetchSession] = {}
         self.leaderless: dict[AssignedPartition, TrikafkaError] = {}  # wanted, and there is nobody to ask
         self._snapshot = ClusterSnapshot()
-        self._ids: dict[str, UUID | None] = {}
+        self._ids: dict[str, UUID | None] = {}  # of the snapshot's topics
         self._sources: dict[AssignedPartition, _Source] = {}
         self._full: dict[AssignedPartition, int] = {}  # left out since enough is buffered, and the broker it would come from
-        self._full_at: dict[int, int] = {}  # how many, by broker
+        self._full_at: Counter[int] = Counter()  # how many, by broker
         self._share = 0
-        self._timers: list[tuple[float, int, AssignedPartition]] = []
-        self._count = count()
+        self._timers: list[tuple[float, int, AssignedPartition]] = []  # a heap; the number decides between equal times
+        self._waits = 0
         self._joined: set[int] = set()
-        self._recreated: list[AssignedPartition] = []
-        self._to_reset: list[AssignedPartition] = []
+        self._no_replicas_until = 0.0
+        self._found = Found([], [])
 
     def update(self, snapshot: ClusterSnapshot, now: float) -> set[int]:
         """Take in what has changed. Returns the brokers that are to be asked for more partitions than before."""
@@ -83,11 +91,11 @@ class FetchPlan:
 
     def is_short_of_room(self, node: int) -> bool:
         """Whether partitions of this broker are left out because enough of them is buffered."""
-        return self._full_at.get(node, 0) > 0
+        return self._full_at[node] > 0
 
     def room(self, node: int, most: int, partition_bytes: int) -> int:
         """How many bytes to fetch from a broker now. What is buffered of paused partitions is dropped where it leaves none."""
-        brokers = sum(bool(session.wanted) or self._full_at.get(number, 0) > 0 for number, session in self.sessions.items())
+        brokers = sum(bool(session.wanted) or self._full_at[number] > 0 for number, session in self.sessions.items())
         wanted = min(most, len(self.sessions[node].wanted) * partition_bytes)
         room = self._buffer.room(brokers, self._buffer.buffered_from(node), wanted)
         if not room and (idle := self._buffer.idle_from(node)):
@@ -96,15 +104,10 @@ class FetchPlan:
             room = self._buffer.room(brokers, self._buffer.buffered_from(node), wanted)
         return room
 
-    def take_recreated(self) -> list[AssignedPartition]:
-        """The partitions whose topic was deleted and created anew (KIP-516): their positions mean nothing. Told once."""
-        recreated, self._recreated = self._recreated, []
-        return recreated
-
-    def take_resets(self) -> list[AssignedPartition]:
-        """The partitions whose wait before a reset is over. Told once."""
-        due, self._to_reset = self._to_reset, []
-        return due
+    def take_found(self) -> Found:
+        """What has to be carried out. Told once."""
+        found, self._found = self._found, Found([], [])
+        return found
 
     def reads_from_follower(self, partition: AssignedPartition, node: int) -> bool:
         """Whether ``node`` is asked as the preferred replica."""
@@ -139,18 +142,25 @@ class FetchPlan:
             self._wait(until, partition)
         self._assignment.fetching_changed(partition)
 
-    def unreachable(self, node: int) -> bool:
-        """This broker does not respond: what is read from it as a follower comes from the leader again. Whether there is such."""
-        partitions = [wanted.ticket.partition for wanted in self.sessions[node].wanted.values()]
-        followed = [partition for partition in partitions if self.reads_from_follower(partition, node)]
-        for partition in followed:
-            self.prefer(partition, None)
-        return bool(followed)
+    def unreachable(self, node: int, until: float) -> None:
+        """This broker does not respond: what is read from it as a follower comes from the leader again.
+
+        A leader may not know yet, and name it again: so replicas are not trusted before ``until``.
+        """
+        for wanted in self.sessions[node].wanted.values():
+            if self.reads_from_follower(wanted.ticket.partition, node):
+                self.prefer(wanted.ticket.partition, None)
+                self._no_replicas_until = until
+
+    def trusts_replicas(self, now: float) -> bool:
+        """Whether leaders are to name preferred replicas."""
+        return now >= self._no_replicas_until
 
     # Inside.
 
     def _wait(self, until: float, partition: AssignedPartition) -> None:
-        heappush(self._timers, (until, next(self._count), partition))
+        self._waits += 1
+        heappush(self._timers, (until, self._waits, partition))
 
     def _place(self, partition: AssignedPartition, now: float) -> None:
         if partition.state is PartitionState.GONE:
@@ -199,7 +209,7 @@ class FetchPlan:
                 source.replica = None
         if self._buffer.size_of(partition) >= self._share:
             self._full[partition] = node
-            self._full_at[node] = self._full_at.get(node, 0) + 1
+            self._full_at[node] += 1
             self._buffer.await_room(partition, self._share)
             return None
         return node
@@ -211,7 +221,7 @@ class FetchPlan:
             return True
         if source.resets:
             source.resets = False
-            self._to_reset.append(partition)
+            self._found.resets.append(partition)
             return True
         return False
 
@@ -223,7 +233,7 @@ class FetchPlan:
             source.topic_id = topic_id
         if before is not None and topic_id is not None and before != topic_id:
             source.leader_epoch = epoch
-            self._recreated.append(partition)
+            self._found.recreated.append(partition)
             return False
         if epoch > known:
             source.leader_epoch = epoch

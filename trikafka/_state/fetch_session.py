@@ -16,6 +16,7 @@ epoch      the next request                              then
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
@@ -57,10 +58,10 @@ class FetchSession:
         self.wanted: dict[TopicPartition, Wanted] = {}
         self.names: dict[UUID, str] = {}  # of the topics that responses may name by their ids
         self._changed: dict[TopicPartition, None] = {}  # wanted otherwise than the broker knows
-        self._forgotten: dict[TopicPartition, UUID | None] = {}  # the broker knows it, and is not to any more
-        self._known: dict[TopicPartition, UUID | None] = {}  # what is in the broker's session, by which id
+        self._forgotten: dict[TopicPartition, None] = {}  # the broker knows it, and is not to any more
+        self.asked: dict[TopicPartition, Wanted] = {}  # what the last request, and its session, ask for: what responses are to
+        self._ids: dict[str, UUID] | None = None  # of the topics in it; None: it goes by their names
         self._id = self._epoch = 0
-        self._by_id = False
         self._turn = 0  # of the partition that is named first
 
     def fetch(self, tp: TopicPartition, wanted: Wanted) -> None:
@@ -75,26 +76,22 @@ class FetchSession:
         """Do not fetch this partition any more."""
         if self.wanted.pop(tp, None) is not None:
             self._changed.pop(tp, None)
-            if tp in self._known:
-                self._forgotten[tp] = self._known[tp]
+            if tp in self.asked:
+                self._forgotten[tp] = None
 
     def next_request(self) -> SessionRequest:
         """What the next request says. The broker counts as knowing it from here on, until :meth:`lost` or :meth:`refused`."""
         if self._epoch == 0 or not self._fits():
             return self._full()
-        topics: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
-        for tp in self._changed:
-            self._add(topics, tp)
+        topics = self._topics(self._changed)
         forgotten: dict[str, list[int]] = defaultdict(list)
-        ids = self._ids(tp for tp in self._changed)
-        for tp, topic_id in self._forgotten.items():
+        for tp in self._forgotten:
             forgotten[tp.topic].append(tp.partition)
-            if topic_id is not None:
-                ids[tp.topic] = topic_id
-            del self._known[tp]
+            del self.asked[tp]
         self._changed.clear()
         self._forgotten.clear()
-        return SessionRequest((self._id, self._epoch), False, topics, forgotten, ids if self._by_id else None)
+        ids = None if self._ids is None else {name: self._ids[name] for name in {*topics, *forgotten}}
+        return SessionRequest((self._id, self._epoch), False, topics, forgotten, ids)
 
     def responded(self, session_id: int) -> None:
         """The response came, and has this session: 0 if the broker has none (any more)."""
@@ -116,38 +113,32 @@ class FetchSession:
 
     def _fits(self) -> bool:
         """Whether what has changed can be told in the session that there is: by ids or names as it was begun."""
-        if not self._by_id:
-            return True
-        for tp in self._changed:
+        return self._ids is None or self._learn_ids(self._changed, self._ids)
+
+    def _learn_ids(self, tps: Iterable[TopicPartition], ids: dict[str, UUID]) -> bool:
+        """Add the ids of these partitions' topics to ``ids``; whether all have one, and no topic two."""
+        for tp in tps:
             topic_id = self.wanted[tp].topic_id
-            if topic_id is None or self._known.get(tp, topic_id) != topic_id:
+            if topic_id is None or ids.setdefault(tp.topic, topic_id) != topic_id:
                 return False
-        ids = {tp.topic: self.wanted[tp].topic_id for tp in self._changed}
-        return all(ids.get(tp.topic, topic_id) == topic_id for tp, topic_id in self._forgotten.items())
+            self.names[topic_id] = tp.topic
+        return True
 
     def _full(self) -> SessionRequest:
         tps = list(self.wanted)
         self._turn = turn = (self._turn + 1) % max(1, len(tps))
-        topics: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
-        for tp in tps[turn:] + tps[:turn]:  # the broker fills responses from the front; in a session it takes turns itself
-            self._add(topics, tp)
+        topics = self._topics(tps[turn:] + tps[:turn])  # the broker fills responses from the front; in a session it takes turns
         self.names.clear()
-        ids = self._ids(tps)
-        self._by_id = len(ids) == len(topics)
-        self._known = {tp: self.wanted[tp].topic_id for tp in tps}
+        ids: dict[str, UUID] = {}
+        self._ids = ids if self._learn_ids(tps, ids) else None
+        self.asked = dict(self.wanted)
         self._changed.clear()
         self._forgotten.clear()
-        return SessionRequest((self._id, 0), True, topics, {}, ids if self._by_id else None)
+        return SessionRequest((self._id, 0), True, topics, {}, self._ids and dict(ids))
 
-    def _add(self, topics: dict[str, list[tuple[int, int, int, int]]], tp: TopicPartition) -> None:
-        ticket, leader_epoch, fetch_epoch, topic_id = self.wanted[tp]
-        topics[tp.topic].append((tp.partition, leader_epoch, ticket.offset, fetch_epoch))
-        self._known[tp] = topic_id
-
-    def _ids(self, tps: object) -> dict[str, UUID]:
-        ids: dict[str, UUID] = {}
-        for tp in tps:  # type: ignore[attr-defined]
-            if tp.topic not in ids and (topic_id := self.wanted[tp].topic_id) is not None:
-                ids[tp.topic] = topic_id
-                self.names[topic_id] = tp.topic
-        return ids
+    def _topics(self, tps: Iterable[TopicPartition]) -> dict[str, list[tuple[int, int, int, int]]]:
+        topics: dict[str, list[tuple[int, int, int, int]]] = defaultdict(list)
+        for tp in tps:
+            self.asked[tp] = wanted = self.wanted[tp]
+            topics[tp.topic].append((tp.partition, wanted.leader_epoch, wanted.ticket.offset, wanted.fetch_epoch))
+        return topics

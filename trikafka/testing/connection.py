@@ -30,6 +30,7 @@ ANSWERS: Mapping[int, Answer] = {
     ApiKey.CreateTopics: topics.create_topics,
     ApiKey.DeleteTopics: topics.delete_topics,
     ApiKey.CreatePartitions: topics.create_partitions,
+    ApiKey.DescribeConfigs: topics.describe_configs,
     ApiKey.Produce: records.produce,
     ApiKey.InitProducerId: records.init_producer_id,
     ApiKey.Fetch: fetch.fetch,

@@ -48,6 +48,7 @@ KAFKA_4: Mapping[int, Versions] = {
     ApiKey.DeleteTopics: (1, 6),
     ApiKey.InitProducerId: (0, 5),
     ApiKey.OffsetForLeaderEpoch: (2, 4),
+    ApiKey.DescribeConfigs: (1, 4),
     ApiKey.CreatePartitions: (0, 3),
     ApiKey.DeleteGroups: (0, 2),
     ApiKey.ConsumerGroupHeartbeat: (0, 1),

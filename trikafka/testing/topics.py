@@ -11,6 +11,7 @@ from .call import Call
 from .messages import RESPONSES, Message, build
 from .state import Node, Partition, Topic
 
+_TOPIC_RESOURCE = 2
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
@@ -169,4 +170,29 @@ async def create_partitions(call: Call) -> Message:
         if topic is not None and not code and not call.request.validate_only:
             call.state.grow_topic(topic, item.count)
         results.append({"name": item.name, "error_code": code, "error_message": None})
+    return call.respond(results=results)
+
+
+async def describe_configs(call: Call) -> Message:
+    """What was configured for topics themselves; of brokers and groups nothing is known."""
+    results = []
+    for item in call.request.resources:
+        topic, code = call.state.find_topic(item.resource_name, None) if item.resource_type == _TOPIC_RESOURCE else (None, 42)
+        code = call.error(item.resource_name) or code
+        wanted = item.configuration_keys
+        set_here = {} if topic is None or code else topic.config
+        configs = [
+            {"name": name, "value": value, "read_only": False, "config_source": 1, "is_sensitive": False, "synonyms": []}
+            for name, value in set_here.items()
+            if wanted is None or name in wanted
+        ]
+        results.append(
+            {
+                "error_code": code,
+                "error_message": None,
+                "resource_type": item.resource_type,
+                "resource_name": item.resource_name,
+                "configs": configs,
+            }
+        )
     return call.respond(results=results)

@@ -1,0 +1,214 @@
+"""Every call of the three clients against a real broker that is stopped (SIGSTOP) or killed (SIGKILL): it ends at its limit.
+
+The same in virtual time, with exact bounds, for every pair of call and fault: tests/deadlines.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trikafka_broker.cluster import KafkaCluster
+from trikafka_broker.trio_api import Broker, Cluster
+
+import trikafka
+from trikafka import BootstrapError, KafkaTimeoutError, NewTopic, OffsetSpec, TopicPartition
+
+LIMIT = 0.5
+TOLERANCE = 0.05
+MANY = 2000
+TP = TopicPartition("t", 0)
+
+Call = Callable[..., Awaitable[Any]]
+CONSUMER: dict[str, Call] = {
+    "beginning_offsets": lambda c, **k: c.beginning_offsets([TP], **k),
+    "end_offsets": lambda c, **k: c.end_offsets([TP], **k),
+    "offsets_for_times": lambda c, **k: c.offsets_for_times({TP: 0}, **k),
+    "committed": lambda c, **k: c.committed([TP], **k),
+    "commit": lambda c, **k: c.commit({TP: 2}, **k),
+    "position": lambda c, **k: c.position(TP, **k),
+    "partitions_for": lambda c, **k: c.partitions_for("u", **k),
+    "list_topics": lambda c, **k: c.list_topics(**k),
+    "receive_batch": lambda c, **k: c.receive_batch(**k),
+}
+PRODUCER: dict[str, Call] = {
+    "send": lambda p, **_: p.send("t", b"v"),
+    "enqueue": lambda p, **_: p.enqueue("u", b"v"),
+    "flush": lambda p, **k: p.flush(**k),
+    "partitions_for": lambda p, **k: p.partitions_for("v", **k),
+}
+ADMIN: dict[str, Call] = {
+    "create_topics": lambda a, **k: a.create_topics({"new": NewTopic(1, 1)}, **k),
+    "delete_topics": lambda a, **k: a.delete_topics(["gone"], **k),
+    "create_partitions": lambda a, **k: a.create_partitions({"t": 2}, **k),
+    "list_topics": lambda a, **k: a.list_topics(**k),
+    "describe_cluster": lambda a, **k: a.describe_cluster(**k),
+    "topic_configs": lambda a, **k: a.topic_configs(["t"], **k),
+    "list_offsets": lambda a, **k: a.list_offsets({TP: OffsetSpec.LATEST}, **k),
+    "list_groups": lambda a, **k: a.list_groups(**k),
+    "describe_groups": lambda a, **k: a.describe_groups(["g"], **k),
+    "list_group_offsets": lambda a, **k: a.list_group_offsets("g", **k),
+    "delete_groups": lambda a, **k: a.delete_groups(["none"], **k),
+}
+CALLS = {"consumer": CONSUMER, "producer": PRODUCER, "admin": ADMIN}
+LOOK_UPS = {
+    "consumer": [name for name in CONSUMER if name not in ("commit", "receive_batch")],
+    "producer": ["partitions_for"],
+    "admin": ["list_topics", "describe_cluster", "topic_configs", "list_offsets", "list_groups", "describe_groups", "list_group_offsets"],
+}
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One broker for the tests of this file; ``t`` and ``u`` are topics of one partition."""
+    version = request.config.getoption("--kafka-version")
+
+    async def fill() -> None:
+        async with trikafka.open_admin(bootstrap_servers=started.bootstrap_servers) as admin:
+            await admin.create_topics({"t": NewTopic(1, 1), "u": NewTopic(1, 1)})
+        async with trikafka.open_producer(bootstrap_servers=started.bootstrap_servers) as producer:
+            await producer.send("t", b"v")
+
+    with KafkaCluster(**({"version": version} if version else {})) as started:
+        started.start()
+        trio.run(fill)
+        yield Cluster(started)
+
+
+@asynccontextmanager
+async def clients(cluster: Cluster) -> AsyncIterator[dict[str, Any]]:
+    """One of each, with connections; what closing waits for is short."""
+    given = {"bootstrap_servers": cluster.bootstrap_servers, "close_timeout_ms": 200}
+    patience = {"max_block_ms": LIMIT * 1000, "delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 300, "linger_ms": 0}
+    async with AsyncExitStack() as stack:
+        open_one = stack.enter_async_context
+        consumer = await open_one(
+            trikafka.open_consumer(group_id="g", enable_auto_commit=False, auto_offset_reset="earliest", **given)
+        )
+        producer = await open_one(trikafka.open_producer(**given, **patience))
+        admin = await open_one(trikafka.open_admin(**given))
+        with trio.fail_after(20):
+            consumer.assign([TP])
+            consumer.seek_to_beginning()
+            await consumer.receive_batch()
+            await consumer.commit()
+            await consumer.end_offsets([TP])
+            await producer.partitions_for("t", timeout=15)
+            await admin.list_groups()
+        yield {"consumer": consumer, "producer": producer, "admin": admin}
+
+
+@asynccontextmanager
+async def broken(broker: Broker, how: str) -> AsyncIterator[None]:
+    await getattr(broker, how)()
+    try:
+        yield
+    finally:
+        with trio.CancelScope(shield=True):
+            await (broker.thaw() if how == "freeze" else broker.start())
+
+
+async def is_well(cluster: Cluster) -> None:
+    """Wait until clients can open again: a broker that was frozen for long is not in its own metadata for a moment."""
+    with trio.fail_after(30):
+        while True:
+            try:
+                async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+                    await admin.list_offsets({TP: OffsetSpec.LATEST})
+                    return
+            except BootstrapError:
+                await trio.sleep(0.1)
+
+
+async def timed(name: str, call: Call, client: Any, timeout: float) -> tuple[float, Any]:
+    """How long the call took, and what came of it."""
+    before = trio.current_time()
+    try:
+        result = await call(client, timeout=timeout)
+    except trikafka.TrikafkaError as error:
+        result = error
+    return trio.current_time() - before, result
+
+
+@pytest.mark.parametrize("how", ["freeze", "kill"])
+async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
+    async with clients(cluster) as opened:
+        async with broken(cluster.brokers[0], how):
+            opened["consumer"].seek_to_end([TP])  # its position has to be asked for
+            assert opened["producer"].send_nowait("t", b"kept back") is not None
+            late: dict[tuple[str, str], float] = {}
+
+            async def one_by_one(kind: str) -> None:
+                for name, call in CALLS[kind].items():
+                    took, result = await timed(name, call, opened[kind], LIMIT)
+                    if name not in ("receive_batch", "flush"):
+                        assert isinstance(result, KafkaTimeoutError), (kind, name, result)
+                        assert f":{cluster.brokers[0].port}" in str(result), (kind, name, str(result))
+                        assert result.__cause__ is not None
+                        assert took > LIMIT - 0.001, (kind, name)
+                    if took > LIMIT + TOLERANCE:
+                        late[kind, name] = took
+
+            async with trio.open_nursery() as nursery:
+                for kind in CALLS:  # a client does one thing at a time
+                    nursery.start_soon(one_by_one, kind)
+            assert late == {}
+            many: list[tuple[float, Any]] = []
+
+            async def one() -> None:
+                many.append(await timed("end_offsets", CONSUMER["end_offsets"], opened["consumer"], 3 * LIMIT))
+
+            before = trio.current_time()
+            async with trio.open_nursery() as nursery:
+                for _ in range(MANY):
+                    nursery.start_soon(one)
+            assert len(many) == MANY
+            assert all(isinstance(result, KafkaTimeoutError) for _, result in many)
+            assert min(took for took, _ in many) > 3 * LIMIT - 0.001
+            assert trio.current_time() - before < 3 * LIMIT + 5  # each is a task that has to be told
+    await is_well(cluster)
+
+
+async def test_no_time_at_all_against_a_healthy_broker(cluster: Cluster) -> None:
+    """One attempt each; a machine that is busy may take longer than the grace of 25 ms, but not every time."""
+    async with clients(cluster) as opened:
+        for kind, names in LOOK_UPS.items():
+            for name in names:
+                for _ in range(50):
+                    took, result = await timed(name, CALLS[kind][name], opened[kind], 0)
+                    if not isinstance(result, KafkaTimeoutError):
+                        break
+                    assert result.attempts == 1
+                    assert took < 1
+                assert not isinstance(result, trikafka.TrikafkaError), (kind, name, result)
+
+
+async def test_an_outage_is_told_within_two_seconds(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    """Only the broker is killed; the client waits for records, as most do most of the time."""
+    caplog.set_level(logging.INFO, "trikafka")
+
+    def lines(level: str) -> list[str]:
+        return [r.getMessage() for r in caplog.records if r.name == "trikafka.brokers" and r.levelname == level]
+
+    async with clients(cluster) as opened, trio.open_nursery() as nursery:
+        nursery.start_soon(opened["consumer"].receive)
+        nursery.start_soon(opened["consumer"].position, TP)
+        async with broken(cluster.brokers[0], "kill"):
+            with trio.fail_after(2):
+                while len(lines("WARNING")) < 3:  # of each client
+                    await trio.sleep(0.01)
+            await trio.sleep(1)
+            assert len(lines("WARNING")) == 3, lines("WARNING")
+            assert all(line.startswith("broker ") and " is lost: " in line for line in lines("WARNING"))
+            assert lines("INFO") == []
+        with trio.fail_after(20):
+            while len(lines("INFO")) < 3:
+                await trio.sleep(0.05)
+        assert len(lines("INFO")) == 3
+        assert all(" is back at " in line and "it was away for " in line for line in lines("INFO"))
+        assert len(lines("WARNING")) == 3
+        nursery.cancel_scope.cancel()

@@ -1,0 +1,125 @@
+"""Which brokers cannot be reached, since when and why; and the log that says so once.
+
+The slots of connections tell what happened, the managers of metadata and of coordinators what that means. An outage is one WARNING
+when it begins, with the cause, and one INFO when it is over, with how long it took; what fails meanwhile is counted, not printed.
+A connection that ends is no outage yet: brokers close connections for many reasons. One that cannot be made again is.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import trio
+
+from ..types import Node
+
+_log = logging.getLogger("trikafka.brokers")
+#: A broker that is not in the metadata any more may come back, so its outage is remembered; not of more of them than this.
+_MOST_REMEMBERED = 100
+_MOST_NAMED = 3  # of the groups that it coordinates
+#: How long (seconds) a group may be without a coordinator before that is told: the first of a new cluster takes a moment.
+COORDINATOR_PATIENCE = 2.0
+
+
+@dataclass(slots=True)
+class Outage:
+    """Something that cannot be reached: ``since`` (Trio's clock), how often it was tried, and how that failed last."""
+
+    node: Node | None
+    since: float
+    error: Exception
+    failures: int = 1
+    told: bool = True
+
+
+class Outages:
+    """The outages of one client. Nothing here waits."""
+
+    def __init__(self) -> None:
+        self._away: dict[int, Outage] = {}  # by node id; the brokers that cannot be reached, the oldest outage first
+        self._known: frozenset[int] = frozenset()  # the brokers of the cluster
+        self._ended: dict[int, float] = {}  # when a connection to a broker ended first, since the last one was made
+        self._coordinators: dict[str, int] = {}
+        self._without: dict[str, Outage] = {}  # what has no coordinator
+        self._on_lost: Callable[[], object] = lambda: None
+
+    def unreachable(self) -> Mapping[Node, Outage]:
+        """The brokers of the cluster that cannot be reached."""
+        return {away.node: away for number, away in self._away.items() if number in self._known and away.node is not None}
+
+    def when_lost(self, ask: Callable[[], object]) -> None:
+        """Call ``ask`` whenever a connection is lost: it should look what has become of the broker."""
+        self._on_lost = ask
+
+    # What happened.
+
+    def cluster_is(self, nodes: Iterable[Node]) -> None:
+        """These are the brokers of the cluster."""
+        self._known = frozenset(node.node_id for node in nodes)
+        self._ended = {number: when for number, when in self._ended.items() if number in self._known}
+        gone = [number for number in self._away if number not in self._known]
+        for number in gone[: max(0, len(gone) - _MOST_REMEMBERED)]:
+            del self._away[number]
+
+    def connection_lost(self, node: Node) -> None:
+        """A connection ended that neither this client nor its idleness has ended."""
+        self._ended.setdefault(node.node_id, trio.current_time())
+        self._on_lost()
+
+    def unreached(self, node: Node, error: Exception) -> None:
+        """No connection could be made."""
+        number = node.node_id
+        if number < 0:
+            return  # a bootstrap address: that the brokers cannot be reached says more
+        away = self._away.get(number)
+        if away is not None:
+            away.error, away.failures = error, away.failures + 1
+            return
+        self._away[number] = Outage(node, self._ended.get(number, trio.current_time()), error)
+        coordinated = [what for what, coordinator in self._coordinators.items() if coordinator == number][:_MOST_NAMED]
+        role = f", the coordinator of {' and '.join(coordinated)}," if coordinated else ""
+        _log.warning("broker %d%s is lost: %s%s", number, role, error, self._scope())
+
+    def reached(self, node: Node) -> None:
+        """A connection was made."""
+        self._ended.pop(node.node_id, None)
+        away = self._away.pop(node.node_id, None)
+        if away is not None:
+            took, tries = trio.current_time() - away.since, _times(away.failures)
+            _log.info("broker %d is back at %s: it was away for %.1f s (%s)", node.node_id, node, took, tries)
+
+    def coordinator_found(self, what: str, node: Node) -> None:
+        """``node`` coordinates ``what``."""
+        before, self._coordinators[what] = self._coordinators.get(what), node.node_id
+        without = self._without.pop(what, None)
+        if without is not None and without.told:
+            took, tries = trio.current_time() - without.since, _times(without.failures)
+            _log.info("%s has a coordinator again, broker %d at %s: it had none for %.1f s (%s)", what, node.node_id, node, took, tries)
+        elif before != node.node_id and before in self._away:
+            _log.info("%s is coordinated by broker %d at %s now", what, node.node_id, node)
+
+    def coordinator_missing(self, what: str, error: Exception) -> None:
+        """The coordinator of ``what`` could not be found."""
+        now = trio.current_time()
+        without = self._without.get(what)
+        if without is None:
+            without = self._without[what] = Outage(None, now, error, failures=0, told=False)
+        without.error, without.failures = error, without.failures + 1
+        if not without.told and now - without.since >= COORDINATOR_PATIENCE and not self._all_away():
+            without.told = True
+            _log.warning("%s has had no coordinator for %.1f s: %s", what, now - without.since, error)
+
+    def _all_away(self) -> bool:
+        return bool(self._known) and self._known <= self._away.keys()
+
+    def _scope(self) -> str:
+        if not self._all_away():
+            return ""
+        count = len(self._known)
+        return "; it is the only broker" if count == 1 else f"; now none of the {count} brokers of the cluster can be reached"
+
+
+def _times(failures: int) -> str:
+    return "one attempt failed" if failures == 1 else f"{failures} attempts failed"
