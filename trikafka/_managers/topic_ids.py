@@ -8,6 +8,7 @@ from uuid import UUID
 from kafka.protocol.metadata import MetadataRequest
 
 from .._state.cluster import ClusterSnapshot
+from ..interfaces import MetadataManager
 from .metadata import read_metadata
 
 #: The first version of Metadata that is asked by id (KIP-516).
