@@ -15,7 +15,7 @@ from trikafka._managers.group_messages import decode_subscription
 from trikafka.errors import IllegalStateError
 from trikafka.testing import ScriptedCluster
 
-COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
+COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"], "heartbeat_interval_ms": 3_000}
 STATIC = {"group_instance_id": "one", "session_timeout_ms": 30_000}
 
 

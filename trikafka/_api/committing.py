@@ -8,6 +8,7 @@ from .._net.deadlines import check_timeout
 from .._state.arguments import checked_partition, offset_and_metadata
 from .._state.member import MemberState
 from .._wire.columns import RecordBatch
+from ..error_codes import ErrorCode
 from ..errors import IllegalStateError, PartitionNotOwnedError, PollIntervalExceededError, from_code
 from ..types import OffsetAndMetadata, Record, TopicPartition
 from .consumer_base import ConsumerBase
@@ -93,7 +94,7 @@ class Committing(ConsumerBase):
         if member.state is MemberState.FENCED:
             raise self._parts.commit_failed()
         if not member.identity.joined:
-            raise from_code(27, "the consumer has not joined its group yet")
+            raise from_code(ErrorCode.REBALANCE_IN_PROGRESS, "the consumer has not joined its group yet")
 
 
 def _offsets(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:

@@ -93,6 +93,8 @@ class Leaving:
                 await parts.auto_commit_now(owned, commits_until)
             elif core.subscription.grouped and owned:
                 lost = core.member.state in (MemberState.FENCED, MemberState.STALE)
+                if not lost:
+                    core.member.to(MemberState.LEAVING)
                 try:
                     await parts.invoker.tell(Change.LOST if lost else Change.REVOKED, owned, commits_until)
                 except Exception as error:

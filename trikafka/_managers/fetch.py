@@ -25,9 +25,9 @@ from .._state.subscription import Subscription
 from .._wire.fetch import FetchMessage
 from ..config import ConsumerConfig
 from ..errors import FetchSessionError, KafkaConnectionError, TrikafkaError
+from ..interfaces import MetadataManager
 from ..types import Node
 from .fetch_responses import FetchResponses
-from .metadata import Metadata
 from .missing import MissingPartitions
 from .resets import Resets
 from .validation import PositionValidator
@@ -44,7 +44,7 @@ class Fetcher:
         self,
         config: ConsumerConfig,
         brokers: Brokers,
-        metadata: Metadata,
+        metadata: MetadataManager,
         subscription: Subscription,
         assignment: Assignment,
         buffer: FetchBuffer,

@@ -146,7 +146,12 @@ class ConsumerConfig(ClientConfig):
     session_timeout_ms: float = setting(
         45_000, "the group gives up a member it has not heard of for so long; with KIP-848 the broker decides", least=1, most=INT32
     )
-    heartbeat_interval_ms: float = setting(3_000, "how often a member says that it lives; with KIP-848 the broker decides", least=1)
+    heartbeat_interval_ms: float = setting(
+        500,
+        "how often a member says that it lives, and learns that others came or went: so long a new member waits for its partitions"
+        " (Java's default is 3000); with KIP-848 the broker decides",
+        least=1,
+    )
     max_poll_interval_ms: float = setting(
         300_000, "a member that asks for nothing for so long leaves the group (KIP-62)", least=1, most=INT32
     )

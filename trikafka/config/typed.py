@@ -139,7 +139,8 @@ class ConsumerSettings(ClientSettings, total=False):
     most 2**31 - 1. Default: 45_000."""
 
     heartbeat_interval_ms: float
-    """How often a member says that it lives; with KIP-848 the broker decides. In milliseconds, at least 1. Default: 3000."""
+    """How often a member says that it lives, and learns that others came or went: so long a new member waits for its partitions
+    (Java's default is 3000); with KIP-848 the broker decides. In milliseconds, at least 1. Default: 500."""
 
     max_poll_interval_ms: float
     """A member that asks for nothing for so long leaves the group (KIP-62). In milliseconds, at least 1, at most 2**31 - 1.
