@@ -19,6 +19,7 @@ from .._net import reasons
 from .._net.addresses import parse_bootstrap
 from .._net.brokers import Brokers
 from .._net.deadlines import within
+from .._net.interrupts import interrupts_unwrapped
 from .._net.retry import Retry
 from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
@@ -204,6 +205,7 @@ class Metadata:
         foreign: list[Exception] = []  # the client was closed meanwhile; a bug
         limit = self._config.request_timeout
 
+        @trio.lowlevel.enable_ki_protection
         async def attempt(node: Node, done: trio.Event) -> None:
             try:
                 responses.append(await within(str(node), limit, lambda: ask(node)))
@@ -217,14 +219,15 @@ class Metadata:
             finally:
                 done.set()
 
-        async with trio.open_nursery() as nursery:
-            for node in nodes:
-                done = trio.Event()
-                nursery.start_soon(attempt, node, done)
-                with trio.move_on_after(_STAGGER):
-                    await done.wait()
-                if responses:
-                    break
+        with interrupts_unwrapped():
+            async with trio.open_nursery() as nursery:
+                for node in nodes:
+                    done = trio.Event()
+                    nursery.start_soon(attempt, node, done)
+                    with trio.move_on_after(_STAGGER):
+                        await done.wait()
+                    if responses:
+                        break
         if foreign:
             raise foreign[0]
         return responses, errors

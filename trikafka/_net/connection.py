@@ -212,6 +212,7 @@ class Connection:
         if requests.rest:
             self._wake.set()
 
+    @trio.lowlevel.enable_ki_protection
     async def _write(self, transport: Transport) -> None:
         requests = self._requests
         try:
@@ -231,6 +232,7 @@ class Connection:
         except _STREAM_ERRORS as error:
             self._break(error)
 
+    @trio.lowlevel.enable_ki_protection
     async def _read(self, reader: FrameReader) -> None:
         patience = self._expiry.patience
         try:
@@ -254,6 +256,7 @@ class Connection:
         request.answered(frame)
         self._settle(request)
 
+    @trio.lowlevel.enable_ki_protection
     async def _watch(self) -> None:
         """End the reader at the first expiry, or after the idle time."""
         await self._expiry.run(lambda: min((request.expires for request in self._requests.waiting()), default=None))
