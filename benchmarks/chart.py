@@ -19,6 +19,8 @@ _COLOURS = {
     "confluent-kafka": "#d17a22",
     "aiokafka": "#3b6fb6",
     "kafka-python": "#8d8d8d",
+    "franz-go": "#7a4fa3",
+    "Java": "#b23a48",
     "raw limit": "#1c1c1c",
 }
 _MARKERS = {"arrow": "D", "batch": "s", "one": "o", "concurrent": "^", "raw": "|"}
@@ -34,6 +36,8 @@ _STYLE: Any = {
 
 Case = dict[str, Any]
 Document = dict[str, Any]
+#: A title, the heads of the columns (those from the third on are figures), the rows.
+Grid = tuple[str, list[str], list[list[str]]]
 
 
 # --- what all outputs have in common --------------------------------------------------------------------------------
@@ -69,6 +73,51 @@ def _fastest_first(cases: Sequence[Case]) -> list[Case]:
     return sorted(cases, key=lambda case: -float(case["median"]["records_per_second"]))
 
 
+# --- what is measured beside rates, as grids for both kinds of tables -----------------------------------------------
+
+
+def grids(found: Document) -> Iterator[Grid]:
+    """The latencies, and what consumers cost that wait, share or are many."""
+    about = found["about"]
+    for way, rate in about["latency_rates"].items():
+        title = f"End to end at {rate:,} records a second, milliseconds; processor time"
+        cases = [case for case in _of(found, "latency") if case["way"] == way]
+        columns = {"p50": "p50_ms .2f", "p99": "p99_ms .2f", "max": "max_ms .2f", "CPU us/record": "cpu_per_million ,.0f"}
+        yield from _grid_of(title, cases, columns)
+    title = f"Partitions assigned: idle for some seconds, then {about['trickle_rate']} records a second over all of them"
+    columns = {"CPU %": "idle_cpu_percent .2f", "bytes/s": "idle_bytes_per_second ,.0f", "MB": "assigned_mb .0f"}
+    columns["CPU us/record"] = "cpu_per_million ,.0f"
+    yield from _grid_of(title, _of(found, "assigned"), columns, way="partitions")
+    title = f"Groups, milliseconds: the first member's join, member {about['members']}'s, and for how long another one stood still"
+    columns = {"join": "join_ms ,.0f", "hand-over": "hand_over_ms ,.0f", "standstill": "standstill_ms ,.0f"}
+    yield from _grid_of(title, _of(found, "group"), columns, way="protocol")
+    columns = {"records/s": "records_per_second ,.0f", "CPU s/million": "cpu_per_million .2f", "peak MB": "peak_mb ,.0f"}
+    columns["idle MB"] = "idle_mb ,.0f"
+    yield from _grid_of("Consumers in one program, reading at the same time", _of(found, "many"), columns, way="consumers")
+    yield from _grid_of("Reading 16 partitions, a stream and a task each, beside one loop", _of(found, "streams"), columns)
+
+
+def _grid_of(title: str, cases: Sequence[Case], columns: dict[str, str], *, way: str = "") -> Iterator[Grid]:
+    """Nothing if there is no case. ``columns``: head to the figure's name and format; ``way``: the head of a column of ways."""
+    if not cases:
+        return
+    rows = []
+    for case in sorted(cases, key=_place):
+        ways = [case["way"]] if way else []
+        rows.append([case["peer"], f"`{case['call']}`", *ways, *(_cell(case, *each.split()) for each in columns.values())])
+    yield title, ["client", "call", *([way] if way else []), *columns], rows
+
+
+def _place(case: Case) -> tuple[int, str, int]:
+    """Rows of the same way next to each other; ways that are numbers by size."""
+    way = case["way"]
+    return int(way) if way.isdigit() else 0, way, list(_COLOURS).index(case["peer"])
+
+
+def _cell(case: Case, name: str, form: str) -> str:
+    return format(case["median"][name], form) if name in case["median"] else ""
+
+
 # --- Markdown -------------------------------------------------------------------------------------------------------
 
 
@@ -82,10 +131,8 @@ def markdown(found: Document) -> str:
         if cases := _of(found, kind):
             parts.append(f"**{title}**, thousand records a second")
             parts.append(_grid(cases))
-    if cases := _of(found, "latency"):
-        parts.append(f"**End to end** at {found['about']['latency_rate']} records a second, milliseconds")
-        rows = [[case["peer"], f"`{case['call']}`", *_figures(case, ("p50_ms", "p99_ms", "max_ms"), ".2f")] for case in cases]
-        parts.append(_table(["client", "call", "p50", "p99", "max"], rows))
+    for title, head, rows in grids(found):
+        parts += [f"**{title}**", _table(head, rows)]
     parts.append("**The aims** (ratios of medians; the spread is of single rounds)")
     verdicts = {True: "met", False: "**missed**", None: "not measured"}
     head = ["aim", "at least", "found", "spread", ""]
@@ -162,7 +209,7 @@ def draw(found: Document, path: Path) -> None:
     from matplotlib import pyplot
 
     with pyplot.rc_context(_STYLE):
-        figure, axes = pyplot.subplots(4, 2, figsize=(13, 16), layout="constrained", height_ratios=(9, 8, 9, 9))
+        figure, axes = pyplot.subplots(5, 2, figsize=(13, 20), layout="constrained", height_ratios=(10, 8, 10, 10, 8))
         reading, writing = _of(found, "consume", main=True), _of(found, "produce", main=True)
         _bars(axes[0][0], "Reading 100 B values: million records/s", reading, "records_per_second", 1e-6, "{:.2f}")
         _bars(axes[0][1], "Writing 100 B values: million records/s", writing, "records_per_second", 1e-6, "{:.2f}")
@@ -173,6 +220,8 @@ def draw(found: Document, path: Path) -> None:
         _latencies(axes[3][0], found)
         memory = [case for case in reading if case["peer"] != "raw limit"] + writing
         _bars(axes[3][1], "Peak memory of the process, MB", memory, "peak_mb", 1, "{:.0f}")
+        _groups(axes[4][0], found)
+        _assigned(axes[4][1], found)
         figure.suptitle(_caption(found), fontsize=9, color="#555555", x=0.01, ha="left")
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=110, metadata={"Software": None})
@@ -228,17 +277,46 @@ def _dots(axes: Any, title: str, cases: Sequence[Case]) -> None:
 
 
 def _latencies(axes: Any, found: Document) -> None:
-    axes.set_title(f"End to end at {found['about']['latency_rate']} records/s: ms")
-    cases = _of(found, "latency")[::-1]
+    way, rate = list(found["about"]["latency_rates"].items())[-1]
+    cases = [case for case in _of(found, "latency") if case["way"] == way]
+    _pairs(axes, f"End to end at {rate:,} records/s: ms", cases, {"p50_ms": "p50", "p99_ms": "p99"}, "{:.2f}")
+
+
+def _groups(axes: Any, found: Document) -> None:
+    cases = sorted(_of(found, "group"), key=_place)
+    title = f"Member {found['about']['members']} joins a group: ms to its first record, and of standstill of another"
+    _pairs(axes, title, cases, {"hand_over_ms": "joins", "standstill_ms": "stands"}, "{:,.0f}", way=True)
+
+
+def _pairs(axes: Any, title: str, cases: Sequence[Case], names: dict[str, str], form: str, *, way: bool = False) -> None:
+    """Two bars a case."""
+    axes.set_title(title)
+    cases = cases[::-1]
     for place, case in enumerate(cases):
-        for shift, name, alpha in ((0.19, "p50_ms", 1.0), (-0.19, "p99_ms", 0.6)):
+        for (name, said), shift, alpha in zip(names.items(), (0.19, -0.19), (1.0, 0.6), strict=True):
             value = case["median"][name]
             axes.barh(place + shift, value, color=_COLOURS[case["peer"]], height=0.36, alpha=alpha)
-            text = f"{name[:3]}  {value:.2f}"
+            text = f"{said}  {form.format(value)}"
             axes.annotate(text, (value, place + shift), xytext=(4, 0), textcoords="offset points", va="center")
-    axes.set_yticks(range(len(cases)), [case["peer"] for case in cases])
+    axes.set_yticks(range(len(cases)), [f"{case['peer']}  {case['way']}" if way else case["peer"] for case in cases])
     axes.tick_params(axis="y", length=0)
     axes.margins(x=0.15)
+
+
+def _assigned(axes: Any, found: Document) -> None:
+    """A line a client over the number of partitions, on logarithmic axes."""
+    axes.set_title(f"CPU microseconds a record at {found['about']['trickle_rate']} records/s, by assigned partitions")
+    cases = sorted(_of(found, "assigned"), key=_place)
+    for peer in dict.fromkeys(case["peer"] for case in cases):
+        chosen = [case for case in cases if case["peer"] == peer]
+        values = [case["median"]["cpu_per_million"] for case in chosen]
+        axes.plot([int(case["way"]) for case in chosen], values, "o-", color=_COLOURS[peer], label=peer)
+    axes.set_xscale("log")
+    axes.set_yscale("log")
+    axes.grid(axis="both", color="#dddddd", linewidth=0.6)
+    axes.set_axisbelow(True)
+    if cases:
+        axes.legend(fontsize=7, frameon=False)
 
 
 def main() -> int:

@@ -9,10 +9,14 @@ from collections.abc import Callable
 
 from .jobs import Job, Missing, Outcome
 
+#: Kinds that have a module of their own beside the peer's first one.
+_OF_CONSUMERS = ("assigned", "group", "many", "streams")
+
 
 def main() -> int:
     job = Job.from_json(sys.argv[1])
-    peer = importlib.import_module(f"benchmarks.peers.{job.peer}")
+    more = "_consumers" if job.kind in _OF_CONSUMERS else ""
+    peer = importlib.import_module(f"benchmarks.peers.{job.peer}{more}")
     ways: dict[tuple[str, str], Callable[[Job], Outcome]] = peer.WAYS
     try:
         if (job.kind, job.way) not in ways:

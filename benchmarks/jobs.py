@@ -24,7 +24,10 @@ DISTINCT = 10_000
 
 @dataclass(frozen=True)
 class Job:
-    """One case in one round. ``records`` is how many to move; ``tasks`` and ``rate`` (records a second) where a way needs them."""
+    """One case in one round. ``records`` is how many to move; what follows is for the ways that need it.
+
+    ``tasks``: tasks, consumers or members; ``rate``: records a second; ``seconds``: how long to measure, or to let things settle.
+    """
 
     peer: str
     kind: str
@@ -37,6 +40,7 @@ class Job:
     records: int
     tasks: int = 0
     rate: int = 0
+    seconds: float = 0.0
 
     @classmethod
     def from_json(cls, text: str) -> Job:
@@ -54,7 +58,8 @@ class Job:
 class Outcome:
     """What a job did. ``value_bytes`` counts the bytes of the values that it saw, so that nothing can be skipped.
 
-    ``call`` is what was called; ``settings`` are those that differ from the client's defaults; ``latencies`` are in seconds.
+    ``call`` is what was called; ``settings`` are those that differ from the client's defaults; ``latencies`` are in seconds;
+    ``figures`` are what the kind measures beside rate, processor and memory, each with its unit at the end of its name.
     """
 
     records: int
@@ -64,6 +69,7 @@ class Outcome:
     settings: dict[str, Any]
     latencies: list[float] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
+    figures: dict[str, float] = field(default_factory=dict)
 
     def to_json(self) -> str:
         found = {
@@ -74,6 +80,7 @@ class Outcome:
             "settings": self.settings,
             "latencies": [round(each, 7) for each in self.latencies],
             "extra": self.extra,
+            "figures": self.figures,
         }
         return json.dumps(found)
 

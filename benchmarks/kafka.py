@@ -15,6 +15,9 @@ from .plan import PARTITIONS
 VERSION = DEFAULT_VERSION
 _JVM = ["-Xmx1g"]
 _CONFIG: dict[str, str | int | float | bool] = {"file.delete.delay.ms": 0, "retention.ms": -1}
+#: A topic of so many partitions and more has small indexes: each would else set 20 MB aside.
+_WIDE = 50
+_SMALL_INDEX: dict[str, str | int | float | bool] = {"segment.index.bytes": 65_536}
 
 
 class Kafka:
@@ -34,9 +37,14 @@ class Kafka:
     def delete(self, topic: str) -> None:
         trio.run(self._delete, topic)
 
+    def group_type(self, group_id: str) -> str | None:
+        """``classic`` or ``consumer`` (KIP-848), as the broker has it; None if it does not know the group."""
+        return trio.run(self._group_type, group_id)
+
     async def _create(self, topic: str, partitions: int) -> None:
         async with open_admin(bootstrap_servers=self.bootstrap) as admin:
-            await admin.create_topics({topic: NewTopic(partitions, 1, _CONFIG)})
+            config = _CONFIG | _SMALL_INDEX if partitions >= _WIDE else _CONFIG
+            await admin.create_topics({topic: NewTopic(partitions, 1, config)})
             await self._ends(topic, partitions)
 
     async def _count(self, topic: str, partitions: int) -> int:
@@ -47,6 +55,10 @@ class Kafka:
             places = {TopicPartition(topic, number): OffsetSpec.LATEST for number in range(partitions)}
             found = await admin.list_offsets(places)
             return [0 if each is None else each.offset for each in found.values()]
+
+    async def _group_type(self, group_id: str) -> str | None:
+        async with open_admin(bootstrap_servers=self.bootstrap) as admin:
+            return next((group.type for group in await admin.list_groups() if group.group_id == group_id), None)
 
     async def _delete(self, topic: str) -> None:
         async with open_admin(bootstrap_servers=self.bootstrap) as admin:

@@ -5,49 +5,70 @@ Every case moves as many records as take it about a second, so that a slow clien
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 
 PARTITIONS = 4
 TASKS = 1_000
-LATENCY_RATE = 500
 
 PEERS = {
     "ours": "trikafka",
     "confluent": "confluent-kafka",
     "aio": "aiokafka",
     "kafka_python": "kafka-python",
+    "franz": "franz-go",
+    "java": "Java",
     "raw": "raw limit",
 }
 
 
 @dataclass(frozen=True)
 class Setup:
-    """Size and compression of the values; in the ``main`` one the aims are judged. ``share`` scales the records."""
+    """Size and compression of the values; in the ``main`` ones the aims are judged. ``share`` scales the records."""
 
     size: int
     compression: str
     share: float
     main: bool = False
+    partitions: int = PARTITIONS
 
     @property
     def topic(self) -> str:
-        return f"filled-{self.size}-{self.compression}"
+        return f"filled-{self.size}-{self.compression}-{self.partitions}"
 
 
 @dataclass(frozen=True)
 class Case:
-    """One line of the results."""
+    """One line of the results. What its job gets beside the topic stands in ``jobs.Job``."""
 
     kind: str
     way: str
     peer: str
     setup: Setup
     records: int
+    partitions: int = PARTITIONS
+    tasks: int = TASKS
+    rate: int = 0
+    seconds: float = 0.0
 
     @property
     def name(self) -> str:
         return f"{self.kind}/{self.way}/{self.setup.size}/{self.setup.compression}/{self.peer}"
+
+    @property
+    def reads(self) -> bool:
+        """Whether it reads a topic that was filled before."""
+        return self.kind in ("consume", "streams", "many")
+
+    @property
+    def writes(self) -> bool:
+        """Whether what it wrote is counted in the topic."""
+        return self.kind in ("produce", "latency")
+
+    @property
+    def slow(self) -> bool:
+        """Whether most of its time is waiting, so that it has its turn in every second round only."""
+        return self.kind in ("assigned", "group", "many")
 
 
 SETUPS = (
@@ -58,6 +79,8 @@ SETUPS = (
     Setup(1000, "lz4", 0.2),
     Setup(1000, "zstd", 0.2),
 )
+#: A stream a partition: read beside what reads all partitions in one loop.
+_STREAMS = Setup(100, "none", 1.0, main=True, partitions=16)
 #: (kind, way, peer) -> records of 100 bytes, for about a second on two cores.
 _RECORDS = {
     ("consume", "arrow", "ours"): 4_000_000,
@@ -68,6 +91,8 @@ _RECORDS = {
     ("consume", "batch", "aio"): 500_000,
     ("consume", "one", "aio"): 150_000,
     ("consume", "batch", "kafka_python"): 100_000,
+    ("consume", "batch", "franz"): 4_000_000,
+    ("consume", "batch", "java"): 2_000_000,
     ("consume", "raw", "raw"): 4_000_000,
     ("produce", "arrow", "ours"): 2_000_000,
     ("produce", "one", "ours"): 800_000,
@@ -77,26 +102,90 @@ _RECORDS = {
     ("produce", "one", "aio"): 80_000,
     ("produce", "concurrent", "aio"): 40_000,
     ("produce", "one", "kafka_python"): 25_000,
+    ("produce", "one", "franz"): 1_000_000,
 }
-#: These run in the main setup alone.
+_STREAM_RECORDS = {
+    ("streams", "batch", "ours"): 1_500_000,
+    ("streams", "one", "ours"): 800_000,
+    ("streams", "together", "ours"): 1_500_000,
+    ("streams", "together", "confluent"): 1_000_000,
+}
+#: Records of all consumers of a program together.
+_MANY_RECORDS = {"ours": 1_000_000, "confluent": 600_000, "aio": 300_000}
+#: These run in the main setup alone, and these where nothing is compressed.
 _MAIN_ONLY = ("kafka_python",)
+_PLAIN_ONLY = ("franz", "java")
 #: Large values are fewer, yet not so few that a case is over before it has begun.
 _LEAST = 10_000
-_LATENCY_SECONDS = 4
+
+#: A record that goes and comes alone, records a second by way.
+LATENCY_RATES = {"one": 500, "thousand": 1_000}
+_LATENCY_PEERS = {"one": ("ours", "confluent", "aio"), "thousand": ("ours", "confluent", "aio", "franz")}
+_LATENCY_SECONDS = 3
+
+#: Partitions that are assigned, most of them idle; then so many records a second come, spread over all of them.
+ASSIGNED = (1, 50, 500, 2_000)
+TRICKLE = 200
+_ASSIGNED_SECONDS = 2.0
+
+#: Consumers in one program.
+MANY = (1, 10, 100)
+
+#: Members of a group that share a topic, into which records come all the while; the last one to join is the one that is timed.
+MEMBERS = 3
+_GROUP_PARTITIONS, _GROUP_RATE, _GROUP_SETTLES = 12, 1_000, 1.5
+_GROUPS = {"cooperative": ("ours", "confluent", "java"), "eager": ("aio",), "consumer": ("ours", "confluent", "java")}
+
+_QUICK_PARTITIONS, _QUICK_SECONDS, _QUICK_MEMBERS = 20, 0.3, 2
+#: In a quick run a latency case lasts for so many records.
+_QUICK_LATENCY = 100
 
 
 def all_cases(*, cap: int | None = None, quick: bool = False) -> list[Case]:
     """Every case; with ``cap`` none moves more records. ``quick`` leaves out the setups between the first and the last."""
     setups = (SETUPS[0], SETUPS[-1]) if quick else SETUPS
-    cases = []
+    cases = [*_throughput(setups), *_streams(), *_latencies(), *_assigned(), *_groups(), *_many()]
+    if cap is not None:
+        cases = [capped(case, cap) for case in cases]
+    return [_quick(case) for case in cases] if quick else cases
+
+
+def _throughput(setups: Iterable[Setup]) -> Iterator[Case]:
     for setup in setups:
         for (kind, way, peer), count in _RECORDS.items():
-            if setup.main or peer not in _MAIN_ONLY:
+            if (setup.main or peer not in _MAIN_ONLY) and (setup.compression == "none" or peer not in _PLAIN_ONLY):
                 records = max(int(count * setup.share), min(count, _LEAST))
-                cases.append(Case(kind, way, peer, setup, records))
-    samples = LATENCY_RATE * _LATENCY_SECONDS
-    cases += [Case("latency", "one", peer, SETUPS[0], samples) for peer in ("ours", "confluent", "aio")]
-    return cases if cap is None else [capped(case, cap) for case in cases]
+                yield Case(kind, way, peer, setup, records)
+
+
+def _streams() -> Iterator[Case]:
+    for (kind, way, peer), count in _STREAM_RECORDS.items():
+        yield Case(kind, way, peer, _STREAMS, count, _STREAMS.partitions)
+
+
+def _latencies() -> Iterator[Case]:
+    for way, rate in LATENCY_RATES.items():
+        for peer in _LATENCY_PEERS[way]:
+            yield Case("latency", way, peer, SETUPS[0], rate * _LATENCY_SECONDS, 1, rate=rate)
+
+
+def _assigned() -> Iterator[Case]:
+    for count in ASSIGNED:
+        for peer in ("ours", "confluent", "aio"):
+            yield Case("assigned", str(count), peer, SETUPS[0], 0, count, rate=TRICKLE, seconds=_ASSIGNED_SECONDS)
+
+
+def _groups() -> Iterator[Case]:
+    for way, peers in _GROUPS.items():
+        for peer in peers:
+            shape = (_GROUP_PARTITIONS, MEMBERS, _GROUP_RATE, _GROUP_SETTLES)
+            yield Case("group", way, peer, SETUPS[0], 0, *shape)
+
+
+def _many() -> Iterator[Case]:
+    for count in MANY:
+        for peer, records in _MANY_RECORDS.items():
+            yield Case("many", str(count), peer, SETUPS[0], records, tasks=count)
 
 
 def capped(case: Case, cap: int) -> Case:
@@ -104,23 +193,33 @@ def capped(case: Case, cap: int) -> Case:
     return replace(case, records=min(cap, case.records))
 
 
+def _quick(case: Case) -> Case:
+    """The same case, just long enough to see that it works."""
+    if case.kind == "latency":
+        return capped(case, _QUICK_LATENCY)
+    if case.kind == "assigned":
+        return replace(case, partitions=min(case.partitions, _QUICK_PARTITIONS), seconds=_QUICK_SECONDS)
+    return replace(case, tasks=_QUICK_MEMBERS, seconds=_QUICK_SECONDS) if case.kind == "group" else case
+
+
 def filled(cases: Iterable[Case]) -> dict[Setup, int]:
-    """How many records each topic that is read must hold."""
+    """How many records each topic that is read must hold. One of many consumers reads a single partition of it."""
     need: dict[Setup, int] = {}
     for case in cases:
-        if case.kind == "consume":
-            need[case.setup] = max(case.records, need.get(case.setup, 0))
+        if case.reads:
+            records = case.records * (case.partitions if case.kind == "many" else 1)
+            need[case.setup] = max(records, need.get(case.setup, 0))
     return need
 
 
-def order_of_round(cases: Iterable[Case], number: int, *, main: bool = False) -> list[Case]:
+def order_of_round(cases: Iterable[Case], number: int, *, main: bool = False, slow: bool = True) -> list[Case]:
     """The cases of round ``number``, those that are compared next to each other, begun with another one in every round.
 
-    With ``main`` only those that the aims are judged by.
+    With ``main`` only the setups that the aims are judged by; the slow cases only with ``slow``.
     """
     groups: dict[tuple[Setup, str], list[Case]] = {}
     for case in cases:
-        if case.setup.main or not main:
+        if (case.setup.main or not main) and (slow or not case.slow):
             groups.setdefault((case.setup, case.kind), []).append(case)
     order = []
     for group in groups.values():

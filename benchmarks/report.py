@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .chart import configurations, label, least_of, spread_of, value_of
+from .chart import configurations, grids, label, least_of, spread_of, value_of
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -29,9 +29,13 @@ def _tables(found: dict[str, Any]) -> Iterator[Table]:
         chosen = [case for case in cases if case["kind"] == kind]
         if chosen:
             yield _grid(f"{title}: thousand records a second", chosen)
-    chosen = [case for case in cases if case["kind"] == "latency"]
-    if chosen:
-        yield _latencies(f"End to end at {found['about']['latency_rate']} records a second", chosen)
+    for title, head, rows in grids(found):
+        table = Table(*head[:2], title=title, title_justify="left")
+        for each in head[2:]:
+            table.add_column(each, justify="right")
+        for row in rows:
+            table.add_row(*(cell.strip("`") for cell in row))
+        yield table
     yield _aims(found["aims"])
 
 
@@ -58,16 +62,6 @@ def _grid(title: str, cases: list[dict[str, Any]]) -> Table:
         row[case["size"], case["compression"]] = case["median"]["records_per_second"] / 1e3
     for (peer, way), row in rows.items():
         table.add_row(peer, label(cases, peer, way), *(f"{row[setup]:,.0f}" if setup in row else "" for setup in setups))
-    return table
-
-
-def _latencies(title: str, cases: list[dict[str, Any]]) -> Table:
-    table = Table("client", "call", title=title, title_justify="left")
-    for head in ("p50 ms", "p99 ms", "max ms"):
-        table.add_column(head, justify="right")
-    for case in cases:
-        figures = (f"{case['median'][name]:.2f}" for name in ("p50_ms", "p99_ms", "max_ms"))
-        table.add_row(case["peer"], case["call"], *figures)
     return table
 
 

@@ -11,9 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from .jobs import Job
+from .jobs import Job, Missing
 from .kafka import Kafka
-from .plan import LATENCY_RATE, PARTITIONS, TASKS, Case, filled, order_of_round
+from .plan import Case, filled, order_of_round
+from .programs import PROGRAMS
 
 ROOT = Path(__file__).resolve().parent.parent
 #: A process that takes longer than this is ended and counts as failed.
@@ -26,7 +27,7 @@ _FIRST = 1
 class Options:
     """``limit``: no round begins that would probably end later than so many seconds after the start.
 
-    Every second round is of the main setup alone, and so is one that would else take too long.
+    Every second round is of the main setups alone, with the slow cases; one that would else take too long is without these, too.
     """
 
     rounds: int
@@ -50,16 +51,21 @@ class Runner:
         self._kafka, self._cases, self._options, self._tell = kafka, cases, options, tell
         self._began = time.monotonic()
         self._written = 0
+        self._made: set[str] = set()
         self._took: dict[Case, float] = {}
         self.findings = Findings()
 
     def run(self) -> Findings:
-        """Fill, then measure round after round."""
+        """Build and fill, then measure round after round."""
+        self.build(self._cases)
+        self._began = time.monotonic()
         self.fill(self._cases)
+        alone = self._options.rounds == 1
         for number in range(1, self._options.rounds + 1):
-            order = order_of_round(self._cases, number, main=number % 2 == 0)
+            even = number % 2 == 0
+            order = order_of_round(self._cases, number, main=even, slow=even or alone)
             if not self._fits(order):
-                order = order_of_round(self._cases, number, main=True)
+                order = order_of_round(self._cases, number, main=True, slow=False)
             if not self._fits(order):
                 self._tell(f"round {number} is left out: it would not end in time")
                 break
@@ -76,38 +82,52 @@ class Runner:
         needed = sum(self._took.get(case, 0.0) for case in order)
         return not self._took or time.monotonic() - self._began + needed <= self._options.limit
 
+    def build(self, cases: Iterable[Case]) -> None:
+        """Compile the programs of peers that are not Python; what cannot be compiled here is not measured."""
+        cases = list(cases)
+        for peer in sorted({case.peer for case in cases} & set(PROGRAMS)):
+            self._tell(f"building the program of {peer}")
+            try:
+                PROGRAMS[peer]()
+            except Missing as error:
+                self.findings.missing |= {case.name: str(error) for case in cases if case.peer == peer}
+
     def fill(self, cases: Iterable[Case]) -> None:
         """Write the topics that are read. Raises ``RuntimeError`` if that fails."""
         for setup, records in filled(cases).items():
-            records += -records % PARTITIONS
+            records += -records % setup.partitions
             self._tell(f"filling {setup.topic}: {records:,} records")
-            self._kafka.create(setup.topic)
+            self._made.add(setup.topic)
+            self._kafka.create(setup.topic, setup.partitions)
             job = Job(
-                *("confluent", "fill", "one", self._kafka.bootstrap, setup.topic, PARTITIONS),
+                *("confluent", "fill", "one", self._kafka.bootstrap, setup.topic, setup.partitions),
                 *(setup.size, setup.compression, records),
             )
             found = run_process(job)
-            if "seconds" not in found or self._kafka.count(setup.topic) != records:
+            if "seconds" not in found or self._kafka.count(setup.topic, setup.partitions) != records:
                 raise RuntimeError(f"{setup.topic} could not be filled: {found}")
 
     def _measure(self, case: Case, number: int) -> None:
         if case.name in self.findings.missing or case.name in self.findings.failed:
             return
-        reads = case.kind == "consume"
-        partitions = 1 if case.kind == "latency" else PARTITIONS
-        topic = case.setup.topic if reads else self._new_topic(partitions)
+        topic = self._topic(case)
         job = Job(
-            *(case.peer, case.kind, case.way, self._kafka.bootstrap, topic, partitions),
-            *(case.setup.size, case.setup.compression, case.records, TASKS, LATENCY_RATE),
+            *(case.peer, case.kind, case.way, self._kafka.bootstrap, topic, case.partitions),
+            *(case.setup.size, case.setup.compression, case.records, case.tasks, case.rate, case.seconds),
         )
         found = run_process(job)
         if "seconds" in found and found["value_bytes"] != found["records"] * case.setup.size:
             found = {"failed": f"{found['value_bytes']} bytes in {found['records']} records"}
-        if not reads:
-            held = self._kafka.count(topic, partitions)
-            self._kafka.delete(topic)
-            if "seconds" in found and held != found["records"] + _FIRST:
+        if case.writes and "seconds" in found:
+            held = self._kafka.count(topic, case.partitions)
+            if held != found["records"] + _FIRST:
                 found = {"failed": f"{held} records in the topic, {found['records'] + _FIRST} written"}
+        if case.kind == "group" and "seconds" in found:
+            asked, had = "consumer" if case.way == "consumer" else "classic", self._kafka.group_type(topic)
+            if had != asked:
+                found = {"missing": f"the group was to be of type {asked}, and was of type {had}"}
+        if topic not in self._made:
+            self._kafka.delete(topic)
         if "seconds" in found:
             self.findings.runs.setdefault(case, []).append({"round": number, **found})
         elif "missing" in found:
@@ -116,10 +136,19 @@ class Runner:
             self.findings.failed[case.name] = found["failed"]
             self._tell(f"{case.name} failed: {found['failed']}")
 
-    def _new_topic(self, partitions: int) -> str:
+    def _topic(self, case: Case) -> str:
+        """One that was filled, one of many partitions that several cases use, or one of the case's own."""
+        if case.reads:
+            return case.setup.topic
+        if case.kind == "assigned":
+            topic = f"assigned-{case.partitions}"
+            if topic not in self._made:
+                self._kafka.create(topic, case.partitions)
+                self._made.add(topic)
+            return topic
         self._written += 1
         topic = f"written-{self._written}"
-        self._kafka.create(topic, partitions)
+        self._kafka.create(topic, case.partitions)
         return topic
 
 

@@ -16,6 +16,7 @@ _LINGER = {"one": 20, "arrow": 20, "concurrent": 2, "latency": 0}
 
 #: The raw reader asks for what trikafka asks for.
 RAW = {"max_partition_fetch_bytes": _PARTITION_FETCH, "fetch_max_bytes": _FETCH}
+_COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
 
 
 def trikafka_consumer() -> dict[str, Any]:
@@ -24,6 +25,12 @@ def trikafka_consumer() -> dict[str, Any]:
         "enable_auto_commit": False,
         "max_partition_fetch_bytes": _PARTITION_FETCH,
     }
+
+
+def trikafka_member(way: str) -> dict[str, Any]:
+    """A member of a group, set up as it comes; only the protocol is chosen."""
+    protocol = {"group_protocol": "consumer"} if way == "consumer" else {"group_protocol": "classic", **_COOPERATIVE}
+    return {"auto_offset_reset": "latest", **protocol}
 
 
 def trikafka_producer(way: str, compression: str) -> dict[str, Any]:
@@ -45,6 +52,17 @@ def confluent_consumer() -> dict[str, Any]:
         "fetch.max.bytes": _FETCH,
         "socket.nagle.disable": True,
     }
+
+
+def confluent_of_many() -> dict[str, Any]:
+    """One of many consumers: with its own limits of buffers, for those above are meant for a consumer that is alone."""
+    large = ("queued.min.messages", "queued.max.messages.kbytes")
+    return {name: value for name, value in confluent_consumer().items() if name not in large}
+
+
+def confluent_member(way: str) -> dict[str, Any]:
+    protocol = {"group.protocol": "consumer"} if way == "consumer" else {"partition.assignment.strategy": "cooperative-sticky"}
+    return {"auto.offset.reset": "latest", **protocol}
 
 
 def confluent_producer(way: str, compression: str) -> dict[str, Any]:
@@ -69,6 +87,11 @@ def aiokafka_consumer() -> dict[str, Any]:
         "max_partition_fetch_bytes": _PARTITION_FETCH,
         "fetch_max_bytes": _FETCH,
     }
+
+
+def aiokafka_member() -> dict[str, Any]:
+    """Its assignors are all eager."""
+    return {"auto_offset_reset": "latest"}
 
 
 def aiokafka_producer(way: str, compression: str) -> dict[str, Any]:
@@ -100,3 +123,30 @@ def kafka_python_producer(way: str, compression: str) -> dict[str, Any]:
         "batch_size": _BATCH,
         "compression_type": None if compression == "none" else compression,
     }
+
+
+def java_consumer() -> dict[str, Any]:
+    return {
+        "auto.offset.reset": "earliest",
+        "enable.auto.commit": False,
+        "max.partition.fetch.bytes": _PARTITION_FETCH,
+        "fetch.max.bytes": _FETCH,
+        "max.poll.records": 10_000,
+    }
+
+
+def java_member(way: str) -> dict[str, Any]:
+    assignor = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
+    protocol = {"group.protocol": "consumer"} if way == "consumer" else {"partition.assignment.strategy": assignor}
+    return {"auto.offset.reset": "latest", **protocol}
+
+
+def franz_consumer() -> dict[str, Any]:
+    """Names of its options, without ``kgo.``."""
+    return {"FetchMaxPartitionBytes": _PARTITION_FETCH, "FetchMaxBytes": _FETCH}
+
+
+def franz_producer(way: str, compression: str) -> dict[str, Any]:
+    """``MaxBufferedRecords`` is what a librdkafka that writes one by one may hold."""
+    lingers = {"ProducerLinger": _LINGER[way], "ProducerBatchMaxBytes": _BATCH, "MaxBufferedRecords": 1_000_000}
+    return {**lingers, "ProducerBatchCompression": compression}

@@ -41,9 +41,8 @@ def typed() -> str:
         if words & set(names)
     ]
     made = MADE.format(source="trikafka/config/clients.py")
-    return f'"""The settings as typed keywords of ``open_*``.\n\n{made}\n"""\n\n' + "\n".join(
-        ["from __future__ import annotations", "", *imports, "", "import trio.abc", "", "", classes, ""]
-    )
+    lines = ["from __future__ import annotations", "", *imports, "", "import trio.abc", "", "from .budget import MemoryBudget"]
+    return f'"""The settings as typed keywords of ``open_*``.\n\n{made}\n"""\n\n' + "\n".join([*lines, "", "", classes, ""])
 
 
 def _typed_class(config: type, base: type | None) -> str:

@@ -25,7 +25,6 @@ NOT_YET: dict[str, set[str]] = {
     "_api/producer.py": {"last_error"},
     "_managers/produce.py": {"exhausted", "signal", "identity"},
     "_state/intake.py": {"careful", "entry", "free", "leader", "spent", "sticky", "sticky_queue"},
-    "_managers/classic_membership.py": {"dealt"},
     "_api/context.py": {"on_failure"},
     "_state/outbatch.py": {"owner"},
     "_state/partition_queue.py": {"sequence", "identity"},
@@ -80,7 +79,7 @@ def test_only_the_owners_of_a_change_wake_those_who_wait_for_it() -> None:
     allowed = {
         "_api/consumer.py",  # closing
         "_api/consumer_core.py",  # where Wake leads to
-        "_managers/classic_membership.py",  # its own signal
+        "_managers/membership_base.py",  # its own signal
         "_managers/fetch.py",  # its own, and: the metadata changed, so others may be fetchable
     }
     callers = {

@@ -43,11 +43,13 @@ _HOMES = {
         "ProducerStatistics",
         "open_producer",
     ),
+    "._api.streams": ("PartitionStream",),
     "._wire.columns": ("RecordBatch",),
     ".config": (
         "AdminConfig",
         "ClientConfig",
         "ConsumerConfig",
+        "MemoryBudget",
         "ProducerConfig",
         "from_properties",
     ),

@@ -10,9 +10,10 @@ from ._api.export_store import DirectoryStore
 from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer
 from ._api.producer import Producer, ProducerStatistics, open_producer
+from ._api.streams import PartitionStream
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
-from .config import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig, from_properties
+from .config import AdminConfig, ClientConfig, ConsumerConfig, MemoryBudget, ProducerConfig, from_properties
 from .config.typed import AdminSettings, ClientSettings, ConsumerSettings, ProducerSettings
 from .error_codes import ErrorCode
 from .errors import (
@@ -135,6 +136,7 @@ __all__ = [
     "LogTruncationError",
     "MemberDescription",
     "MemberFencedError",
+    "MemoryBudget",
     "MessageTooLargeError",
     "NewTopic",
     "NoOffsetForPartitionError",
@@ -150,6 +152,7 @@ __all__ = [
     "PartitionDelivery",
     "PartitionInfo",
     "PartitionNotOwnedError",
+    "PartitionStream",
     "PluginError",
     "PollIntervalExceededError",
     "Producer",

@@ -132,7 +132,7 @@ async def latency(job: Job) -> Outcome:
     return Outcome(len(ages), len(ages) * job.size, window, call, {**settings, **more}, ages, {"latest_send": lag})
 
 
-def _run(way: Callable[[Job], Awaitable[Outcome]]) -> Callable[[Job], Outcome]:
+def run(way: Callable[[Job], Awaitable[Outcome]]) -> Callable[[Job], Outcome]:
     async def main(job: Job) -> Outcome:
         return await way(job)
 
@@ -140,9 +140,10 @@ def _run(way: Callable[[Job], Awaitable[Outcome]]) -> Callable[[Job], Outcome]:
 
 
 WAYS = {
-    ("consume", "batch"): _run(consume_batch),
-    ("consume", "one"): _run(consume_one),
-    ("produce", "one"): _run(produce_one),
-    ("produce", "concurrent"): _run(produce_concurrent),
-    ("latency", "one"): _run(latency),
+    ("consume", "batch"): run(consume_batch),
+    ("consume", "one"): run(consume_one),
+    ("produce", "one"): run(produce_one),
+    ("produce", "concurrent"): run(produce_concurrent),
+    ("latency", "one"): run(latency),
+    ("latency", "thousand"): run(latency),
 }

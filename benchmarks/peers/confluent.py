@@ -9,6 +9,7 @@ import time
 from typing import Any
 
 from .. import tuning
+from ..feeding import paced, wait_to_begin
 from ..jobs import Job, Missing, Outcome, Window, age, stamp
 
 confluent: Any = importlib.import_module("confluent_kafka")
@@ -111,6 +112,22 @@ def fill(job: Job) -> Outcome:
     return Outcome(job.records, job.records * job.size, window, "produce()", settings)
 
 
+def feed(job: Job) -> Outcome:
+    """Write records at a pace, over all partitions, while something else is measured."""
+    settings = tuning.confluent_producer("latency", job.compression)
+    producer = confluent.Producer({"bootstrap.servers": job.bootstrap, **settings})
+    producer.list_topics(job.topic, _PATIENCE)
+    value, count = bytes(job.size), 0
+    wait_to_begin()
+    with Window() as window:
+        for partition in paced(job.rate, job.partitions):
+            producer.produce(job.topic, value, partition=partition)
+            producer.poll(0)
+            count += 1
+        producer.flush(_PATIENCE)
+    return Outcome(count, count * job.size, window, "produce()", settings)
+
+
 def produce_concurrent(job: Job) -> Outcome:
     try:
         aio: Any = importlib.import_module("confluent_kafka.aio")
@@ -176,9 +193,11 @@ def latency(job: Job) -> Outcome:
 
 WAYS = {
     ("fill", "one"): fill,
+    ("feed", "one"): feed,
     ("consume", "batch"): consume_batch,
     ("consume", "one"): consume_one,
     ("produce", "one"): produce_one,
     ("produce", "concurrent"): produce_concurrent,
     ("latency", "one"): latency,
+    ("latency", "thousand"): latency,
 }

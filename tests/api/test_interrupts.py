@@ -86,7 +86,8 @@ def test_at_each_moment_of_opening_asking_and_closing(kind: str, how: str, strid
     """In processes of their own, where a signal is one: it ends by ``KeyboardInterrupt``, never hangs, and closes its streams."""
     script = Path(__file__).with_name("interrupting.py")
     ran = subprocess.run(
-        [sys.executable, str(script), kind, how, "1", "100000", str(stride)], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, str(script), kind, how, "1", "100000", str(stride)],
+        capture_output=True, text=True, timeout=120, check=False,
     )
     *log, last = ran.stdout.splitlines() or [""]
     assert last.startswith("presses: "), (log[-1:], last, ran.stderr)

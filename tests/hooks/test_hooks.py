@@ -59,12 +59,11 @@ async def test_a_request_manager_is_replaced_and_used(autojump_clock: MockClock)
     def manager(kind: str, context: Any) -> object | None:
         if kind != "heartbeat":
             return None
-        return Counting(
-            context.config, context.config.group_id, context.brokers, context.manager("coordinator"), context.core.member
-        )
+        coordinators, core = context.manager("coordinator"), context.core
+        return Counting(context.config, context.config.group_id, context.brokers, coordinators, core.member, core.poll_timer, False)
 
     async with ScriptedCluster(topics={"t": 1}) as cluster:
-        given = settings(cluster, plugin(trikafka_request_manager=manager), group_id="g")
+        given = settings(cluster, plugin(trikafka_request_manager=manager), group_id="g", heartbeat_interval_ms=3_000)
         async with trikafka.open_consumer("t", **given) as consumer:
             await consumer.receive_batch(timeout=10)
         assert len(beats) == len(cluster.requests("Heartbeat")) == 3

@@ -63,7 +63,7 @@ async def test_the_toy_plugin(servers: str, tmp_path: Path) -> None:
     assert gave == "gave greetings-0 greetings-1 greetings-2"
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/plugins.md", "CHANGELOG.md"])
+@pytest.mark.parametrize("document", ["README.md", "docs/consumer.md", "docs/plugins.md", "CHANGELOG.md"])
 def test_links_lead_somewhere(document: str) -> None:
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", (ROOT / document).read_text(encoding="utf-8"))
     assert [link for link in links if not ((ROOT / document).parent / link).exists()] == []

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 
 from trikafka import TopicPartition
 from trikafka._managers import group_messages
-from trikafka._state.assignment import _AFTER as PARTITION_AFTER
 from trikafka._state.assignment import AssignedPartition, Assignment, PartitionState, Wake
 from trikafka._state.fetch_buffer import CompletedFetch, FetchBuffer
 from trikafka._state.member import _AFTER, Member, MemberState
+from trikafka._state.partition_state import SUCCESSORS as PARTITION_AFTER
 from trikafka._state.progress import Progress
 from trikafka._state.subscription import Mode, Subscription
 from trikafka._wire.columns import RecordBatch
@@ -166,7 +166,7 @@ def test_the_life_of_a_partition_of_the_group() -> None:
     assert "assigned" in woken.take()
     table.callback_done([A])
     assert (partition.state, list(table.unlocated)) == (PartitionState.AWAITING_POSITION, [partition])
-    assert woken.take() == {"locate"}
+    assert woken.take() == {"locate", "deliver"}
     partition.located(5)
     assert (partition.state, partition.fetchable, partition.deliverable) == (PartitionState.FETCHING, True, True)
     assert (list(table.fetchable), list(table.unlocated)) == ([partition], [])
@@ -214,13 +214,12 @@ def test_a_seek_forgets_all_that_was_asked_before() -> None:
     (partition,) = assigned(A)
     partition.ask_reset(OffsetSpec.LATEST)
     partition.failed(ValueError())
-    partition.back_off(99.0)
     ticket = partition.ticket
     assert partition.position is None
     assert not partition.fetchable
     partition.seek(5)
-    known = (partition.position, partition.processed, partition.fetch_offset, partition.reset, partition.error, partition.retry_at)
-    assert known == (5, 5, 5, None, None, 0.0)
+    known = (partition.position, partition.processed, partition.fetch_offset, partition.reset, partition.error)
+    assert known == (5, 5, 5, None, None)
     assert not partition.accepts(ticket)
     assert partition.fetchable
 
@@ -312,7 +311,7 @@ def test_marks_commit_only_what_has_no_gap_before_it() -> None:
     a.came_back()
     assert a.processed == 10
     for offset, processed in ((11, 10), (11, 10), (99, 10), (10, 12), (12, 13)):
-        a.mark_processed(offset)
+        a.mark_processed([offset])
         assert a.processed == processed
 
 
@@ -327,7 +326,7 @@ def test_marks_in_any_order(order: list[int], cut: int) -> None:
     progress.deliver(batch[cut:])
     marked = set()
     for offset in order:
-        progress.mark(offset)
+        progress.mark([offset])
         marked.add(offset)
         assert progress.processed == next(number for number in range(9) if number not in marked)
     assert taken == list(range(cut))
@@ -500,11 +499,11 @@ def test_subscriptions_and_assignments_survive_the_wire() -> None:
     member = Member(None)
     member.know_as("m", 4)
     request = group_messages.join_request(config, member.identity, {"range": None}, frozenset({"t", "u"}), [A, C])
-    told = group_messages.read_subscription(bytes(request.protocols[0].metadata), "i")
+    told = group_messages.decode_subscription(bytes(request.protocols[0].metadata), "i")
     assert (told.topics, told.owned, told.generation, told.instance_id) == ({"t", "u"}, (A, C), 4, "i")
     for assignment in ([], [A], [B, TopicPartition("u", 7), A]):
-        assert sorted(group_messages.read_assignment(group_messages.encode_assignment(assignment))) == sorted(assignment)
-    assert group_messages.read_assignment(b"") == []
+        assert sorted(group_messages.decode_assignment(group_messages.encode_assignment(assignment))) == sorted(assignment)
+    assert group_messages.decode_assignment(b"") == []
 
 
 @pytest.mark.parametrize("version", [0, 1, 2, 3])
@@ -512,12 +511,12 @@ def test_subscriptions_of_older_members_are_read(version: int) -> None:
     from kafka.protocol.consumer.metadata import ConsumerProtocolSubscription
 
     data = bytes(ConsumerProtocolSubscription(version=version, topics=["t"], user_data=None).encode(version=version))
-    told = group_messages.read_subscription(data, None)
+    told = group_messages.decode_subscription(data, None)
     assert (told.topics, told.owned, told.generation) == ({"t"}, (), -1)
 
 
 @given(st.binary(max_size=60))
 def test_any_bytes_are_a_subscription_or_a_protocol_error(data: bytes) -> None:
-    for read in (lambda: group_messages.read_subscription(data, None), lambda: group_messages.read_assignment(data)):
+    for read in (lambda: group_messages.decode_subscription(data, None), lambda: group_messages.decode_assignment(data)):
         with suppress(ProtocolError):
             read()

@@ -12,7 +12,7 @@ from kafka.protocol.admin import (
     DescribeConfigsRequest,
 )
 
-from .._managers.group_messages import PROTOCOL_TYPE, read_assignment
+from .._managers.group_messages import PROTOCOL_TYPE, decode_assignment
 from ..errors import ConfigurationError, ProtocolError, TrikafkaError, from_code
 from ..types import GroupDescription, MemberDescription, OffsetAndTimestamp, OffsetSpec, TopicPartition
 from .admin_types import GroupListing, ListedOffset, NewTopic
@@ -114,7 +114,7 @@ def _assignment(group: Any, data: bytes) -> tuple[TopicPartition, ...]:
     if group.protocol_type != PROTOCOL_TYPE:
         return ()
     try:
-        return tuple(sorted(read_assignment(bytes(data))))
+        return tuple(sorted(decode_assignment(bytes(data))))
     except ProtocolError:
         return ()
 

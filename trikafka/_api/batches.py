@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 import trio
 
@@ -62,10 +62,17 @@ class Batches:
         return all(position is not None and position >= end for position, end in positions)
 
 
+class Gatherer(Protocol):
+    """Where tables come from."""
+
+    async def gather(self, max_rows: int, max_bytes: int) -> list[RecordBatch]:
+        """The next batches, up to about so much. Raises :exc:`StopAsyncIteration` at the end."""
+
+
 class ArrowBatches:
     """An async iterator of :class:`pyarrow.Table`; made by ``Consumer.arrow_batches``. Leave it at any time, nothing is lost."""
 
-    def __init__(self, batches: Batches, max_rows: int, max_bytes: int) -> None:
+    def __init__(self, batches: Gatherer, max_rows: int, max_bytes: int) -> None:
         for name, value in (("max_rows", max_rows), ("max_bytes", max_bytes)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise ValueError(f"{name} must be a whole number from 1, not {value!r}")

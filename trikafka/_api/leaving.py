@@ -2,10 +2,14 @@
 
 Whoever leaves while somebody else does waits for that leave, and may shorten it. What becomes of the consumer then, a new start
 or the end, is for its caller to say, in the synchronous step after :meth:`Leaving.run`, however that ended.
+
+A part of the time is kept for LeaveGroup, whatever the commit and the hooks take: without it the partitions would lie idle for a
+session. (Seed 000: better a little longer to close properly.)
 """
 
 from __future__ import annotations
 
+import logging
 import math
 
 import trio
@@ -16,6 +20,10 @@ from .._state.member import MemberState
 from .consumer_parts import ConsumerParts
 from .service import Exit
 
+_log = logging.getLogger("trikafka.consumer")
+#: What is kept of the time for LeaveGroup: this share, and never more than so many seconds.
+_KEPT_SHARE, _KEPT_MOST = 0.25, 1.0
+
 
 class Leaving:
     """The leave that is under way, if there is one."""
@@ -23,8 +31,10 @@ class Leaving:
     def __init__(self, parts: ConsumerParts) -> None:
         self._parts = parts
         self._ended: trio.Event | None = None  # while one is under way
+        self._began = 0.0
         self._deadline = math.inf
         self._scope = trio.CancelScope()  # of the step under way
+        self._last_step = False
         self.complete = False  # the last leave was not cut: the group was told, or the time was up
 
     @property
@@ -36,24 +46,31 @@ class Leaving:
         """Wait for the leave under way; the earlier deadline counts."""
         assert self._ended is not None
         self._deadline = min(deadline, self._deadline)
-        self._scope.deadline = min(self._scope.deadline, max(deadline, trio.current_time() + GRACE))
+        self._scope.deadline = min(self._scope.deadline, self._step_ends())
         await self._ended.wait()
 
-    async def run(self, how: Exit, deadline: float) -> None:
+    def begin(self, deadline: float) -> None:
+        """From now on a leave is under way: :meth:`run` follows."""
+        assert self._ended is None
+        self._ended, self.complete, self._last_step = trio.Event(), False, False
+        self._began, self._deadline = trio.current_time(), deadline
+
+    async def run(self, how: Exit, *, closing: bool) -> None:
         """Stop following the group, commit what is done, run the revoke hooks, leave the group. Raises what a hook raised, last.
 
-        A step past the deadline still gets ``GRACE``. Cancelled: at once, and :attr:`complete` is false.
+        A step past the deadline still gets ``GRACE``. Cancelled: at once, and :attr:`complete` is false. ``closing``: for good.
         """
-        assert self._ended is None
-        parts, ended = self._parts, trio.Event()
-        self._ended, self.complete, self._deadline = ended, False, deadline
+        ended = self._ended
+        assert ended is not None
+        parts = self._parts
         if parts.auto_commit is not None:
             parts.auto_commit.hold()
         try:
             await parts.stop_membership()
             failed = await self._revoke_all(how)
-            with self._limit():
-                await parts.leave_group()
+            self._last_step = True
+            with self._step():
+                await parts.leave_group(closing=closing)
             self.complete = True
         finally:
             self._ended = None
@@ -65,23 +82,34 @@ class Leaving:
         """Deliver nothing more; the last commit, and, unless cancelled, the listeners."""
         parts, core = self._parts, self._parts.core
         if how is Exit.CLEAN:
-            core.assignment.all_processed()
+            core.assignment.all_processed(besides=parts.streams.partitions)
         owned = core.assignment.begin_revocation()
-        with self._limit() as scope:
+        with self._step() as scope:
+            # A commit that nobody answers is given up after its own limit: the rest of the time is for what follows.
+            commits_until = min(self._step_ends(), trio.current_time() + parts.config.request_timeout)
             if how is Exit.CANCELLED:
                 now = trio.current_time()
                 scope.deadline = min(scope.deadline, now + max(0.0, self._deadline - now) / 2)
-                await parts.auto_commit_now(owned, self._deadline)
+                await parts.auto_commit_now(owned, commits_until)
             elif core.subscription.grouped and owned:
                 lost = core.member.state in (MemberState.FENCED, MemberState.STALE)
+                if not lost:
+                    core.member.to(MemberState.LEAVING)
                 try:
-                    await parts.invoker.tell(Change.LOST if lost else Change.REVOKED, owned, self._deadline)
+                    await parts.invoker.tell(Change.LOST if lost else Change.REVOKED, owned, commits_until)
                 except Exception as error:
                     return error
             else:
-                await parts.auto_commit_now(owned, self._deadline)
+                await parts.before_revoke(owned, trio.current_time(), commits_until)
+        if scope.cancelled_caught and how is not Exit.CANCELLED:
+            _log.warning("leaving: the last commit and the rebalance listeners took too long and were cut; the group is left now")
         return None
 
-    def _limit(self) -> trio.CancelScope:
-        self._scope = trio.CancelScope(deadline=max(self._deadline, trio.current_time() + GRACE))
+    def _step(self) -> trio.CancelScope:
+        self._scope = trio.CancelScope(deadline=self._step_ends())
         return self._scope
+
+    def _step_ends(self) -> float:
+        """When the step under way has to end, ``GRACE`` from now at the earliest."""
+        kept = 0.0 if self._last_step else min(_KEPT_MOST, _KEPT_SHARE * max(0.0, self._deadline - self._began))
+        return max(self._deadline - kept, trio.current_time() + GRACE)

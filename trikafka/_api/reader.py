@@ -15,6 +15,7 @@ from .._wire.columns import RecordBatch
 from .._wire.records import IMPLEMENTATION, decode_some, first_batch
 from ..config import ConsumerConfig
 from ..errors import CorruptRecordError
+from .deserializing import DeserializedBatch, Deserializers
 
 #: Bytes that are decoded within about 5 ms, and so in the event loop.
 _QUICK = 5 * 2**20 if IMPLEMENTATION == "native" else 50_000
@@ -29,6 +30,7 @@ class Decoder:
         self._most = config.receive_message_max_bytes
         self._check_crcs = config.check_crcs
         self._limiter = trio.CapacityLimiter(1)  # of the thread that decodes what would hold up the loop
+        self._deserializers = Deserializers.of(config)
         self._expansion = 4.0  # how many bytes of records a compressed byte makes, at the most of late
 
     async def decode(self, fetch: CompletedFetch) -> RecordBatch | CorruptRecordError:
@@ -60,7 +62,7 @@ class Decoder:
             self._expansion = max(decoded.expansion, self._expansion * 0.9, 1.0)
             if decoded.rest:
                 fetch.decoded_before(CompletedFetch(partition, fetch.ticket, decoded.rest, decoded.aborted, fetch.end))
-            return decoded.batch
+            return decoded.batch if self._deserializers is None else DeserializedBatch(decoded.batch, self._deserializers)
         except CorruptRecordError as error:
             return error
 
@@ -108,7 +110,6 @@ class PartitionReader:
             self._buffer.put_back(self.partition, batch[most:])
             batch = batch[:most]
         self.partition.delivered(batch)
-        self._buffer.count_delivered(batch.nbytes)
         return batch
 
     # One by one.
@@ -116,7 +117,6 @@ class PartitionReader:
     def begin_records(self, batch: RecordBatch) -> Cursor:
         """Hand out a batch record by record: by the cursor that this returns, while it is live. :meth:`release` what is left."""
         self._cursor, self._rest_ticket = self.partition.begin_records(batch), self.partition.ticket
-        self._buffer.count_delivered(batch.nbytes)
         return self._cursor
 
     def release(self) -> None:

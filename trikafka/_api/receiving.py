@@ -51,7 +51,7 @@ class Readers:
 class Receiver:
     """Delivers records of the assigned partitions, in turns. One task at a time.
 
-    ``check`` raises what the user has to know before anything is delivered, and ``check_open`` what forbids to receive at all.
+    ``check`` raises what the user has to know before anything is delivered, ``claim`` if others read the partitions now.
     """
 
     def __init__(
@@ -64,10 +64,11 @@ class Receiver:
         poll_timer: PollTimer,
         arrived: Signal,
         check: Callable[[], None],
+        claim: Callable[[], None],
     ) -> None:
         self._max_poll_records = config.max_poll_records
         self._assignment, self._buffer, self._readers = assignment, buffer, readers
-        self._invoker, self._poll_timer, self._check = invoker, poll_timer, check
+        self._invoker, self._poll_timer, self._check, self._claim_records = invoker, poll_timer, check, claim
         self._arrived = arrived  # there may be something to receive
         self._busy = False
         self._closed_to: str | None = None  # why no receive may begin now
@@ -106,11 +107,12 @@ class Receiver:
     def record_nowait(self) -> Record:
         """The next record if it is buffered. Raises :exc:`trio.WouldBlock` if not, or if a rebalance has to be served first."""
         self._claim()
-        cursor = self._cursor
-        if cursor is not None and cursor.live and not self._invoker.pending:
-            self._poll_timer.polled(trio.current_time())
-            return cursor.take()
-        self._begin(trio.current_time())
+        cursor, now = self._cursor, trio.current_time()
+        if cursor is not None:
+            self._poll_timer.polled(now)
+            if cursor.live and not self._invoker.pending:
+                return cursor.take()
+        self._begin(now)
         self._release()
         self._assignment.limit(None)
         if not self._invoker.pending and (ready := self._next_nowait()) is not None:
@@ -120,6 +122,7 @@ class Receiver:
     def _begin_records(self, reader: PartitionReader, batch: RecordBatch) -> Record:
         self._reader, self._cursor = reader, reader.begin_records(batch)
         self._in_hand.append(reader.partition)
+        self._buffer.count_delivered(batch.nbytes)
         return self._cursor.take()
 
     def _release(self) -> None:
@@ -189,7 +192,9 @@ class Receiver:
 
     def _deliver(self, reader: PartitionReader, batch: RecordBatch) -> RecordBatch:
         self._in_hand.append(reader.partition)
-        return reader.deliver(batch, self._max_poll_records)
+        batch = reader.deliver(batch, self._max_poll_records)
+        self._buffer.count_delivered(batch.nbytes)
+        return batch
 
     # The common path.
 
@@ -255,6 +260,17 @@ class Receiver:
             raise trio.BusyResourceError("another task is receiving from this consumer already")
         if self._closed_to is not None:
             raise trio.BusyResourceError(self._closed_to)
+        self._claim_records()
+
+    def give_up(self) -> None:
+        """Somebody else reads the partitions from now on: put back what is under way. The user has come back."""
+        if self._busy:
+            raise trio.BusyResourceError("another task is receiving from this consumer already")
+        if self._closed_to is not None:
+            raise trio.BusyResourceError(self._closed_to)
+        self._release()
+        self._begin(trio.current_time())
+        self._buffer.begin()
 
     def _begin(self, now: float) -> None:
         """The user came back: what he was handed before is processed."""

@@ -8,6 +8,7 @@ order on every way out, and that no task is left.
 from __future__ import annotations
 
 import logging
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import Enum
@@ -158,7 +159,7 @@ async def run_client(config: ClientConfig, start: Callable[[Service], Awaitable[
                     if (interrupt := interrupt_in(failed)) is not None:
                         service.interrupt = service.interrupt or interrupt
                     elif service.failure is None:
-                        error = error or failed
+                        error = failed if error is None else _with(error, failed)
                     else:
                         _log.debug("a client that had failed could not be closed in order", exc_info=failed)
     except BaseException as failed:  # the body's are kept above: this is Ctrl-C between the steps, or the scope around
@@ -199,6 +200,15 @@ async def _close(client: Closing, config: ClientConfig, error: BaseException | N
     service.closing.deadline = trio.current_time() + limit  # a failure that comes now shortens it
     with service.closing:
         await client._finish(how)
+
+
+def _with(error: BaseException, failed: BaseException) -> BaseException:
+    """The body's exception, with a note of what went wrong besides, on closing: neither is lost."""
+    if isinstance(failed, Exception):
+        text = "".join(traceback.format_exception(failed, chain=False)).rstrip()
+        error.add_note(f"When the client was closed after this, something else failed:\n{text}")
+        _log.error("closing failed too, after an exception of the program", exc_info=failed)
+    return error
 
 
 def _single(error: BaseException) -> BaseException:

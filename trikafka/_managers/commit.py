@@ -15,7 +15,7 @@ from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchReques
 
 from .._net import reasons
 from .._net.brokers import Brokers
-from .._net.deadlines import Call, run_call
+from .._net.deadlines import run_call
 from .._state.member import Identity
 from ..config import ClientConfig
 from ..errors import (
@@ -27,8 +27,8 @@ from ..errors import (
     TrikafkaError,
     from_code,
 )
+from ..interfaces import Call, CoordinatorManager
 from ..types import OffsetAndMetadata, TopicPartition
-from .coordinator import Coordinators
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -82,7 +82,7 @@ class Commits:
         config: ClientConfig,
         group: str,
         brokers: Brokers,
-        coordinators: Coordinators,
+        coordinators: CoordinatorManager,
         identity: Callable[[], Identity],
     ) -> None:
         self._config, self._group, self._brokers, self._coordinators = config, group, brokers, coordinators
@@ -211,7 +211,7 @@ class Commits:
     def recover(self, error: TrikafkaError) -> None:
         """Note what a failed attempt says of the coordinator."""
         if error.refresh_coordinator:
-            self._coordinators.forget(self._group)
+            self._coordinators.mark_unknown(self._group)
 
 
 def _read_committed(group: Any) -> dict[TopicPartition, OffsetAndMetadata | None]:

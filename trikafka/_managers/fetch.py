@@ -1,41 +1,40 @@
-"""The fetch manager: one task a broker keeps one fetch in flight while the buffer has room.
+"""The fetch manager: one task a broker keeps one fetch in flight while the buffer has room, in a fetch session (KIP-227).
 
-It tells each partition what was fetched of it; the records go undecoded into the buffer, from where readers take them.
-A response to what has been overtaken (a seek, a loss, a reset) is dropped.
+What to fetch from where is the plan's (``_state/fetch_plan.py``); what a response says is taken in by
+:mod:`trikafka._managers.fetch_responses`. The records go undecoded into the buffer, from where readers take them. No broker is
+asked again at once after a response that changed nothing though it came early: so nothing can make a fetch loop run hot.
 """
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
+import math
 
 import trio
 
 from .._net.brokers import Brokers
-from .._net.connection import Exchange
-from .._net.deadlines import backoff
+from .._net.in_flight import InFlightRequest
+from .._net.retry import Retry
 from .._net.signal import Signal
 from .._net.singleflight import StartSoon
-from .._state.assignment import AssignedPartition, Assignment, LogEnds, Ticket
-from .._state.fetch_buffer import CompletedFetch, FetchBuffer
+from .._state.assignment import Assignment
+from .._state.fetch_buffer import FetchBuffer
+from .._state.fetch_plan import FetchPlan
+from .._state.fetch_session import FetchSession, SessionRequest
 from .._state.subscription import Subscription
-from .._wire.fetch import FetchedPartition, FetchMessage, Wanted, end_of_batches, is_damaged, read_fetch_answer
+from .._wire.fetch import FetchMessage
 from ..config import ConsumerConfig
-from ..errors import (
-    BrokerResponseError,
-    CorruptRecordError,
-    OffsetOutOfRangeError,
-    TrikafkaError,
-    from_code,
-)
-from ..types import Node, OffsetSpec, TopicPartition
-from .metadata import Metadata
+from ..errors import FetchSessionError, TrikafkaError
+from ..interfaces import MetadataManager
+from ..types import Node
+from .fetch_responses import FetchResponses
+from .missing import MissingPartitions
+from .resets import Resets
+from .validation import PositionValidator
 
 _log = logging.getLogger("trikafka.fetch")
-_OFFSET_OUT_OF_RANGE = 1
 #: How long (ms) a fetch waits in the broker while partitions that are full may soon have room again.
 _SHORT_WAIT = 20
-_LARGE_ANSWER = 262_144
 
 
 class Fetcher:
@@ -45,7 +44,7 @@ class Fetcher:
         self,
         config: ConsumerConfig,
         brokers: Brokers,
-        metadata: Metadata,
+        metadata: MetadataManager,
         subscription: Subscription,
         assignment: Assignment,
         buffer: FetchBuffer,
@@ -53,46 +52,38 @@ class Fetcher:
         start_soon: StartSoon,
     ) -> None:
         self._config, self._brokers, self._metadata = config, brokers, metadata
-        self._subscription, self._assignment, self._buffer = subscription, assignment, buffer
+        self._buffer, self._start_soon = buffer, start_soon
         self._wake = fetchable  # something may have become fetchable
-        self._start_soon = start_soon
-        self._nodes: set[int] = set()
+        self._missing, resets = MissingPartitions(metadata, subscription, assignment), Resets(config)
+        self._plan = FetchPlan(assignment, buffer)
+        self._responses = FetchResponses(config, metadata, self._plan, buffer, resets)
+        self._validator = PositionValidator(config, brokers, metadata, assignment, self._missing, resets)
+        self._nodes: set[int] = set()  # those that have a task
+        self._failing: dict[int, TrikafkaError] = {}  # why a broker did not respond just now
+        self._told: set[int] = set()  # the brokers of which the log has said that they do not respond
+        self._watching = False  # what has no leader is looked after
         self._resting = 0  # fetch tasks that found nothing to do
-        self._in_flight: set[AssignedPartition] = set()
-        self._turns: dict[int, int] = defaultdict(int)
-        self._isolation = 1 if config.isolation_level == "read_committed" else 0
 
     async def run(self) -> None:
-        """Start a task for each broker that leads what is to be fetched. Ends with the client."""
+        """Start a task for each broker from which something is to be fetched. Ends with the client."""
         self._start_soon(self._follow_metadata)
-        failures, again = 0, 0.0
+        retry, again = Retry(self._config), 0.0
         while True:
-            if not self._start_tasks():
-                failures = 0
-                await self._wake.wait()
-                continue
-            if trio.current_time() >= again:
-                failures += 1
-                again = trio.current_time() + backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
-                self._metadata.mark_stale()
-            with trio.move_on_at(again):
+            self._update()
+            if not self._note_leaderless():
+                retry.reset()
+            elif trio.current_time() >= again:
+                again = trio.current_time() + retry.delay()
+                self._metadata.request_update()
+            with trio.move_on_at(min(self._plan.next_timer, again if self._plan.leaderless else math.inf)):
+                self._watching = bool(self._plan.leaderless)
                 await self._wake.wait()
 
-    def _start_tasks(self) -> bool:
-        """Have a task for each broker that is needed; whether something has no leader."""
-        leaderless = False
-        for partition in list(self._assignment.fetchable):
-            try:
-                node = self._metadata.snapshot.leader(partition.tp)
-            except TrikafkaError as error:
-                leaderless = True
-                self._assignment.missing(partition, error, trio.current_time(), grouped=self._subscription.grouped)
-                continue
-            self._assignment.found(partition)
-            if node.node_id not in self._nodes:
-                self._nodes.add(node.node_id)
-                self._start_soon(self._fetch_from, node.node_id)
-        return leaderless
+    def _note_leaderless(self) -> bool:
+        """Tell the assignment of what has no leader; whether there is something."""
+        for partition, error in list(self._plan.leaderless.items()):
+            self._missing.note(partition, error)
+        return bool(self._plan.leaderless)
 
     async def _follow_metadata(self) -> None:
         """A partition may have another leader now: the fetch of its old one has ended, that of the new one has to begin."""
@@ -101,173 +92,107 @@ class Fetcher:
             seen = await self._metadata.changed(seen)
             self._wake.notify()
 
-    async def _fetch_from(self, node_id: int) -> None:
-        failures = 0
-        while True:
-            node = self._metadata.snapshot.nodes.get(node_id)
-            chosen, full, room = self._choose(node_id)
-            if node is None or not chosen:
-                await self._rest(node_id)
-                continue
-            self._in_flight.update(chosen)
-            seen = self._metadata.snapshot
-            try:
-                failed = not await self._fetch(node, chosen, full, room)
-            finally:
-                self._in_flight.difference_update(chosen)
-            if self._metadata.snapshot is not seen:
-                self._wake.notify()  # some may be another broker's now, whose task found them in flight here
-            failures = failures + 1 if failed else 0
-            if failed:
-                await trio.sleep(backoff(failures, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms))
+    def _update(self, mine: int | None = None) -> None:
+        """Bring the plan up to date, and carry out what it finds. ``mine``: the broker whose task does so."""
+        joined = self._plan.update(self._metadata.snapshot, trio.current_time())
+        self._responses.carry_out_plan()
+        for node_id in joined - self._nodes:
+            self._nodes.add(node_id)
+            self._start_soon(self._fetch_from, node_id)
+        if joined - {mine} or (self._plan.leaderless and not self._watching):
+            self._wake.notify()  # the tasks of other brokers may be at rest
+        self._validator.start(self._start_soon)
 
-    async def _rest(self, node_id: int) -> None:
+    async def _fetch_from(self, node_id: int) -> None:
+        retry, session = Retry(self._config), self._plan.sessions[node_id]
+        while True:
+            self._update(node_id)
+            node = self._metadata.snapshot.nodes.get(node_id)
+            if node is None or not session.wanted or not (room := self._room(node_id)):
+                await self._rest()
+            elif await self._fetch(node, session, room):
+                if node_id in self._told:
+                    self._told.discard(node_id)
+                    _log.info("fetching from broker %d again", node_id)
+                retry.reset()
+            else:
+                self._say_why(node_id)
+                await retry.wait()
+
+    def _say_why(self, node_id: int) -> None:
+        """Say once in the log that a broker does not respond; not of a client that closes, which ends this task before."""
+        if (error := self._failing.pop(node_id, None)) is not None and node_id not in self._told:
+            self._told.add(node_id)
+            _log.warning("cannot fetch from broker %d, trying again until it or another leader responds: %s", node_id, error)
+
+    def _room(self, node_id: int) -> int:
+        return self._plan.room(node_id, self._config.fetch_max_bytes, self._config.max_partition_fetch_bytes)
+
+    async def _rest(self) -> None:
         """Wait until something may be fetchable: the signal, or the end of a partition's wait after an error."""
-        now = trio.current_time()
-        times = [partition.retry_at for partition in self._assignment.fetchable if partition.retry_at > now]
         self._resting += 1
         self._buffer.fetcher_idle(True)
         try:
-            with trio.move_on_at(min(times, default=float("inf"))):
+            with trio.move_on_at(self._plan.next_timer):
                 await self._wake.wait()
         finally:
             self._resting -= 1
             self._buffer.fetcher_idle(self._resting > 0)
 
-    def _choose(self, node_id: int) -> tuple[list[AssignedPartition], bool, int]:
-        """What to fetch from a broker now; whether something was left out because it is full; and how many bytes of it."""
-        now, full, chosen = trio.current_time(), False, []
-        leaders, buffered = set(), 0
-        share = self._buffer.share(len(self._assignment))
-        for partition in self._assignment.fetchable:
-            try:
-                leader = self._metadata.snapshot.leader(partition.tp).node_id
-            except TrikafkaError:
-                continue
-            leaders.add(leader)
-            if leader != node_id:
-                continue
-            size = self._buffer.size_of(partition)
-            buffered += size
-            if partition in self._in_flight or partition.retry_at > now:
-                continue
-            if size < share:
-                chosen.append(partition)
-            else:
-                full = True
-        wanted = min(self._config.fetch_max_bytes, len(chosen) * self._config.max_partition_fetch_bytes)
-        room = self._buffer.room(len(leaders), buffered, wanted)
-        if chosen and room:  # each partition comes first in its turn, for the broker fills responses from the front
-            turn = self._turns[node_id] = (self._turns[node_id] + 1) % len(chosen)
-            return chosen[turn:] + chosen[:turn], full, room
-        return [], full, 0
+    async def _fetch(self, node: Node, session: FetchSession, room: int) -> bool:
+        """Make one fetch; whether the next may follow at once."""
+        contents = session.next_request()
+        wait_ms = _SHORT_WAIT if self._plan.is_short_of_room(node.node_id) else self._config.fetch_max_wait_ms
+        request = self._message(contents, room, wait_ms)
+        patience = self._config.request_timeout + wait_ms / 1000
+        began, done = trio.current_time(), Signal()
+        fine: bool | None = None
 
-    async def _fetch(self, node: Node, chosen: list[AssignedPartition], full: bool, room: int) -> bool:
-        tickets = {partition.tp: partition.fetch_begun() for partition in chosen}
-        request = self._request(chosen, room, _SHORT_WAIT if full else self._config.fetch_max_wait_ms)
-        patience = self._config.request_timeout + self._config.fetch_max_wait_ms / 1000
-        done, fine = Signal(), None
-
-        def ended(exchange: Exchange) -> None:  # in the reader's step: so the records are there a turn of the loop earlier
+        def ended(in_flight: InFlightRequest) -> None:  # in the reader's step: so the records are there a turn of the loop earlier
             nonlocal fine
             try:
-                fine = self._take_response(node, tickets, *exchange.body())
+                body, version = in_flight.body()
+                news = self._responses.take(node, session, contents, body, version)
+                fine = news or trio.current_time() - began >= wait_ms / 2000
             except TrikafkaError as error:
-                self._note_failure(node, chosen, error)
-                fine = False
+                fine = self._note_failure(node, session, error)
             done.notify()
 
         try:
             connection = await self._brokers.connection(node, "fetch")
             connection.begin(request, ended, patience)
         except TrikafkaError as error:
-            self._note_failure(node, chosen, error)
-            return False
+            return self._note_failure(node, session, error)
         while fine is None:
             await done.wait()
         return fine
 
-    def _note_failure(self, node: Node, chosen: list[AssignedPartition], error: TrikafkaError) -> None:
-        _log.debug("fetch from %s failed: %s", node, error)
-        self._metadata.mark_stale()
+    def _note_failure(self, node: Node, session: FetchSession, error: TrikafkaError) -> bool:
+        """Note why there is no response; whether to go on without a wait."""
+        if isinstance(error, FetchSessionError):
+            _log.debug("fetch from %s: %s", node, error)
+            if error.refresh_metadata:
+                self._metadata.request_update()
+            return session.refused()
+        self._failing[node.node_id] = error
+        session.lost()
+        self._plan.unreachable(node.node_id, trio.current_time() + self._config.metadata_max_age_ms / 1000)
+        self._metadata.request_update()
         if not error.retriable:
-            for partition in chosen:
-                partition.failed(error)
+            for wanted in list(session.wanted.values()):
+                wanted.ticket.partition.failed(error)
+        return False
 
-    def _take_response(self, node: Node, tickets: dict[TopicPartition, Ticket], body: memoryview, version: int) -> bool:
-        """Take in a response; return whether to go on without a wait."""
-        response = read_fetch_answer(body, version)
-        if response.error_code:
-            raise from_code(response.error_code, f"Fetch from {node}")
-        fine = True
-        alone = sum(bool(part.records) for part in response.partitions) == 1
-        for part in response.partitions:
-            ticket = tickets.get(TopicPartition(part.topic, part.partition))
-            if ticket is not None and ticket.partition.accepts(ticket.number):
-                fine = self._take(ticket, part, alone) and fine
-        return fine
-
-    def _take(self, ticket: Ticket, part: FetchedPartition, alone: bool) -> bool:
-        """Take in one partition's response, ``alone`` if no other has records; return whether to go on without a wait."""
-        partition, offset = ticket.partition, ticket.offset
-        if part.error_code:
-            return self._take_error(partition, offset, part.error_code)
-        partition.log_ends(LogEnds(part.high_watermark, part.log_start_offset))
-        if not part.records:
-            return True
-        aborted = (part.aborted or []) if self._isolation else None
-        end = end_of_batches(part.records, offset)
-        if end == offset and not alone and not is_damaged(part.records):
-            return True  # the response was full: only the first batch of all is sure to come whole (KIP-74); its turn will come
-        if end == offset:
-            partition.failed(CorruptRecordError("no complete record batch", part.topic, part.partition, offset))
-            return True
-        partition.fetched(end)  # the old formats tell their end only when they are decoded: the reader then says where to go on
-        self._buffer.put(CompletedFetch(partition, ticket.number, _unpinned(part.records), aborted, end))
-        return True
-
-    def _take_error(self, partition: AssignedPartition, offset: int, code: int) -> bool:
-        error = from_code(code, f"partition {partition.tp} at offset {offset}")
-        if code == _OFFSET_OUT_OF_RANGE:
-            self._reset(partition, offset, error)
-        elif error.retriable:
-            self._metadata.mark_stale()
-            wait = backoff(1, self._config.retry_backoff_ms, self._config.retry_backoff_max_ms)
-            partition.back_off(trio.current_time() + wait)
-        else:
-            partition.failed(error)
-        return True
-
-    def _reset(self, partition: AssignedPartition, offset: int, cause: BrokerResponseError) -> None:
-        if partition.position is not None and partition.position < offset:  # first deliver what is fetched
-            wait = backoff(1, self._config.retry_backoff_max_ms, self._config.retry_backoff_max_ms)
-            partition.back_off(trio.current_time() + wait)
-        elif self._config.auto_offset_reset == "none":
-            error = OffsetOutOfRangeError(f"{cause}; auto_offset_reset is 'none'")
-            error.__cause__ = cause
-            partition.failed(error)
-        else:
-            _log.info("%s: offset %d is out of range, going to the %s", partition.tp, offset, self._config.auto_offset_reset)
-            earliest = self._config.auto_offset_reset == "earliest"
-            partition.ask_reset(OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST)
-
-    def _request(self, chosen: list[AssignedPartition], max_bytes: int, wait_ms: float) -> FetchMessage:
-        by_topic: dict[str, list[Wanted]] = defaultdict(list)
-        for partition in chosen:
-            epoch = self._metadata.snapshot.leader_epoch(partition.tp)
-            by_topic[partition.tp.topic].append((partition.tp.partition, epoch, partition.fetch_offset))
+    def _message(self, contents: SessionRequest, max_bytes: int, wait_ms: float) -> FetchMessage:
         return FetchMessage(
-            by_topic,
+            contents.topics,
             max_wait_ms=int(wait_ms),
             min_bytes=self._config.fetch_min_bytes,
             max_bytes=max_bytes,
             partition_bytes=self._config.max_partition_fetch_bytes,
-            isolation_level=self._isolation,
-            rack=self._config.client_rack,
+            isolation_level=self._responses.isolation,
+            rack=self._config.client_rack if self._plan.trusts_replicas(trio.current_time()) else "",
+            session=contents.session,
+            forgotten=contents.forgotten,
+            topic_ids=contents.topic_ids,
         )
-
-
-def _unpinned(records: memoryview) -> memoryview:
-    """The records, copied if they are a small part of a large answer, which they would keep in memory."""
-    whole = memoryview(records.obj).nbytes
-    return memoryview(bytes(records)) if whole >= _LARGE_ANSWER and len(records) * 8 < whole else records

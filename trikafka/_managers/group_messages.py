@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from kafka.protocol.consumer.group import JoinGroupRequest, JoinGroupResponse, LeaveGroupRequest, SyncGroupRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 
-from .._state.assignors import Assignor, LastAssignment, MemberSubscription, SubscribesWithUserData
+from .._state.assignors import AssignableTopics, Assignor, LastAssignment, MemberSubscription, SubscribesWithUserData
 from .._state.member import Identity
 from ..config import ConsumerConfig
-from ..errors import ProtocolError
+from ..errors import DamagedResponseError
 from ..types import TopicPartition
 
 PROTOCOL_TYPE = "consumer"
@@ -29,13 +29,13 @@ class Joined:
 
     ``members`` is empty unless this member ``is_leader``, and in the order of the response. ``skip_assignment``: the leader is a
     static member that came back, and the group goes on with the assignments that it has (KIP-814). ``assigned_topics`` is what the
-    leader assigned from, to be compared with what the cluster looks like later; the membership sets it.
+    leader assigned from, to be compared with what the cluster looks like later.
     """
 
     protocol: str
     is_leader: bool
     members: dict[str, MemberSubscription]
-    assigned_topics: Mapping[str, Sequence[int]] | None = None
+    assigned_topics: AssignableTopics | None = None
     skip_assignment: bool = False
 
     @property
@@ -43,21 +43,10 @@ class Joined:
         """The topics of all members."""
         return frozenset().union(*(member.topics for member in self.members.values()))
 
-    # The former names, until the membership uses the new ones.
-
-    @property
-    def leads(self) -> bool:
-        """The former name of ``is_leader``."""
-        return self.is_leader
-
-    @property
-    def dealt(self) -> Mapping[str, Sequence[int]] | None:
-        """The former name of ``assigned_topics``."""
-        return self.assigned_topics
-
-    @dealt.setter
-    def dealt(self, topics: Mapping[str, Sequence[int]] | None) -> None:
+    def assign_from(self, topics: AssignableTopics) -> AssignableTopics:
+        """As the leader, assign from these; returns them."""
         self.assigned_topics = topics
+        return topics
 
 
 def join_request(
@@ -97,7 +86,7 @@ def join_request(
 
 
 def join_response(response: JoinGroupResponse) -> Joined:
-    """Read a JoinGroup response without an error. Raises :exc:`ProtocolError` if a member's subscription cannot be read."""
+    """Read a JoinGroup response without an error. Raises :exc:`DamagedResponseError` if a member's subscription cannot be read."""
     members = {member.member_id: decode_subscription(member.metadata, member.group_instance_id) for member in response.members}
     skip = bool(getattr(response, "skip_assignment", False))
     return Joined(response.protocol_name or "", response.leader == response.member_id, members, skip_assignment=skip)
@@ -141,14 +130,17 @@ def encode_assignment(partitions: Iterable[TopicPartition]) -> bytes:
 
 
 def decode_assignment(data: bytes) -> list[TopicPartition]:
-    """Read an assignment of any version; empty bytes are an empty one. Raises :exc:`ProtocolError`."""
+    """Read an assignment of any version; empty bytes are an empty one. Raises :exc:`DamagedResponseError`."""
     if not data:
         return []
     try:
         message = ConsumerProtocolAssignment.decode(bytes(data))
-        return [TopicPartition(part.topic, number) for part in message.assigned_partitions for number in part.partitions]
+        found = [TopicPartition(part.topic, number) for part in message.assigned_partitions for number in part.partitions]
+        if wrong := [tp for tp in found if tp.partition < 0]:
+            raise ValueError(f"there is no partition {wrong[0]}")
+        return found
     except (ValueError, struct.error, TypeError) as error:
-        raise ProtocolError(f"the group's assignment cannot be read: {error}") from error
+        raise DamagedResponseError(f"the group's assignment cannot be read: {error}") from error
 
 
 def encode_subscription(told: MemberSubscription, version: int = _VERSION) -> bytes:
@@ -169,7 +161,7 @@ def encode_subscription(told: MemberSubscription, version: int = _VERSION) -> by
 
 
 def decode_subscription(data: bytes, instance_id: str | None) -> MemberSubscription:
-    """Read what a member told when it joined, in any version. Raises :exc:`ProtocolError`."""
+    """Read what a member told when it joined, in any version. Raises :exc:`DamagedResponseError`."""
     try:
         message = ConsumerProtocolSubscription.decode(bytes(data))
         owned = tuple(TopicPartition(part.topic, number) for part in message.owned_partitions for number in part.partitions)
@@ -177,7 +169,7 @@ def decode_subscription(data: bytes, instance_id: str | None) -> MemberSubscript
         user_data = None if message.user_data is None else bytes(message.user_data)
         return MemberSubscription(frozenset(message.topics), owned, generation, instance_id, user_data, message.rack_id or None)
     except (ValueError, struct.error, TypeError) as error:
-        raise ProtocolError(f"a member's subscription cannot be read: {error}") from error
+        raise DamagedResponseError(f"a member's subscription cannot be read: {error}") from error
 
 
 def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
@@ -185,7 +177,3 @@ def _by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
     for tp in partitions:
         by_topic[tp.topic].append(tp.partition)
     return by_topic
-
-
-#: The former names, until the membership and the admin client use the new ones.
-read_join, read_assignment, read_subscription = join_response, decode_assignment, decode_subscription

@@ -6,6 +6,7 @@ A child task like any other: while it runs, the member's session is kept, whatev
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 
 import trio
@@ -14,27 +15,78 @@ from kafka.protocol.consumer.group import HeartbeatRequest
 from .._net.brokers import Brokers
 from .._state.member import Member
 from ..config import ConsumerConfig
-from ..errors import MemberFencedError, RebalanceInProgressError, TrikafkaError, from_code
-from .coordinator import Coordinators
+from ..error_codes import ErrorCode
+from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError, from_code
+from ..interfaces import CoordinatorManager
+from .poll_timer import PollTimer
 
 _log = logging.getLogger("trikafka.heartbeat")
+#: After a cooperative rebalance the first heartbeat comes so soon (seconds), and each further one after twice the time.
+_FIRST_FOLLOW_UP = 0.05
 
 
 class Heartbeats:
-    """Runs while the member is in a generation."""
+    """Runs while the member is in a generation.
 
-    def __init__(self, config: ConsumerConfig, group: str, brokers: Brokers, coordinators: Coordinators, member: Member) -> None:
+    ``follow_up``: the member is a cooperative one. What changes hands is withheld until its owner has given it up and joined again,
+    and a member learns by a heartbeat alone that this second round has begun. So they come at short intervals at first: were the
+    first one due after ``heartbeat_interval_ms``, what moved would lie idle for that long.
+    """
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        group: str,
+        brokers: Brokers,
+        coordinators: CoordinatorManager,
+        member: Member,
+        poll_timer: PollTimer,
+        follow_up: bool,
+    ) -> None:
         self._config, self._group, self._member = config, group, member
         self._brokers, self._coordinators = brokers, coordinators
+        self._poll_timer, self._follow_up = poll_timer, follow_up
+        self._session_limit = config.session_timeout_ms / 1000
 
     async def run(self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]) -> None:
-        """Send heartbeats until cancelled. ``rejoin`` is told that the group rebalances, ``fenced`` why the member is out of it."""
+        """Send heartbeats until cancelled. ``rejoin`` is told that the group rebalances, ``fenced`` why the member is out of it.
+
+        By its own clock it is out when no heartbeat has been answered for a session: the group has let it go by then.
+        """
+        ended = RequestTimedOutError(
+            f"no heartbeat reached the coordinator of group {self._group!r} for session_timeout_ms ({self._session_limit:g} s)"
+        )
+
+        def expired() -> None:
+            fenced(ended)
+
+        def contact(at: float) -> None:
+            session.deadline = at + self._session_limit
+            self._poll_timer.watch_session(session.deadline, expired)
+
+        try:
+            with trio.CancelScope() as session:
+                contact(trio.current_time())
+                await self._run(rejoin, fenced, contact)
+            if session.cancelled_caught:
+                expired()
+        finally:
+            self._poll_timer.watch_session(math.inf, expired)
+
+    async def _run(
+        self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None], contact: Callable[[float], None]
+    ) -> None:
         interval = self._config.heartbeat_interval_ms / 1000
+        delay = min(interval, _FIRST_FOLLOW_UP) if self._follow_up else interval
         while True:
-            await trio.sleep(interval)
+            await trio.sleep(delay)
+            delay = min(2 * delay, interval)
+            began = trio.current_time()
             try:
                 await self._beat()
+                contact(began)
             except RebalanceInProgressError:
+                contact(began)
                 rejoin("the group rebalances")
             except MemberFencedError as error:
                 fenced(error)
@@ -42,17 +94,17 @@ class Heartbeats:
             except TrikafkaError as error:
                 _log.debug("heartbeat of group %s failed: %s", self._group, error)
                 if error.refresh_coordinator:
-                    self._coordinators.forget(self._group)
+                    self._coordinators.mark_unknown(self._group)
                 if not error.retriable:
                     fenced(error)
                     return
-                interval = min(interval, self._config.retry_backoff_max_ms / 1000)
-                continue
-            interval = self._config.heartbeat_interval_ms / 1000
+                if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                    contact(began)  # once it has loaded the group, all sessions begin anew
+                delay = min(interval, self._config.retry_backoff_max_ms / 1000)
 
     async def _beat(self) -> None:
-        identity = self._member.identity
-        with trio.move_on_after(self._config.session_timeout_ms / 3000) as scope:
+        identity, limit = self._member.identity, min(self._session_limit / 3, self._config.request_timeout)
+        with trio.move_on_after(limit) as scope:
             node = await self._coordinators.find(self._group)
             request = HeartbeatRequest(
                 group_id=self._group,
@@ -62,7 +114,6 @@ class Heartbeats:
             )
             response = await self._brokers.request(node, request, purpose="coordinator")
         if scope.cancelled_caught:
-            self._coordinators.forget(self._group)
-            _log.debug("no response to a heartbeat of group %s", self._group)
-        elif response.error_code and identity == self._member.identity:
+            raise RequestTimedOutError(f"no response to a heartbeat of group {self._group!r} within {limit:g} s")
+        if response.error_code and identity == self._member.identity:
             raise from_code(response.error_code, f"heartbeat of group {self._group!r}")

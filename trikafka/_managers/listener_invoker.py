@@ -13,6 +13,8 @@ from typing import Protocol
 
 import trio
 
+from ..errors import ConfigurationError, KafkaTimeoutError
+from ..hooks import missing_members, plain_methods
 from ..interfaces import RebalanceListener
 from ..types import TopicPartition
 
@@ -38,10 +40,12 @@ class BeforeRevoke(Protocol):
 class _Posted:
     """One posted change and who has been told of it."""
 
-    __slots__ = ("change", "done", "partitions", "posted_at", "prepared", "told")
+    __slots__ = ("change", "done", "partitions", "posted_at", "prepared", "telling", "told")
 
-    def __init__(self, change: Change, partitions: tuple[TopicPartition, ...]) -> None:
-        self.change, self.partitions = change, partitions
+    def __init__(
+        self, change: Change, partitions: tuple[TopicPartition, ...], telling: Callable[[], object] | None = None
+    ) -> None:
+        self.change, self.partitions, self.telling = change, partitions, telling
         self.posted_at = trio.current_time()
         self.prepared = change is not Change.REVOKED
         self.told = 0
@@ -51,11 +55,12 @@ class _Posted:
 class RebalanceListenerInvoker:
     """Runs the rebalance listeners. At most one change is posted at a time, by the membership task.
 
-    ``wake`` is called when something was posted: a receive that waits has to look.
+    ``wake`` is called when something was posted: a receive that waits has to look. ``limit`` (seconds): the rebalance timeout. The
+    group goes on without a member that takes longer, so a method of a listener that does is cancelled and not called again.
     """
 
-    def __init__(self, before_revoke: BeforeRevoke, wake: Callable[[], object]) -> None:
-        self._before_revoke, self._wake = before_revoke, wake
+    def __init__(self, before_revoke: BeforeRevoke, wake: Callable[[], object], limit: float) -> None:
+        self._before_revoke, self._wake, self._limit = before_revoke, wake, limit
         self._heard: set[TopicPartition] = set()  # assigned, and the listeners know it
         self._telling = trio.Lock()  # a receive and a leave may be in two tasks
         self._teller: trio.lowlevel.Task | None = None  # the task in which a listener runs now
@@ -77,9 +82,14 @@ class RebalanceListenerInvoker:
         """Tell these from now on, in this order (of what goes: in the reverse one)."""
         self._listeners = list(listeners)
 
-    async def post(self, change: Change, partitions: Sequence[TopicPartition]) -> None:
-        """Post a change and wait until a receive has run the listeners. Cancellation: the change is withdrawn."""
-        posted = self._posted = _Posted(change, tuple(partitions))
+    async def post(
+        self, change: Change, partitions: Sequence[TopicPartition], telling: Callable[[], object] | None = None
+    ) -> None:
+        """Post a change and wait until a receive has run the listeners; ``telling`` is called just before they are.
+
+        Cancellation: the change is withdrawn.
+        """
+        posted = self._posted = _Posted(change, tuple(partitions), telling)
         self._wake()
         try:
             await posted.done.wait()
@@ -98,6 +108,8 @@ class RebalanceListenerInvoker:
             async with self._telling:
                 if self._posted is not posted:  # withdrawn meanwhile
                     continue
+                if posted.telling is not None:
+                    posted.telling()
                 failed = await self._tell(posted)
             if self._posted is posted:
                 self._posted = None
@@ -146,8 +158,12 @@ class RebalanceListenerInvoker:
         self._around = list(self._teller.child_nurseries)
         try:
             for listener in listeners[posted.told :] if partitions else ():
+                name = f"on_partitions_{posted.change.value}"
                 try:
-                    await getattr(listener, f"on_partitions_{posted.change.value}")(partitions)
+                    with trio.move_on_after(self._limit) as scope:
+                        await getattr(listener, name)(partitions)
+                    if scope.cancelled_caught:
+                        raise KafkaTimeoutError(f"{name} of {listener!r}", self._limit)
                 except Exception as error:
                     failed = failed or error
                 posted.told += 1
@@ -156,3 +172,13 @@ class RebalanceListenerInvoker:
         if posted.change is not Change.ASSIGNED:
             self._heard.difference_update(partitions)
         return failed
+
+
+def check_listener(listener: RebalanceListener | None) -> None:
+    """Raise :exc:`ConfigurationError` for what a user gave as a listener and is none."""
+    if listener is None:
+        return
+    if missing := missing_members(listener, RebalanceListener):
+        raise ConfigurationError(f"listener must be a RebalanceListener; {listener!r} has no {', '.join(missing)}")
+    if plain := plain_methods(listener, RebalanceListener):
+        raise ConfigurationError(f"a listener's methods must be `async def`: {', '.join(plain)} of {listener!r}")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import random
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import trio
@@ -24,6 +24,7 @@ from .._net.retry import Retry
 from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
 from ..config import ClientConfig
+from ..error_codes import ErrorCode
 from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
 from ..types import Node, PartitionInfo, TopicPartition
 
@@ -31,8 +32,8 @@ T = TypeVar("T")
 _STAGGER = 1.0
 #: A topic has the partitions from 0 on: so many may be left out of a response, and no more.
 _MOST_MISSING = 10_000
-_UNKNOWN_TOPIC = 3
-_BROKER_NOT_AVAILABLE = 8
+_UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+_BROKER_NOT_AVAILABLE = ErrorCode.BROKER_NOT_AVAILABLE
 _log = logging.getLogger("trikafka.metadata")
 
 
@@ -72,7 +73,16 @@ class Metadata:
         """Have the background task refresh soon."""
         self._update_requested.set()
 
-    also_want, mark_stale = add_topic, request_update  # their old names, for the managers that are being rewritten
+
+    def learn_leaders(
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]
+    ) -> frozenset[TopicPartition]:
+        """A broker said who leads instead of it, and where that is (KIP-951). Returns the partitions for which that is news."""
+        seen, snapshot = self._snapshot, self._snapshot.with_leaders(leaders, {node.node_id: node for node in nodes})
+        if snapshot is seen:
+            return frozenset()
+        self._replace(snapshot)
+        return frozenset(tp for tp in leaders if snapshot.leader_epoch(tp) > seen.leader_epoch(tp))
 
     async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
         """Wait until the snapshot is newer than ``seen``; return it."""
@@ -106,7 +116,7 @@ class Metadata:
         info = self._snapshot.topics.get(name)
         if info is None or info.error_code:
             info = (await self.refresh([name])).topics.get(name)
-        if info is None or info.error_code == 3:
+        if info is None or info.error_code == _UNKNOWN_TOPIC:
             return None
         if info.error_code:
             raise from_code(info.error_code, f"topic {name!r}")
@@ -186,12 +196,15 @@ class Metadata:
     def _take(self, response: MetadataResponse, names: frozenset[str] | None) -> None:
         known = read_metadata(response)
         keep = frozenset(self._wanted) if names is not None else frozenset()
-        self._snapshot = self._snapshot.updated(known, keep)
-        self._brokers.keep_only(frozenset(self._snapshot.nodes.values()))
+        self._replace(self._snapshot.updated(known, keep))
         missing = {name for name in self._wanted if name in known.topics and known.topics[name].error_code == _UNKNOWN_TOPIC}
         for name in sorted(missing - self._told):
             _log.warning("topic %r does not exist; what was asked of it waits until it does", name)
         self._told = missing
+
+    def _replace(self, snapshot: ClusterSnapshot) -> None:
+        self._snapshot = snapshot
+        self._brokers.keep_only(frozenset(snapshot.nodes.values()))
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 

@@ -9,20 +9,16 @@ from functools import partial
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
 from .._net.brokers import Brokers
-from .._net.deadlines import Call
 from .._net.gather import all_of
-from ..errors import ProtocolError, TrikafkaError, from_code
+from ..errors import DamagedResponseError, ErrorCode, TrikafkaError, from_code
+from ..interfaces import Call, Found, MetadataManager
 from ..types import Node, OffsetAndTimestamp, OffsetSpec, TopicPartition
-from .metadata import Metadata
-
-#: partition -> what was found; ``None`` when no record is that young.
-Found = dict[TopicPartition, OffsetAndTimestamp | None]
 
 
 class Offsets:
     """Asks the leaders of partitions, all at once."""
 
-    def __init__(self, brokers: Brokers, metadata: Metadata, isolation: int = 0) -> None:
+    def __init__(self, brokers: Brokers, metadata: MetadataManager, isolation: int = 0) -> None:
         self._brokers, self._metadata, self._isolation = brokers, metadata, isolation
 
     async def look_up(self, call: Call, wanted: Mapping[TopicPartition, int], found: Found) -> Found:
@@ -31,24 +27,33 @@ class Offsets:
         Raises the error of a partition or broker that failed; what others responded stays in ``found`` for the next attempt.
         """
         missing = [tp for tp in wanted if tp not in found]
-        unknown = {tp.topic for tp in missing if tp.topic not in self._metadata.snapshot.topics}
-        if unknown:
-            await call.step("look up the topics", lambda: self._metadata.refresh(unknown))
+        by_leader, leaderless = self._by_leader(missing)
+        if leaderless:
+            await call.step("look up the leaders", lambda: self._metadata.refresh({tp.topic for tp in leaderless}))
+            by_leader, leaderless = self._by_leader(missing)
+        failure: TrikafkaError | None = None
+        for tp, error in leaderless.items():
+            if self._metadata.snapshot.lacks(tp):  # and that is fresh: it will not appear by waiting
+                error.retriable = False
+            if failure is None or failure.retriable:
+                failure = error
+        await all_of([partial(self._ask, call, node, tps, wanted, found) for node, tps in by_leader.items()])
+        if failure is not None:
+            raise failure
+        return found
+
+    def _by_leader(
+        self, tps: list[TopicPartition]
+    ) -> tuple[dict[Node, list[TopicPartition]], dict[TopicPartition, TrikafkaError]]:
+        """The partitions by the broker that leads them; and those that have none, with the reason."""
         by_leader: dict[Node, list[TopicPartition]] = defaultdict(list)
-        leaderless: TrikafkaError | None = None
-        for tp in missing:
+        leaderless: dict[TopicPartition, TrikafkaError] = {}
+        for tp in tps:
             try:
                 by_leader[self._metadata.snapshot.leader(tp)].append(tp)
             except TrikafkaError as error:
-                leaderless = error
-        if leaderless is not None and not by_leader:
-            await call.step("look up the leaders", lambda: self._metadata.refresh({tp.topic for tp in missing}))
-            raise leaderless
-        works = [partial(self._ask, call, node, tps, wanted, found) for node, tps in by_leader.items()]
-        await all_of(works)
-        if leaderless is not None:
-            raise leaderless
-        return found
+                leaderless[tp] = error
+        return by_leader, leaderless
 
     async def _ask(
         self, call: Call, node: Node, tps: list[TopicPartition], wanted: Mapping[TopicPartition, int], found: Found
@@ -62,15 +67,18 @@ class Offsets:
                 if part.error_code:
                     if failure is None or failure.retriable:
                         failure = from_code(part.error_code, str(tp))
+                elif part.offset < 0 and wanted.get(tp) in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
+                    failure = failure or from_code(ErrorCode.OFFSET_NOT_AVAILABLE, f"{tp}: {node} gave no offset")
                 elif part.offset < 0:
-                    found[tp] = None
+                    found[tp] = None  # no record is that young
                 else:
                     epoch = part.leader_epoch if part.leader_epoch is not None and part.leader_epoch >= 0 else None
                     found[tp] = OffsetAndTimestamp(part.offset, part.timestamp, epoch)
         if failure is not None:
             raise failure
         if not all(tp in found for tp in tps):
-            raise ProtocolError(f"{node} did not respond for each partition that ListOffsets asked for")
+            silent = ", ".join(str(tp) for tp in tps if tp not in found)
+            raise DamagedResponseError(f"{node} said nothing of {silent}, which ListOffsets asked for")
 
     def _request(self, tps: list[TopicPartition], wanted: Mapping[TopicPartition, int]) -> ListOffsetsRequest:
         by_topic: dict[str, list[object]] = defaultdict(list)
@@ -86,9 +94,4 @@ class Offsets:
         return ListOffsetsRequest(replica_id=-1, isolation_level=self._isolation, topics=topics, timeout_ms=30_000)
 
 
-def end_or_none(found: OffsetAndTimestamp | None) -> int:
-    """The offset of a look-up by :class:`OffsetSpec`, which always finds one."""
-    return found.offset if found is not None else 0
-
-
-__all__ = ["Found", "OffsetSpec", "Offsets", "end_or_none"]
+__all__ = ["Found", "OffsetSpec", "Offsets"]

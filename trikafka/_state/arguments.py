@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .._wire import _format
 from ..errors import ConfigurationError
-from ..types import TopicPartition
+from ..types import OffsetAndMetadata, TopicPartition
 
 #: Headers as they are given: pairs of a name and a value.
 HeaderPairs = Sequence[tuple[str, bytes | None]]
@@ -55,3 +55,21 @@ def check_timestamp(timestamp: object) -> int:
     if type(timestamp) is not int or not 0 <= timestamp <= _format.MAX_TIMESTAMP:
         raise ConfigurationError(f"timestamp must be milliseconds since the epoch, at least 0, not {timestamp!r}")
     return timestamp
+
+
+def topic_names(topics: Iterable[str]) -> list[str]:
+    """The names of topics that a user gave, checked. Raises :exc:`ConfigurationError`."""
+    if isinstance(topics, str):
+        raise ConfigurationError(f"topics must be a collection of names, not the text {topics!r}; write [{topics!r}]")
+    names = list(topics)
+    if wrong := [name for name in names if not isinstance(name, str) or not name]:
+        raise ConfigurationError(f"a topic must be a name, not {wrong[0]!r}")
+    return names
+
+
+def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> OffsetAndMetadata:
+    """What a user gave to be committed for ``tp``, checked. Raises :exc:`ValueError`."""
+    position = OffsetAndMetadata(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if not isinstance(position, OffsetAndMetadata) or position.offset < 0:
+        raise ValueError(f"the offset to commit for {tp} must be a whole number from 0 or an OffsetAndMetadata, not {value!r}")
+    return position

@@ -4,19 +4,7 @@ Others tell a partition *what happened* in the field's words (``located``, ``fet
 its attributes; nobody else assigns to them (``tests/test_one_writer.py`` holds that). Each change wakes those who wait for that
 kind of change, by :class:`Wake`, and nobody else has to.
 
-=================  ==================================================  ========================================================
-state              meaning                                             may become
-=================  ==================================================  ========================================================
-AWAITING_CALLBACK  assigned; the listeners have not been told yet      AWAITING_POSITION, VALIDATING, FETCHING, REVOKING, GONE
-AWAITING_POSITION  where to go on is being looked up                   VALIDATING, FETCHING, REVOKING, GONE
-VALIDATING         the position is checked against the new leader's    AWAITING_POSITION, FETCHING, REVOKING, GONE
-                   log (KIP-320); nothing is fetched or delivered
-FETCHING           fetched and delivered                               AWAITING_POSITION, VALIDATING, REVOKING, GONE
-REVOKING           to be given up; the listeners are told; nothing is  GONE
-                   fetched or delivered any more
-GONE               not this consumer's any more                        (nothing)
-=================  ==================================================  ========================================================
-
+Its states and what may follow each: :mod:`trikafka._state.partition_state`.
 Beside its state a partition may be *paused*, may have *failed* (an error that the next receive raises), and may have a *limit*.
 
 Whatever overtakes what is under way (a seek, a reset, a loss) changes the partition's *ticket*. A fetch or a look-up carries the
@@ -25,55 +13,20 @@ ticket that it began with, and what comes of an old one is dropped where it arri
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from enum import Enum
+from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from .._wire.columns import RecordBatch
+from ..config.resets import OffsetReset
 from ..errors import IllegalStateError, TrikafkaError, UnknownTopicOrPartitionError
-from ..types import OffsetSpec, TopicPartition
+from ..types import OffsetAndMetadata, OffsetSpec, TopicPartition
+from .partition_state import LOCATING, SUCCESSORS
+from .partition_state import PartitionState as PartitionState
 from .progress import Cursor, Progress
-
-
-class PartitionState(Enum):
-    """See the module."""
-
-    AWAITING_CALLBACK = "awaiting callback"
-    AWAITING_POSITION = "awaiting position"
-    VALIDATING = "validating"
-    FETCHING = "fetching"
-    REVOKING = "revoking"
-    GONE = "gone"
-
+from .progress import LogEnds as LogEnds
+from .wake import Wake as Wake
 
 _S = PartitionState
-_AFTER: Mapping[PartitionState, frozenset[PartitionState]] = {
-    _S.AWAITING_CALLBACK: frozenset({_S.AWAITING_POSITION, _S.VALIDATING, _S.FETCHING, _S.REVOKING, _S.GONE}),
-    _S.AWAITING_POSITION: frozenset({_S.VALIDATING, _S.FETCHING, _S.REVOKING, _S.GONE}),
-    _S.VALIDATING: frozenset({_S.AWAITING_POSITION, _S.FETCHING, _S.REVOKING, _S.GONE}),
-    _S.FETCHING: frozenset({_S.AWAITING_POSITION, _S.VALIDATING, _S.REVOKING, _S.GONE}),
-    _S.REVOKING: frozenset({_S.GONE}),
-    _S.GONE: frozenset(),
-}
-_LOCATING = (_S.AWAITING_POSITION, _S.VALIDATING, _S.FETCHING)  # those between which the position decides
-
-
-def _nobody(_: AssignedPartition | None = None) -> None:
-    """Nobody waits."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wake:
-    """Whom a change concerns. Each is called in the step of the change, and must only wake tasks."""
-
-    #: There may be something to deliver: records, an error, a known position, a posted rebalance. Of one partition, or (None) any.
-    deliver: Callable[[AssignedPartition | None], None] = _nobody
-    fetch: Callable[[], None] = _nobody  #: something may have become fetchable, or there is room again
-    locate: Callable[[], None] = _nobody  #: a partition needs a position
-    commit: Callable[[], None] = _nobody  #: more has been processed, or nothing is in hand any more
-    assigned: Callable[[], None] = _nobody  #: partitions came or went
-    overtaken: Callable[[AssignedPartition], None] = _nobody  #: what was fetched of this partition is worth nothing any more
 
 
 class Ticket(NamedTuple):
@@ -84,20 +37,12 @@ class Ticket(NamedTuple):
     offset: int
 
 
-class LogEnds(NamedTuple):
-    """Where a partition's log begins and ends, as the last fetch told; ``None`` where it did not."""
-
-    high_watermark: int | None = None
-    log_start: int | None = None
-    last_stable_offset: int | None = None
-
-
 class AssignedPartition:
     """One assigned partition. See the module; attributes are for reading."""
 
     __slots__ = (
-        "_table", "deliverable", "error", "fetch_offset", "fetchable", "limit", "log", "paused", "position_requested",
-        "progress", "reset", "retry_at", "state", "ticket", "tp",
+        "_table", "deliverable", "error", "fetch_epoch", "fetch_offset", "fetchable", "limit", "log", "paused",
+        "position_requested", "progress", "reset", "state", "ticket", "tp",
     )  # fmt: skip
 
     def __init__(self, table: Assignment, tp: TopicPartition, state: PartitionState, progress: Progress) -> None:
@@ -107,8 +52,8 @@ class AssignedPartition:
         self.progress = progress  # how far the user is
         self.ticket = 0
         self.fetch_offset = -1  # next to fetch, at or after the position; -1: known once what was fetched is decoded
-        self.retry_at = 0.0  # no fetch before this time, after an error
-        self.reset: OffsetSpec | None = None  # a reset that the user or the log asked for, not located yet
+        self.fetch_epoch: int | None = None  # of the record before fetch_offset, where that is known (KIP-320)
+        self.reset: OffsetSpec | OffsetReset | None = None  # a reset that the user or the log asked for, not located yet
         self.position_requested = False  # somebody waits for the position, though the listeners have not been told
         self.paused = False
         self.limit: int | None = None  # deliver nothing at or past this offset
@@ -159,13 +104,13 @@ class AssignedPartition:
         """The user goes elsewhere: wins over everything under way."""
         self._set_position(offset, leader_epoch)
 
-    def ask_reset(self, spec: OffsetSpec) -> None:
+    def ask_reset(self, spec: OffsetSpec | OffsetReset) -> None:
         """Forget the position; it is to be looked up by ``spec``."""
         self._overtake()
         self.progress.forget()
-        self.fetch_offset, self.retry_at = -1, 0.0
+        self.fetch_offset, self.fetch_epoch = -1, None
         self.reset, self.error = spec, None
-        if self.state in _LOCATING:
+        if self.state in LOCATING:
             self._to(_S.AWAITING_POSITION)
         self._update()
 
@@ -178,13 +123,23 @@ class AssignedPartition:
     def _set_position(self, offset: int, leader_epoch: int | None) -> None:
         self._overtake()
         self.progress.start_at(offset, leader_epoch)
-        self.fetch_offset, self.retry_at = offset, 0.0
+        self.fetch_offset, self.fetch_epoch = offset, leader_epoch
         self.reset = self.error = None
         self.position_requested = False
-        if self.state in _LOCATING:
+        if self.state in LOCATING:
             self._to(_S.FETCHING)
         self._update()
         self._table.wake.deliver(self)
+
+    def to_commit(self, *, done: bool = False) -> OffsetAndMetadata | None:
+        """What a commit that names no offset commits: all that was delivered; or what is ``done``, as where the user marks."""
+        offset = self.processed if done or self.progress.marked else self.position
+        return None if offset is None else OffsetAndMetadata(offset, self.progress.leader_epoch)
+
+    def hand_out_again(self) -> None:
+        """Whoever was handed records is gone, and has not processed them: they are delivered again, unless the user marks."""
+        if self.processed is not None and self.progress.in_hand and not self.progress.marked:
+            self.seek(self.processed, self.progress.leader_epoch)
 
     # Fetching.
 
@@ -194,9 +149,11 @@ class AssignedPartition:
 
     def fetched(self, end: int | None) -> None:
         """Records up to ``end`` were fetched (``None``: their end is known once they are decoded)."""
-        self.fetch_offset = -1 if end is None else end
+        self.fetch_offset, self.fetch_epoch = -1 if end is None else end, None
         if self.limit is not None or end is None:
             self._update()
+        else:
+            self._table.fetching_changed(self)
 
     def log_ends(self, ends: LogEnds) -> None:
         """A fetch told where the log begins and ends."""
@@ -205,17 +162,38 @@ class AssignedPartition:
     def refetch(self, offset: int) -> None:
         """Fetch again from ``offset``; what was fetched and is not delivered yet is dropped."""
         self._overtake()
-        self.fetch_offset, self.retry_at = offset, 0.0
+        self.fetch_offset, self.fetch_epoch = offset, None
         self._update()
+
+    def begin_validation(self) -> None:
+        """Another leader has taken over: nothing goes on before the position is known to be in its log (KIP-320).
+
+        What is buffered is dropped, for it may not be in that log.
+        """
+        self._overtake()
+        self.fetch_offset, self.fetch_epoch = -1 if self.position is None else self.position, None
+        self._to(_S.VALIDATING)
+        self._update()
+
+    def validated(self) -> None:
+        """The position is in the leader's log."""
+        self._to(_S.FETCHING)
+        self._update()
+        self._table.wake.deliver(self)
+
+    def confirmed(self, epoch: int) -> None:
+        """The leader's log agrees up to where the fetch goes on; ``epoch`` is that of the record before."""
+        self.fetch_epoch = epoch
+        self._table.fetching_changed(self)
+
+    def has_room(self) -> None:
+        """Enough of what is buffered of it was taken to fetch more."""
+        self._table.fetching_changed(self)
 
     def decoded_to(self, end: int) -> None:
         """What was fetched ends here: only decoding could tell."""
         self.fetch_offset = end
         self._update()
-
-    def back_off(self, until: float) -> None:
-        """Do not fetch it before ``until``."""
-        self.retry_at = until
 
     def failed(self, error: Exception) -> None:
         """It cannot go on: the next receive raises ``error``."""
@@ -260,9 +238,9 @@ class AssignedPartition:
         self.progress.processed_upto(offset)
         self._table.wake.commit()
 
-    def mark_processed(self, offset: int) -> None:
-        """The user says that the record at ``offset`` is processed; others before it may not be."""
-        self.progress.mark(offset)
+    def mark_processed(self, offsets: Iterable[int]) -> None:
+        """The user says that the records at ``offsets`` are processed; others before them may not be."""
+        self.progress.mark(offsets)
         self._table.wake.commit()
 
     def _passed_limit(self) -> None:
@@ -304,6 +282,7 @@ class AssignedPartition:
         if self.state is _S.AWAITING_CALLBACK:
             self._to(_S.AWAITING_POSITION if self.position is None else _S.FETCHING)
             self._update()
+            self._table.wake.deliver(self)
 
     def _overtake(self) -> None:
         self.ticket += 1
@@ -311,7 +290,7 @@ class AssignedPartition:
         self._table.wake.overtaken(self)
 
     def _to(self, state: PartitionState) -> None:
-        if state is not self.state and state not in _AFTER[self.state]:
+        if state is not self.state and state not in SUCCESSORS[self.state]:
             raise AssertionError(f"{self.tp} cannot go from {self.state.value} to {state.value}")
         self.state = state
 
@@ -335,8 +314,10 @@ class Assignment:
         self.partitions: dict[TopicPartition, AssignedPartition] = {}
         self.fetchable: dict[AssignedPartition, None] = {}
         self.unlocated: dict[AssignedPartition, None] = {}  # a position is wanted and not known
+        self.unvalidated: dict[AssignedPartition, None] = {}  # the position is to be checked against the new leader's log
         self.failed: dict[AssignedPartition, None] = {}
-        self._missing: dict[AssignedPartition, float] = {}  # since when the cluster has not known them
+        self._changed: dict[AssignedPartition, None] | None = None  # in what can be fetched; once somebody asks
+        self._missing: dict[AssignedPartition, tuple[float, int]] = {}  # since when the cluster has not known them
         self._receivers = 0  # receives under way
         self._limits: Mapping[TopicPartition, int] | None = None
         self._read_committed, self._marks = read_committed, marks
@@ -394,6 +375,7 @@ class Assignment:
             self.partitions[tp].enter(_S.REVOKING)
         if chosen:
             self.wake.fetch()
+            self.wake.deliver(None)  # their streams end
         return chosen
 
     def revoked(self, tps: Iterable[TopicPartition]) -> None:
@@ -434,10 +416,11 @@ class Assignment:
         if changed:
             self.wake.fetch()
 
-    def all_processed(self) -> None:
-        """The user is done with all that he was handed."""
+    def all_processed(self, besides: Container[AssignedPartition] = ()) -> None:
+        """The user is done with all that he was handed, but for what is read as a stream: there that is its handler's to say."""
         for partition in self:
-            partition.came_back()
+            if partition not in besides:
+                partition.came_back()
 
     def take_error(self) -> Exception | None:
         """The error of a partition that failed, each told once."""
@@ -445,21 +428,40 @@ class Assignment:
             return partition.take_error()
         return None
 
-    def missing(self, partition: AssignedPartition, error: TrikafkaError, now: float, *, grouped: bool) -> None:
-        """The cluster does not know the partition (or its leader), and says ``error``.
+    def missing(self, partition: AssignedPartition, error: TrikafkaError, now: float, version: int, *, grouped: bool) -> None:
+        """The cluster, as a snapshot of that ``version`` shows it, does not know the partition (or its leader), by ``error``.
 
-        That fails it once somebody has waited for as long as the error's ``patience``. A group waits for its topics to appear.
+        That fails it once somebody has waited for as long as the error's ``patience``; at once, if a newer snapshot than that
+        which was there first knows the topic and says the same. A group waits for its topics to appear.
         """
         waited_for = not grouped and (self._receivers > 0 or partition.position_requested)
         if not waited_for or not isinstance(error, UnknownTopicOrPartitionError):
             self._missing.pop(partition, None)
-        elif now - self._missing.setdefault(partition, now) >= error.patience:
+            return
+        since, first = self._missing.setdefault(partition, (now, version))
+        if now - since >= error.patience or (not error.retriable and version > first):
             del self._missing[partition]
             partition.failed(error)
 
     def found(self, partition: AssignedPartition) -> None:
         """The cluster knows it."""
         self._missing.pop(partition, None)
+
+    # Fetching.
+
+    def fetching_changes(self) -> dict[AssignedPartition, None]:
+        """The partitions in which something changed that concerns fetching, since the last time this was asked.
+
+        The first time these are all. For one fetch manager.
+        """
+        changed = dict.fromkeys(self) if self._changed is None else self._changed
+        self._changed = {}
+        return changed
+
+    def fetching_changed(self, partition: AssignedPartition) -> None:
+        """For :class:`AssignedPartition`: it is to be fetched from elsewhere, or not any more, or may be again."""
+        if self._changed is not None:
+            self._changed[partition] = None
 
     # Inside.
 
@@ -471,7 +473,10 @@ class Assignment:
         wanted = here and partition.owned and partition.position is None and partition.error is None
         if _put(self.unlocated, partition, wanted and (partition.state is _S.AWAITING_POSITION or partition.position_requested)):
             self.wake.locate()
+        if _put(self.unvalidated, partition, here and partition.state is _S.VALIDATING and partition.error is None):
+            self.wake.fetch()
         _put(self.failed, partition, here and partition.error is not None)
+        self.fetching_changed(partition)
 
     def _new(self, tp: TopicPartition, state: PartitionState) -> AssignedPartition:
         partition = AssignedPartition(self, tp, state, Progress(marks=self._marks))

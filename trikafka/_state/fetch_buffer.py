@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from .._wire.columns import RecordBatch
+from ..config import MemoryBudget
 from .assignment import AssignedPartition, Wake
 
 
@@ -36,12 +37,13 @@ class CompletedFetch:
 
 
 class _Queue:
-    """The fetches of one partition, and their bytes."""
+    """The fetches of one partition, their bytes, and the broker that these count for."""
 
-    __slots__ = ("fetches", "size")
+    __slots__ = ("fetches", "node", "size")
 
-    def __init__(self) -> None:
+    def __init__(self, node: int) -> None:
         self.fetches: deque[CompletedFetch] = deque()
+        self.node = node
         self.size = 0
 
 
@@ -52,11 +54,21 @@ class FetchBuffer:
     user still holds. Each broker has an equal part of it, so that none waits for another one's response.
     """
 
-    def __init__(self, limit: int, wake: Wake | None = None) -> None:
-        self._limit, self._wake = limit, wake or Wake()
+    def __init__(self, limit: int, wake: Wake | None = None, budget: MemoryBudget | None = None) -> None:
+        self._own_limit, self._budget, self._wake = limit, budget, wake or Wake()
         self._queues: OrderedDict[AssignedPartition, _Queue] = OrderedDict()  # in the order of their turns
         self._held = self._held_before = 0
+        self._by_stream = False  # each partition has a reader of its own
+        self._share = limit
         self._fetcher_idle = False
+        self._size = 0
+        self._nodes: dict[AssignedPartition, int] = {}  # from where what is here, or was taken last, has come
+        self._size_at: dict[int, int] = {}  # bytes by broker
+        self._full: dict[AssignedPartition, int] = {}  # those that wait for room, and how many bytes are too many
+
+    @property
+    def _limit(self) -> int:
+        return self._own_limit if self._budget is None else min(self._own_limit, self._budget.share)
 
     @property
     def empty(self) -> bool:
@@ -66,7 +78,15 @@ class FetchBuffer:
     @property
     def buffered(self) -> int:
         """Bytes here, those of paused partitions included."""
-        return sum(queue.size for queue in self._queues.values())
+        return self._size
+
+    def buffered_from(self, node: int) -> int:
+        """Bytes here that came from one broker, those of paused partitions included."""
+        return self._size_at.get(node, 0)
+
+    def idle_from(self, node: int) -> list[AssignedPartition]:
+        """The partitions of which something from one broker is here that may not be delivered now (paused, at their limit)."""
+        return [partition for partition, queue in self._queues.items() if queue.node == node and not partition.deliverable]
 
     def size_of(self, partition: AssignedPartition) -> int:
         """Bytes here of one partition."""
@@ -81,13 +101,25 @@ class FetchBuffer:
         """``size`` more bytes are with the user."""
         self._held += size
 
+    def read_by_stream(self, by_stream: bool) -> None:
+        """Whether each partition has a reader of its own, so that what one leaves here must take no room from the others.
+
+        Then the limit is divided by partition: a third of its part is buffered, a third may come with the response under way
+        when that is reached, and a third is with its handler. Nothing else is counted.
+        """
+        if by_stream != self._by_stream:
+            self._by_stream = by_stream
+            self._held = self._held_before = 0
+            self._wake.fetch()
+
     def fetcher_idle(self, idle: bool) -> None:
         """Whether the fetch manager waits for room: then it is woken whenever something is taken."""
         self._fetcher_idle = idle
 
     def share(self, partitions: int) -> int:
         """How many bytes each of so many partitions may have buffered before it is left out of fetches."""
-        return max(1, self._limit // max(1, partitions))
+        self._share = max(1, self._limit // max(1, partitions) // (3 if self._by_stream else 1))
+        return self._share
 
     def room(self, brokers: int, buffered: int, wanted: int) -> int:
         """How many bytes the next fetch from a broker may bring, of ``brokers`` and with ``buffered`` bytes of its own here.
@@ -99,11 +131,18 @@ class FetchBuffer:
         """
         part = self._limit // max(1, brokers)
         step = max(1, min(wanted, part // 16))
+        if self._by_stream:
+            return min(step, self._share)
         held = 3 * max(self._held, self._held_before) // max(1, brokers)
         return 0 if buffered and part - buffered - held < 5 * step else step
 
-    def put(self, fetch: CompletedFetch) -> None:
-        """Add a fetch behind those of its partition."""
+    def await_room(self, partition: AssignedPartition, share: int) -> None:
+        """Tell the partition that it has room as soon as less than ``share`` bytes of it are here."""
+        self._full[partition] = share
+
+    def put(self, fetch: CompletedFetch, node: int = -1) -> None:
+        """Add a fetch, from that broker, behind those of its partition."""
+        self._nodes[fetch.partition] = node
         self._queue(fetch).append(fetch)
         self._wake.deliver(fetch.partition)
 
@@ -133,23 +172,36 @@ class FetchBuffer:
         if queue is None or not partition.deliverable:
             return None
         fetch = queue.fetches.popleft()
-        queue.size -= fetch.size
+        self._count(queue, -fetch.size)
         if queue.fetches:
             self._queues.move_to_end(partition)
         else:
             del self._queues[partition]
-        if self._fetcher_idle:
-            self._wake.fetch()
+        self._note_room(partition, queue.size)
         return fetch
 
     def drop(self, partition: AssignedPartition) -> None:
         """What was fetched of a partition is worth nothing any more."""
-        if self._queues.pop(partition, None) is not None and self._fetcher_idle:
+        self._nodes.pop(partition, None)
+        if (queue := self._queues.pop(partition, None)) is not None:
+            self._count(queue, -queue.size)
+            self._note_room(partition, 0)
+
+    def _note_room(self, partition: AssignedPartition, size: int) -> None:
+        if partition in self._full and size < self._full[partition]:
+            del self._full[partition]
+            partition.has_room()
+        if self._fetcher_idle:
             self._wake.fetch()
 
     def _queue(self, fetch: CompletedFetch) -> deque[CompletedFetch]:
         queue = self._queues.get(fetch.partition)
         if queue is None:
-            queue = self._queues[fetch.partition] = _Queue()
-        queue.size += fetch.size
+            queue = self._queues[fetch.partition] = _Queue(self._nodes.get(fetch.partition, -1))
+        self._count(queue, fetch.size)
         return queue.fetches
+
+    def _count(self, queue: _Queue, size: int) -> None:
+        queue.size += size
+        self._size += size
+        self._size_at[queue.node] = self._size_at.get(queue.node, 0) + size

@@ -4,7 +4,11 @@
 UNJOINED              not in the group; the next step is to join
 JOINING               a JoinGroup is under way
 SYNCING               the generation is known; a SyncGroup is under way
-RECONCILING           the assignment is known; listeners run, partitions come and go
+PREPARE_REVOCATION    nothing more is delivered of what goes; it waits for the consuming task, and for the last commit
+REVOKING              the listeners are told what goes
+REVOKED               it is given up; an eager member joins next, a cooperative one takes what is new
+ASSIGNING             what is new is known; the listeners are told
+RECONCILING           (KIP-848) the assignment is known; listeners run, partitions come and go
 STABLE                in the group, consuming
 STALE                 left because ``max_poll_interval_ms`` passed; joins again at the next receive (KIP-62)
 FENCED                the group no longer knows the member; its partitions are lost, then it joins again
@@ -24,6 +28,10 @@ class MemberState(Enum):
     UNJOINED = "unjoined"
     JOINING = "joining"
     SYNCING = "syncing"
+    PREPARE_REVOCATION = "prepare revocation"
+    REVOKING = "revoking"
+    REVOKED = "revoked"
+    ASSIGNING = "assigning"
     RECONCILING = "reconciling"
     STABLE = "stable"
     STALE = "stale"
@@ -32,12 +40,17 @@ class MemberState(Enum):
 
 
 _S = MemberState
+_OUT = frozenset({_S.FENCED, _S.STALE, _S.LEAVING})  # what may come at any time while the group knows the member
 _AFTER: dict[MemberState, frozenset[MemberState]] = {
     _S.UNJOINED: frozenset({_S.JOINING, _S.LEAVING}),
     _S.JOINING: frozenset({_S.SYNCING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.STALE}),
-    _S.SYNCING: frozenset({_S.RECONCILING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.STALE, _S.JOINING}),
+    _S.SYNCING: frozenset({_S.PREPARE_REVOCATION, _S.ASSIGNING, _S.RECONCILING, _S.UNJOINED, _S.JOINING}) | _OUT,
+    _S.PREPARE_REVOCATION: frozenset({_S.REVOKING, _S.REVOKED}) | _OUT,
+    _S.REVOKING: frozenset({_S.REVOKED}) | _OUT,
+    _S.REVOKED: frozenset({_S.ASSIGNING, _S.JOINING}) | _OUT,
+    _S.ASSIGNING: frozenset({_S.STABLE, _S.JOINING}) | _OUT,
     _S.RECONCILING: frozenset({_S.STABLE, _S.JOINING, _S.FENCED, _S.STALE, _S.LEAVING}),
-    _S.STABLE: frozenset({_S.JOINING, _S.FENCED, _S.STALE, _S.LEAVING}),
+    _S.STABLE: frozenset({_S.PREPARE_REVOCATION, _S.JOINING}) | _OUT,
     _S.STALE: frozenset({_S.UNJOINED, _S.LEAVING}),
     _S.FENCED: frozenset({_S.UNJOINED, _S.LEAVING}),
     _S.LEAVING: frozenset({_S.UNJOINED}),
@@ -63,6 +76,7 @@ class Member:
 
     def __init__(self, instance_id: str | None) -> None:
         self.state = MemberState.UNJOINED
+        self.settled = False  # it has been STABLE since it last began to join
         self.identity = Identity(instance_id=instance_id)
 
     def to(self, state: MemberState) -> None:
@@ -70,6 +84,7 @@ class Member:
         if state is not self.state and state not in _AFTER[self.state]:
             raise AssertionError(f"a member cannot go from {self.state.value} to {state.value}")
         self.state = state
+        self.settled = state is MemberState.STABLE or (self.settled and state is not MemberState.JOINING)
 
     def know_as(self, member_id: str, generation: int = -1) -> None:
         """Take over the identity that the group gave."""

@@ -7,10 +7,19 @@ A part of :class:`~trikafka._state.assignment.AssignedPartition`, which alone wr
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 from .._wire.columns import RecordBatch
 from ..types import Record
+
+
+class LogEnds(NamedTuple):
+    """Where a partition's log begins and ends, as the last fetch told; ``None`` where it did not."""
+
+    high_watermark: int | None = None
+    log_start: int | None = None
+    last_stable_offset: int | None = None
 
 
 class Cursor:
@@ -29,8 +38,8 @@ class Cursor:
 
     def take(self) -> Record:
         """The next record: the user came back for it, so what was delivered before is processed. Written for speed."""
-        record = next(self._records)
         self.processed = self.position
+        record = next(self._records)  # may raise, where a record cannot be deserialized: it stays the next one then
         self._index = index = self._index + 1
         if index == self._count:
             self.position = self._batch.next_offset
@@ -48,11 +57,12 @@ class Cursor:
 class Marks:
     """Which of the delivered records are processed, where the user marks them one by one, in any order."""
 
-    __slots__ = ("_delivered", "_done", "_end")
+    __slots__ = ("_delivered", "_done", "_end", "_head")
 
     def __init__(self) -> None:
-        self._delivered: list[int] = []  # offsets, ascending, from the first that is not processed
-        self._done: set[int] = set()
+        self._delivered: list[int] = []  # offsets, ascending; those before the head are processed
+        self._head = 0
+        self._done: set[int] = set()  # processed, behind one that is not
         self._end = -1  # the last offset that was noted
 
     def deliver(self, batch: RecordBatch) -> None:
@@ -61,20 +71,23 @@ class Marks:
         if self._delivered:
             self._end = max(self._end, self._delivered[-1])
 
-    def mark(self, offset: int, processed: int, position: int) -> int:
-        """The record at ``offset`` is processed; returns the offset before which all are."""
-        index = bisect_left(self._delivered, offset)
-        if index == len(self._delivered) or self._delivered[index] != offset:
-            return processed  # marked before, or of another time
-        self._done.add(offset)
-        count = 0
-        while count < len(self._delivered) and self._delivered[count] in self._done:
-            self._done.remove(self._delivered[count])
-            count += 1
-        if count:
-            processed = self._delivered[count - 1] + 1
-            del self._delivered[:count]
-        return position if not self._delivered else processed
+    def mark(self, offsets: Iterable[int], processed: int, position: int) -> int:
+        """The records at ``offsets`` are processed; returns the offset before which all are."""
+        delivered, done, head = self._delivered, self._done, self._head
+        for offset in offsets:
+            index = bisect_left(delivered, offset, head)
+            if index < len(delivered) and delivered[index] == offset:  # else marked before, or of another time
+                done.add(offset)
+        while head < len(delivered) and delivered[head] in done:
+            done.remove(delivered[head])
+            head += 1
+        if head > self._head:
+            processed = max(processed, delivered[head - 1] + 1)
+        if 2 * head > len(delivered):
+            del delivered[:head]
+            head = 0
+        self._head = head
+        return processed if delivered else position
 
 
 class Progress:
@@ -103,6 +116,11 @@ class Progress:
     def in_hand(self) -> bool:
         """Whether the user holds records that are not processed."""
         return self.processed != self.position
+
+    @property
+    def marked(self) -> bool:
+        """Whether the user marks what is processed."""
+        return self._marks is not None
 
     def start_at(self, offset: int, leader_epoch: int | None) -> None:
         """Go on at ``offset``."""
@@ -165,10 +183,10 @@ class Progress:
             self._cursor.processed = processed
         self._processed = processed
 
-    def mark(self, offset: int) -> None:
-        """The record at ``offset`` is processed."""
+    def mark(self, offsets: Iterable[int]) -> None:
+        """The records at ``offsets`` are processed."""
         if self._marks is not None and self._processed is not None and self.position is not None:
-            self._processed = self._marks.mark(offset, self._processed, self.position)
+            self._processed = self._marks.mark(offsets, self._processed, self.position)
 
     def _note(self, batch: RecordBatch) -> None:
         if batch.leader_epoch is not None and batch.leader_epoch >= 0:

@@ -3,6 +3,7 @@
 ``clients.py`` has the settings, each once; ``typed.py`` is made from it by ``make docs``, for editors and type checkers.
 """
 
+from .budget import MemoryBudget
 from .clients import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from .properties import from_properties
 from .resets import OffsetReset, parse_reset
@@ -13,6 +14,7 @@ __all__ = [
     "AdminConfig",
     "ClientConfig",
     "ConsumerConfig",
+    "MemoryBudget",
     "OffsetReset",
     "ProducerConfig",
     "Setting",

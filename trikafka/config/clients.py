@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import trio.abc
 
 from ..errors import ConfigurationError
+from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
 from .setting import INT32, setting, settings_of, unknown
 
@@ -109,6 +110,12 @@ class ConsumerConfig(ClientConfig):
         " 'by_duration:<ISO 8601 duration>', so far back in time, such as 'by_duration:PT1H' (KIP-1106)",
     )
     enable_auto_commit: bool = setting(True, "commit what was processed, in the background and on leaving (needs group_id)")
+    enable_auto_offset_store: bool = setting(
+        True,
+        "whether coming back for more says that what was handed out is processed; False: only what mark_processed() is told"
+        " (librdkafka's enable.auto.offset.store)",
+        java=None,
+    )
     auto_commit_interval_ms: float = setting(5_000, "how often what was processed is committed", least=1)
     isolation_level: Literal["read_uncommitted", "read_committed"] = setting(
         "read_uncommitted", "whether records of open and aborted transactions are seen"
@@ -127,6 +134,9 @@ class ConsumerConfig(ClientConfig):
     fetch_buffer_bytes: int = setting(
         67_108_864, "bytes being fetched, buffered and just handed out: fetches wait above (KIP-81)", least=1, java=None
     )
+    memory_budget: MemoryBudget | None = setting(  # noqa: RUF009
+        None, "a budget that consumers of a program share: each has an equal part, or fetch_buffer_bytes if that is less", java=None
+    )
     max_poll_records: int | None = setting(
         None,
         "the most records that receive_batch returns; None: as they were fetched (Java has 500; whoever needs long for a record"
@@ -136,7 +146,12 @@ class ConsumerConfig(ClientConfig):
     session_timeout_ms: float = setting(
         45_000, "the group gives up a member it has not heard of for so long; with KIP-848 the broker decides", least=1, most=INT32
     )
-    heartbeat_interval_ms: float = setting(3_000, "how often a member says that it lives; with KIP-848 the broker decides", least=1)
+    heartbeat_interval_ms: float = setting(
+        500,
+        "how often a member says that it lives, and learns that others came or went: so long a new member waits for its partitions"
+        " (Java's default is 3000); with KIP-848 the broker decides",
+        least=1,
+    )
     max_poll_interval_ms: float = setting(
         300_000, "a member that asks for nothing for so long leaves the group (KIP-62)", least=1, most=INT32
     )

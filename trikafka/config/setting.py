@@ -81,8 +81,11 @@ class Setting:
         elif Sequence in self.kinds and str not in self.kinds:
             if isinstance(value, str | bytes) or not isinstance(value, Sequence):
                 raise ConfigurationError(f"{self.name} must be a sequence, not {value!r}")
-        elif Callable in self.kinds and not callable(value):  # type: ignore[comparison-overlap]
-            raise ConfigurationError(f"{self.name} must be a function or None, not {value!r}")
+        elif Callable in self.kinds:  # type: ignore[comparison-overlap]
+            if not callable(value):
+                raise ConfigurationError(f"{self.name} must be a function or None, not {value!r}")
+        elif Sequence not in self.kinds and not isinstance(value, self.kinds):
+            raise ConfigurationError(f"{self.name} must be a {self.kinds[0].__name__} or None, not {value!r}")
 
     def _check_number(self, value: object) -> None:
         if not isinstance(value, int | float) or value != value:

@@ -10,6 +10,8 @@ from typing import Any, Literal, TypedDict
 
 import trio.abc
 
+from .budget import MemoryBudget
+
 
 class ClientSettings(TypedDict, total=False):
     """The keywords of :class:`ClientConfig`, for annotations: ``**settings: Unpack[ClientSettings]``."""
@@ -91,6 +93,10 @@ class ConsumerSettings(ClientSettings, total=False):
     enable_auto_commit: bool
     """Commit what was processed, in the background and on leaving (needs group_id). Default: True."""
 
+    enable_auto_offset_store: bool
+    """Whether coming back for more says that what was handed out is processed; False: only what mark_processed() is told
+    (librdkafka's enable.auto.offset.store). Default: True."""
+
     auto_commit_interval_ms: float
     """How often what was processed is committed. In milliseconds, at least 1. Default: 5000."""
 
@@ -121,6 +127,9 @@ class ConsumerSettings(ClientSettings, total=False):
     fetch_buffer_bytes: int
     """Bytes being fetched, buffered and just handed out: fetches wait above (KIP-81). In bytes, at least 1. Default: 67_108_864."""
 
+    memory_budget: MemoryBudget | None
+    """A budget that consumers of a program share: each has an equal part, or fetch_buffer_bytes if that is less. Default: None."""
+
     max_poll_records: int | None
     """The most records that receive_batch returns; None: as they were fetched (Java has 500; whoever needs long for a record sets
     it, so that a batch is done within max_poll_interval_ms). At least 1. Default: None."""
@@ -130,7 +139,8 @@ class ConsumerSettings(ClientSettings, total=False):
     most 2**31 - 1. Default: 45_000."""
 
     heartbeat_interval_ms: float
-    """How often a member says that it lives; with KIP-848 the broker decides. In milliseconds, at least 1. Default: 3000."""
+    """How often a member says that it lives, and learns that others came or went: so long a new member waits for its partitions
+    (Java's default is 3000); with KIP-848 the broker decides. In milliseconds, at least 1. Default: 500."""
 
     max_poll_interval_ms: float
     """A member that asks for nothing for so long leaves the group (KIP-62). In milliseconds, at least 1, at most 2**31 - 1.

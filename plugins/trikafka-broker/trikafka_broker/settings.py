@@ -28,6 +28,7 @@ class ClusterOptions(TypedDict, total=False):
     logs: str | PathLike[str] | None
     properties: Mapping[str, object]
     listeners: Mapping[str, str]
+    racks: Sequence[str]
     port: int | None
     jvm_options: Sequence[str]
     keep: bool
@@ -52,6 +53,8 @@ class Settings:
     """broker properties; they win over all defaults"""
     listeners: Mapping[str, str] = field(default_factory=dict)
     """listeners beside the plain one: name to security protocol, as in `{"TLS": "SSL"}`; each gets a port of its own"""
+    racks: Sequence[str] = ()
+    """the rack of each broker, in order (property `broker.rack`); those left over stand in none"""
     port: int | None = None
     """of broker 0; the others have the next ones. None: free ones"""
     jvm_options: Sequence[str] = DEFAULT_JVM_OPTIONS
@@ -95,6 +98,7 @@ def server_properties(
         "listeners": ",".join(f"{name}://{HOST}:{own[name]}" for name in [*client_listeners, CONTROLLER]),
         "advertised.listeners": ",".join(f"{name}://{HOST}:{own[name]}" for name in client_listeners),
         "log.dirs": data,
+        **({"broker.rack": settings.racks[node_id]} if node_id < len(settings.racks) else {}),
         **_replication(settings.brokers),
         **_QUICK,
         **settings.properties,

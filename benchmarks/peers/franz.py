@@ -1,0 +1,23 @@
+"""franz-go, the Go client: a program of ours in ``franz_go/`` that polls, produces, and does both for the latency."""
+
+from __future__ import annotations
+
+from .. import tuning
+from ..jobs import Job, Outcome
+from ..programs import franz, outcome
+
+
+def consume(job: Job) -> Outcome:
+    return outcome(franz(), job, tuning.franz_consumer(), "PollFetches()")[0]
+
+
+def produce(job: Job) -> Outcome:
+    return outcome(franz(), job, tuning.franz_producer("one", job.compression), "Produce()")[0]
+
+
+def latency(job: Job) -> Outcome:
+    settings = {**tuning.franz_producer("latency", job.compression), **tuning.franz_consumer()}
+    return outcome(franz(), job, settings, "Produce() in a goroutine, PollFetches()")[0]
+
+
+WAYS = {("consume", "batch"): consume, ("produce", "one"): produce, ("latency", "thousand"): latency}

@@ -1,0 +1,14 @@
+"""Kafka's own client, in Java: a program of ours in ``java_client/``, with the jars that the broker runs from."""
+
+from __future__ import annotations
+
+from .. import tuning
+from ..jobs import Job, Outcome
+from ..programs import java, outcome
+
+
+def consume(job: Job) -> Outcome:
+    return outcome(java(), job, tuning.java_consumer(), "poll()")[0]
+
+
+WAYS = {("consume", "batch"): consume}

@@ -1,0 +1,152 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.lang.management.ManagementFactory;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.time.Duration;
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import org.apache.kafka.clients.consumer.ConsumerRecord;
+import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+
+/** A job of the benchmarks (its argument, JSON) done by Kafka's own client. Prints one line of JSON. */
+public final class Client {
+    private static final ObjectMapper JSON = new ObjectMapper();
+    /** How long (s) a member may take to get its first record. */
+    private static final long PATIENCE = 40;
+
+    public static void main(String[] arguments) throws Exception {
+        JsonNode job = JSON.readTree(arguments[0]);
+        Map<String, Object> found = job.get("kind").asText().equals("group") ? group(job) : consume(job);
+        System.out.println(JSON.writeValueAsString(found));
+        System.exit(0);
+    }
+
+    private static KafkaConsumer<byte[], byte[]> consumer(JsonNode job, Map<String, Object> more) {
+        Map<String, Object> settings = new HashMap<>(more);
+        job.get("settings").properties().forEach(each -> settings.put(each.getKey(), each.getValue().asText()));
+        settings.put("bootstrap.servers", job.get("bootstrap").asText());
+        return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+    }
+
+    private static Map<String, Object> consume(JsonNode job) throws Exception {
+        long wanted = job.get("records").asLong();
+        List<TopicPartition> places = new ArrayList<>();
+        for (int number = 0; number < job.get("partitions").asInt(); number++) {
+            places.add(new TopicPartition(job.get("topic").asText(), number));
+        }
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(job, Map.of())) {
+            consumer.endOffsets(places);
+            Window window = new Window();
+            consumer.assign(places);
+            consumer.seekToBeginning(places);
+            long count = 0, size = 0;
+            while (count < wanted) {
+                for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofSeconds(30))) {
+                    size += each.value().length;
+                    count++;
+                }
+            }
+            return window.close(count, size);
+        }
+    }
+
+    /** Members join one after the other; the arrivals of their records are told. */
+    private static Map<String, Object> group(JsonNode job) throws Exception {
+        String topic = job.get("topic").asText();
+        List<Member> members = new ArrayList<>();
+        Window window = new Window();
+        for (int number = 0; number < job.get("tasks").asInt(); number++) {
+            Member member = new Member(() -> consumer(job, Map.of("group.id", topic)), topic);
+            members.add(member);
+            member.start();
+            while (member.count() == 0 && System.nanoTime() - member.opened < PATIENCE * 1_000_000_000L) {
+                Thread.sleep(5);
+            }
+            Thread.sleep((long) (job.get("seconds").asDouble() * 1000));
+        }
+        List<Map<String, Object>> told = new ArrayList<>();
+        long count = 0;
+        for (Member member : members) {
+            told.add(member.told());
+            count += member.count();
+        }
+        Map<String, Object> found = window.close(count, count * job.get("size").asLong());
+        found.put("members", told);
+        return found;
+    }
+
+    private static final class Member extends Thread {
+        final long opened = System.nanoTime();
+        private final List<Double> arrivals = Collections.synchronizedList(new ArrayList<>());
+        private final java.util.function.Supplier<KafkaConsumer<byte[], byte[]>> make;
+        private final String topic;
+
+        Member(java.util.function.Supplier<KafkaConsumer<byte[], byte[]>> make, String topic) {
+            this.make = make;
+            this.topic = topic;
+            setDaemon(true);
+        }
+
+        @Override
+        public void run() {
+            KafkaConsumer<byte[], byte[]> consumer = make.get();
+            consumer.subscribe(List.of(topic));
+            while (true) {
+                for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofMillis(200))) {
+                    arrivals.add(System.nanoTime() / 1e9);
+                }
+            }
+        }
+
+        int count() {
+            return arrivals.size();
+        }
+
+        Map<String, Object> told() {
+            synchronized (arrivals) {
+                return Map.of("opened", opened / 1e9, "arrivals", new ArrayList<>(arrivals));
+            }
+        }
+    }
+
+    /** The timed part: wall clock, processor time of all threads, memory of the process. */
+    private static final class Window {
+        private final long memory = memory("VmRSS"), processor = processor(), began = System.nanoTime();
+
+        Map<String, Object> close(long count, long size) {
+            double seconds = (System.nanoTime() - began) / 1e9;
+            Map<String, Object> found = new LinkedHashMap<>();
+            found.put("seconds", seconds);
+            found.put("cpu_seconds", (processor() - processor) / 1e9);
+            found.put("rss_before", memory);
+            found.put("rss_peak", Math.max(memory, memory("VmHWM")));
+            found.put("records", count);
+            found.put("value_bytes", size);
+            return found;
+        }
+
+        private static long processor() {
+            return ((com.sun.management.OperatingSystemMXBean) ManagementFactory.getOperatingSystemMXBean()).getProcessCpuTime();
+        }
+
+        private static long memory(String name) {
+            try {
+                for (String line : Files.readAllLines(Path.of("/proc/self/status"))) {
+                    if (line.startsWith(name + ":")) {
+                        return Long.parseLong(line.replaceAll("\\D", "")) * 1024;
+                    }
+                }
+            } catch (java.io.IOException error) {
+                // another system: what the virtual machine knows of itself must do
+            }
+            return Runtime.getRuntime().totalMemory();
+        }
+    }
+}

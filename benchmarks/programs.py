@@ -1,0 +1,109 @@
+"""The programs of peers that are not Python: compiled once into the environment's folder, and run as a job's process.
+
+Standard library alone: the measured process of such a peer is the program; this only starts it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .jobs import Job, Missing, Outcome, Window, make_values
+
+_PEERS = Path(__file__).resolve().parent / "peers"
+_BUILD_LIMIT, _RUN_LIMIT = 240.0, 110.0
+
+
+def franz() -> list[str]:
+    """The command of the franz-go peer, built if need be. Raises ``Missing`` where there is no Go that can."""
+    go = shutil.which("go")
+    if go is None:
+        raise Missing("franz-go is a Go library, and there is no Go here")
+    source = _PEERS / "franz_go"
+    folder = _folder("franz-go", source)
+    program = folder / "franz-go"
+    if not program.exists():
+        scratch = folder / "building"
+        _compile([go, "build", "-o", str(scratch), "."], source)
+        scratch.replace(program)
+    return [str(program)]
+
+
+def java() -> list[str]:
+    """The command of the Java peer, built if need be, with the jars of the broker. Raises ``Missing`` without a Java compiler."""
+    from trikafka_broker import BrokerError, fetch_jars
+    from trikafka_broker.java import find_java
+
+    compiler = shutil.which("javac")
+    if compiler is None:
+        raise Missing("the Java client's program must be compiled, and there is no javac here")
+    try:
+        path, run = f"{fetch_jars()}/*", str(find_java())
+    except BrokerError as error:
+        raise Missing(str(error)) from error
+    source = _PEERS / "java_client"
+    folder = _folder("java", source)
+    if not (folder / "Client.class").exists():
+        _compile([compiler, "-cp", path, "-d", str(folder), "Client.java"], source)
+    return [run, "-Xmx1g", "-cp", f"{folder}:{path}", "Client"]
+
+
+#: Peer -> what gives the command of its program.
+PROGRAMS: dict[str, Callable[[], list[str]]] = {"franz": franz, "java": java}
+
+
+def _folder(name: str, source: Path) -> Path:
+    """Where what is made of the sources belongs: another folder as soon as they change."""
+    digest = hashlib.sha256()
+    for file in sorted(source.iterdir()):
+        digest.update(file.read_bytes())
+    folder = Path(sys.prefix) / "trikafka-benchmarks" / f"{name}-{digest.hexdigest()[:12]}"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _compile(command: list[str], source: Path) -> None:
+    try:
+        done = subprocess.run(command, cwd=source, capture_output=True, text=True, timeout=_BUILD_LIMIT)
+    except subprocess.TimeoutExpired:
+        raise Missing(f"{Path(command[0]).name} was not done after {_BUILD_LIMIT:.0f} s") from None
+    if done.returncode:
+        words = done.stderr.strip().splitlines() or ["it said nothing"]
+        raise Missing(f"{Path(command[0]).name} failed: {words[-1]}")
+
+
+class _Told(Window):
+    """What a program measured of itself, in place of a window."""
+
+    def __init__(self, found: dict[str, Any]) -> None:
+        super().__init__()
+        self._found = found
+
+    def figures(self) -> dict[str, float]:
+        return {name: self._found[name] for name in ("seconds", "cpu_seconds", "rss_before", "rss_peak")}
+
+
+def outcome(command: list[str], job: Job, settings: dict[str, Any], call: str) -> tuple[Outcome, dict[str, Any]]:
+    """Run a job; what the program told beside the outcome is the second answer. Raises ``RuntimeError`` with its last words."""
+    with tempfile.TemporaryDirectory() as scratch:
+        values = Path(scratch) / "values"
+        if job.kind == "produce":
+            values.write_bytes(b"".join(make_values(job.size)))
+        order = {**json.loads(job.to_json()), "settings": settings, "values": str(values)}
+        arguments = [*command, json.dumps(order)]
+        done = subprocess.run(arguments, capture_output=True, text=True, timeout=_RUN_LIMIT, env=os.environ)
+    lines = done.stdout.strip().splitlines()
+    if done.returncode or not lines:
+        words = [line for line in done.stderr.strip().splitlines() if not line.startswith("\tat ")] or ["it said nothing"]
+        raise RuntimeError(f"exit code {done.returncode}: {words[-1]}")
+    found: dict[str, Any] = json.loads(lines[-1])
+    count = found["records"]
+    return Outcome(count, found["value_bytes"], _Told(found), call, settings, found.get("latencies", [])), found

@@ -1,0 +1,167 @@
+"""Logs that lost records which had been read (KIP-320): noticed, and reset by the policy or a typed error."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from consuming import T0, T1, cluster_of, consumer_of, values
+from trio.testing import MockClock as Clock
+
+from trikafka import OffsetAndMetadata
+from trikafka.error_codes import ErrorCode
+from trikafka.errors import LogTruncationError, UnknownTopicOrPartitionError
+from trikafka.testing import ScriptedCluster
+
+
+def write(cluster: ScriptedCluster, count: int, partition: int = 0, name: str = "") -> None:
+    """One record a batch, for records are lost by whole batches."""
+    for number in range(count):
+        cluster.append("t", partition, [f"{name}{number}".encode()])
+
+
+async def test_a_new_leader_with_the_whole_log_is_validated_and_nothing_is_lost_or_doubled(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
+        write(cluster, 10)
+        consumer.assign([T0])
+        assert await values(consumer, 4) == [b"%d" % number for number in range(4)]
+        cluster.move_leader("t", 0, 1)
+        write(cluster, 2, name="new ")
+        with trio.fail_after(3):
+            assert await values(consumer, 8) == [b"%d" % number for number in range(4, 10)] + [b"new 0", b"new 1"]
+        assert len(cluster.requests("OffsetForLeaderEpoch", node=1)) == 1
+
+
+async def test_after_a_truncation_it_goes_on_where_the_logs_part(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
+        write(cluster, 10)
+        consumer.assign([T0])
+        assert len(await values(consumer, 10)) == 10
+        cluster.elect_uncleanly("t", 0, 1, 6)
+        write(cluster, 8, name="new ")
+        with trio.fail_after(3):
+            assert await values(consumer, 2) == [b"new 0", b"new 1"]
+        assert await consumer.position(T0) == 8
+
+
+async def test_what_was_buffered_of_the_old_leader_is_not_delivered(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
+        write(cluster, 10)
+        consumer.assign([T0])
+        assert len(await values(consumer, 2)) == 2  # 2 to 9 are buffered
+        cluster.elect_uncleanly("t", 0, 1, 5)
+        write(cluster, 3, name="new ")
+        await trio.sleep(2)
+        assert await values(consumer, 6) == [b"2", b"3", b"4", b"new 0", b"new 1", b"new 2"]
+
+
+async def test_a_truncation_without_a_policy_is_an_error_that_holds_the_diverging_offset(autojump_clock: Clock) -> None:
+    async with cluster_of(2, nodes=2) as cluster, consumer_of(cluster, auto_offset_reset="none") as consumer:
+        write(cluster, 10)
+        consumer.assign([T0, T1])
+        consumer.seek(T0, 0)
+        consumer.seek(T1, 0)
+        assert len(await values(consumer, 10)) == 10
+        cluster.elect_uncleanly("t", 0, 1, 6)
+        write(cluster, 8, name="new ")
+        for _ in range(2):
+            with trio.fail_after(3), pytest.raises(LogTruncationError) as raised:
+                await consumer.receive()
+            error = raised.value
+            assert (error.partition, error.position, error.diverging) == (T0, 10, OffsetAndMetadata(6, 0))
+        assert error.diverging is not None
+        consumer.seek(T0, error.diverging.offset)
+        assert await values(consumer, 1) == [b"new 0"]
+
+
+async def test_a_seek_wins_over_a_validation_under_way(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
+        write(cluster, 10)
+        consumer.assign([T0])
+        assert len(await values(consumer, 10)) == 10
+        cluster.delay("OffsetForLeaderEpoch", 2, 1, after=True)
+        cluster.elect_uncleanly("t", 0, 1, 6)
+        write(cluster, 8, name="new ")
+        await cluster.seen("OffsetForLeaderEpoch")
+        consumer.seek(T0, 9)
+        assert await values(consumer, 1) == [b"new 3"]
+        await trio.sleep(5)
+        assert await values(consumer, 1) == [b"new 4"]
+
+
+async def test_validation_is_tried_again_until_the_leader_responds(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
+        write(cluster, 3)
+        consumer.assign([T0])
+        assert len(await values(consumer, 3)) == 3
+        cluster.fail("OffsetForLeaderEpoch", ErrorCode.NOT_LEADER_OR_FOLLOWER, 3)
+        cluster.leave_out("OffsetForLeaderEpoch", "t", 0, 2)
+        cluster.move_leader("t", 0, 1)
+        write(cluster, 1, name="new ")
+        began = trio.current_time()
+        assert await values(consumer, 1) == [b"new 0"]
+        assert 0.5 < trio.current_time() - began < 5
+        assert len(cluster.requests("OffsetForLeaderEpoch")) == 6
+
+
+async def test_an_old_broker_is_believed(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2) as cluster:
+        cluster.offer("OffsetForLeaderEpoch", None)
+        async with consumer_of(cluster) as consumer:
+            write(cluster, 3)
+            consumer.assign([T0])
+            assert len(await values(consumer, 3)) == 3
+            cluster.move_leader("t", 0, 1)
+            write(cluster, 1, name="new ")
+            with trio.fail_after(1):
+                assert await values(consumer, 1) == [b"new 0"]
+
+
+async def test_a_committed_epoch_that_the_log_has_lost_is_found_out_by_the_first_fetch(autojump_clock: Clock) -> None:
+    for reset in ("latest", "none"):
+        async with cluster_of(nodes=2) as cluster:
+            write(cluster, 10)
+            async with consumer_of(cluster, group_id="g") as consumer:
+                consumer.assign([T0])
+                assert len(await values(consumer, 10)) == 10
+                await consumer.commit()
+            cluster.elect_uncleanly("t", 0, 1, 6)
+            write(cluster, 8, name="new ")
+            async with consumer_of(cluster, group_id="g", auto_offset_reset=reset) as consumer:
+                consumer.assign([T0])
+                with trio.fail_after(3):
+                    if reset == "none":
+                        with pytest.raises(LogTruncationError) as raised:
+                            await consumer.receive()
+                        assert raised.value.diverging == OffsetAndMetadata(6, 0)
+                    else:
+                        assert await values(consumer, 1) == [b"new 0"]
+            assert not cluster.requests("OffsetForLeaderEpoch"), "the fetch says it by itself"
+
+
+async def test_a_committed_epoch_that_fits_is_no_truncation(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2) as cluster:
+        write(cluster, 4)
+        cluster.move_leader("t", 0, 1)
+        write(cluster, 4, name="new ")
+        async with consumer_of(cluster, group_id="g") as consumer:
+            consumer.assign([T0])
+            assert len(await values(consumer, 4)) == 4
+            await consumer.commit()
+        cluster.move_leader("t", 0, 0)
+        async with consumer_of(cluster, group_id="g") as consumer:
+            consumer.assign([T0])
+            with trio.fail_after(1):
+                assert await values(consumer, 4) == [b"new %d" % number for number in range(4)]
+
+
+async def test_a_topic_that_goes_while_it_is_validated_is_an_error_of_the_receive(autojump_clock: Clock) -> None:
+    async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
+        write(cluster, 3)
+        consumer.assign([T0])
+        assert len(await values(consumer, 3)) == 3
+        cluster.fail("OffsetForLeaderEpoch", ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
+        cluster.move_leader("t", 0, 1)
+        await cluster.seen("OffsetForLeaderEpoch")
+        cluster.delete_topic("t")
+        with trio.fail_after(10), pytest.raises(UnknownTopicOrPartitionError, match="t"):
+            await consumer.receive()

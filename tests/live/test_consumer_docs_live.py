@@ -1,0 +1,183 @@
+"""The programs in docs/consumer.md, run as they stand there (but for the address) on a real broker."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import trikafka
+
+ROOT = Path(__file__).parents[2]
+RECORDS = 60
+
+
+def program(name: str) -> str:
+    text = (ROOT / "docs/consumer.md").read_text(encoding="utf-8")
+    blocks: list[str] = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)```", text, re.DOTALL)
+    assert blocks
+    return "\n".join(blocks)
+
+
+def test_every_program_of_the_page_runs_here() -> None:
+    text = (ROOT / "docs/consumer.md").read_text(encoding="utf-8")
+    names = re.findall(r"<!-- run: (\w+) -->", text)
+    assert text.count("```python") == len(names)
+    assert set(names) == {"streams", "pool", "graceful", "sqlite", "pausing", "testing"}
+
+
+@pytest.fixture
+async def servers(kafka_broker: Any) -> AsyncIterator[str]:
+    """The broker with a topic of the name that the programs use, and records in it."""
+    address: str = kafka_broker.bootstrap_servers
+    async with trikafka.open_admin(bootstrap_servers=address) as admin:
+        await admin.create_topics({"greetings": trikafka.NewTopic(3, 1)})
+        async with trikafka.open_producer(bootstrap_servers=address) as producer:
+            for number in range(RECORDS):
+                await producer.enqueue("greetings", b"hello %d" % number, partition=number % 3)
+        yield address
+        await admin.delete_topics(["greetings"])
+
+
+class Running:
+    """A program under way, and what it has said so far."""
+
+    def __init__(self, process: trio.Process) -> None:
+        self.process, self.lines = process, list[str]()
+        self._heard, self.silent = trio.Event(), trio.Event()
+
+    async def hear(self) -> None:
+        rest = b""
+        assert self.process.stdout is not None
+        async for data in self.process.stdout:
+            *lines, rest = (rest + data).split(b"\n")
+            self.lines += [line.decode() for line in lines]
+            self._heard.set()
+            self._heard = trio.Event()
+        self.silent.set()
+
+    async def ended(self) -> int:
+        """Its exit code, once it has said its last."""
+        with trio.fail_after(60):
+            await self.silent.wait()
+            return await self.process.wait()
+
+    async def until(self, true: Callable[[list[str]], bool]) -> None:
+        with trio.fail_after(60):
+            while not true(self.lines):
+                assert self.process.poll() is None, self.lines
+                await self._heard.wait()
+
+    async def end(self, number: int) -> int:
+        self.process.send_signal(number)
+        return await self.ended()
+
+
+@asynccontextmanager
+async def running(name: str, servers: str, tmp_path: Path) -> AsyncIterator[Running]:
+    file = tmp_path / f"{name}.py"
+    file.write_text(program(name).replace("localhost:9092", servers), encoding="utf-8")
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    async with trio.open_nursery() as nursery:
+        command = [sys.executable, str(file)]
+        options: dict[str, Any] = {"stdout": subprocess.PIPE, "cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}}
+        process = await trio.lowlevel.open_process(command, **options)
+        try:
+            this = Running(process)
+            nursery.start_soon(this.hear)
+            yield this
+        finally:
+            if process.poll() is None:
+                process.kill()
+                with trio.CancelScope(shield=True):
+                    await process.wait()
+
+
+async def committed(servers: str, group: str) -> int:
+    settings: Any = {"bootstrap_servers": servers, "group_id": group}
+    async with trikafka.open_consumer(**settings) as consumer:
+        found = await consumer.committed([trikafka.TopicPartition("greetings", number) for number in range(3)])
+    return sum(position.offset for position in found.values() if position is not None)
+
+
+async def test_one_task_a_partition(servers: str, tmp_path: Path) -> None:
+    async with running("streams", servers, tmp_path) as this:
+        await this.until(lambda lines: len(lines) == RECORDS)
+        offsets = [[int(line.split()[1]) for line in this.lines if line.startswith(f"greetings-{n} ")] for n in range(3)]
+        assert offsets == [list(range(RECORDS // 3))] * 3
+        async with (
+            trikafka.open_consumer(
+                "greetings", bootstrap_servers=servers, group_id="streams", partition_assignment_strategy=["range"]
+            ) as other,
+            trio.open_nursery() as nursery,
+        ):
+            nursery.start_soon(other.receive_batch)
+            await this.until(lambda lines: any("somebody else's now" in line for line in lines))
+            nursery.cancel_scope.cancel()
+        await this.end(signal.SIGINT)
+
+
+async def test_a_pool_of_workers(servers: str, tmp_path: Path) -> None:
+    async with running("pool", servers, tmp_path) as this:
+        await this.until(lambda lines: len(lines) == RECORDS)
+        assert len(set(this.lines)) == RECORDS
+        await this.end(signal.SIGINT)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_stopping_in_order(servers: str, tmp_path: Path, number: signal.Signals) -> None:
+    async with running("graceful", servers, tmp_path) as this:
+        await this.until(lambda lines: sum(line.startswith("began") for line in lines) >= 8)
+        assert await this.end(number) == 0
+    done = [line for line in this.lines if line.startswith("done")]
+    began = [line for line in this.lines if line.startswith("began")]
+    assert this.lines[-1] == "left in order"
+    assert f"stopping on {number.name}" in this.lines
+    assert len(done) == len(began)
+    assert await committed(servers, "graceful") == len(done)
+
+
+async def test_exactly_once(servers: str, tmp_path: Path) -> None:
+    """Killed in the middle and started again: each record is there once."""
+    for stored in (1, 3):
+        async with running("sqlite", servers, tmp_path) as this:
+            await this.until(lambda lines, least=stored: len(lines) >= least or enough(tmp_path))  # type: ignore[misc]
+            await this.end(signal.SIGKILL)
+    async with running("sqlite", servers, tmp_path) as this:
+        with trio.fail_after(60):
+            while not enough(tmp_path):  # noqa: ASYNC110
+                await trio.sleep(0.1)
+        await this.end(signal.SIGKILL)
+    with sqlite3.connect(tmp_path / "results.db") as database:
+        assert database.execute("select count(*), count(distinct value) from results").fetchone() == (RECORDS, RECORDS)
+
+
+def enough(tmp_path: Path) -> bool:
+    if not (tmp_path / "results.db").exists():
+        return False
+    with sqlite3.connect(tmp_path / "results.db") as database:
+        if not database.execute("select 1 from sqlite_master where name = 'results'").fetchone():
+            return False
+        return bool(database.execute("select count(*) from results").fetchone()[0] >= RECORDS)
+
+
+async def test_holding_back(servers: str, tmp_path: Path) -> None:
+    async with running("pausing", servers, tmp_path) as this:
+        assert await this.ended() == 0
+    assert this.lines == ["paused True", "resumed True"]
+
+
+async def test_testing_needs_no_broker(tmp_path: Path) -> None:
+    async with running("testing", "nowhere", tmp_path) as this:
+        assert await this.ended() == 0
+    assert this.lines == ["tested, 40.0 seconds later"]

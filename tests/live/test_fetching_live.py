@@ -1,0 +1,136 @@
+"""Fetching from real brokers: in racks (KIP-392), restarted one by one and all at once, with many partitions in a session."""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+import trio
+from trikafka_broker.trio_api import Cluster
+
+from trikafka import NewTopic, TopicPartition, open_admin, open_consumer, open_producer
+
+if TYPE_CHECKING:
+    from trikafka_broker.broker import KafkaBroker
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+
+def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A test that hangs is a failure, not a hang."""
+
+    @functools.wraps(test)
+    async def limited(**fixtures: Any) -> None:
+        with trio.fail_after(120):
+            await test(**fixtures)
+
+    return limited
+
+
+async def topic_of(bootstrap: str, partitions: int, replicas: int) -> tuple[str, list[TopicPartition]]:
+    topic = f"fetching-{uuid.uuid4().hex[:8]}"
+    async with open_admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics({topic: NewTopic(partitions, replicas)})
+    return topic, [TopicPartition(topic, number) for number in range(partitions)]
+
+
+def nodes_asked(consumer: Any) -> set[int]:
+    """The brokers from which something is wanted now."""
+    plan = consumer._parts.manager("fetch")._plan
+    return {node for node, session in plan.sessions.items() if session.wanted}
+
+
+@in_time
+async def test_the_replica_in_the_rack_is_read_from_and_the_leader_when_it_is_killed(make_kafka_cluster: MakeKafkaCluster) -> None:
+    selector = {"replica.selector.class": "org.apache.kafka.common.replica.RackAwareReplicaSelector"}
+    cluster = Cluster(make_kafka_cluster(brokers=3, racks=("a", "b", "c"), properties=selector))
+    bootstrap = cluster.bootstrap_servers
+    topic, tps = await topic_of(bootstrap, 3, 3)
+    async with open_producer(bootstrap_servers=bootstrap) as producer:
+
+        async def write(name: str) -> None:
+            for number in range(30):
+                await producer.send(topic, f"{name} {number}".encode(), partition=number % 3)
+
+        await write("first")
+        async with open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest", client_rack="b") as consumer:
+            consumer.assign(tps)
+            with trio.fail_after(10):
+                got = sorted([(await consumer.receive()).value for _ in range(30)])
+            assert got == sorted(f"first {number}".encode() for number in range(30))
+            assert nodes_asked(consumer) == {1}
+            await cluster.brokers[1].kill()
+            await write("second")
+            with trio.fail_after(20):
+                got = sorted([(await consumer.receive()).value for _ in range(30)])
+            assert got == sorted(f"second {number}".encode() for number in range(30))
+            assert 1 not in nodes_asked(consumer)
+
+
+@in_time
+async def test_brokers_that_are_restarted_one_by_one_and_all_at_once(make_kafka_cluster: MakeKafkaCluster) -> None:
+    cluster = Cluster(make_kafka_cluster(brokers=3))
+    bootstrap = cluster.bootstrap_servers
+    topic, tps = await topic_of(bootstrap, 3, 3)
+    written = [0, 0, 0]
+    seen: dict[int, list[int]] = {0: [], 1: [], 2: []}
+
+    async def write(silent: trio.Event) -> None:
+        async with open_producer(bootstrap_servers=bootstrap, delivery_timeout_ms=60_000) as producer:
+            while not silent.is_set():
+                for number in range(3):
+                    await producer.send(topic, b"%d" % written[number], partition=number)
+                    written[number] += 1
+                await trio.sleep(0.01)
+
+    async def read(consumer: Any) -> None:
+        async for record in consumer:
+            seen[record.partition].append(int(record.value))
+
+    async def more() -> None:
+        """Wait until each partition has brought something new."""
+        before = [len(seen[number]) for number in range(3)]
+        with trio.fail_after(30):
+            while any(len(seen[number]) < before[number] + 10 for number in range(3)):  # noqa: ASYNC110
+                await trio.sleep(0.02)
+
+    silent = trio.Event()
+    async with (
+        open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+        trio.open_nursery() as nursery,
+    ):
+        consumer.assign(tps)
+        nursery.start_soon(write, silent)
+        nursery.start_soon(read, consumer)
+        await more()
+        for broker in cluster.brokers:
+            await broker.restart()
+            await more()
+        await cluster.stop()
+        await cluster.start()
+        await more()
+        silent.set()
+        with trio.fail_after(20):
+            while any(len(seen[number]) < written[number] for number in range(3)):  # noqa: ASYNC110
+                await trio.sleep(0.02)
+        nursery.cancel_scope.cancel()
+    assert [seen[number] for number in range(3)] == [list(range(count)) for count in written]
+
+
+@in_time
+async def test_with_500_partitions_a_fetch_costs_what_it_brings(kafka_broker: KafkaBroker) -> None:
+    bootstrap = kafka_broker.bootstrap_servers
+    topic, tps = await topic_of(bootstrap, 500, 1)
+    async with (
+        open_producer(bootstrap_servers=bootstrap) as producer,
+        open_consumer(bootstrap_servers=bootstrap, auto_offset_reset="earliest") as consumer,
+    ):
+        consumer.assign(tps)
+        for number in range(20):
+            await producer.send(topic, b"%d" % number, partition=number * 7 % 500)
+            assert (await consumer.receive()).value == b"%d" % number
+        session = consumer._parts.manager("fetch")._plan.sessions[0]
+        assert session._id > 0, "the broker gave a session"
+        await consumer.receive_batch(timeout=1)
+        assert not session._changed, "and nothing is left to be told"

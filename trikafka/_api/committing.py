@@ -1,0 +1,110 @@
+"""The consumer's commits. A part of :class:`~trikafka.Consumer`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from .._net.deadlines import check_timeout
+from .._state.arguments import checked_partition, offset_and_metadata
+from .._state.member import MemberState
+from .._wire.columns import RecordBatch
+from ..error_codes import ErrorCode
+from ..errors import IllegalStateError, PartitionNotOwnedError, PollIntervalExceededError, from_code
+from ..types import OffsetAndMetadata, Record, TopicPartition
+from .consumer_base import ConsumerBase
+
+#: What can be committed: offsets of the next records to process, or what was processed.
+ToCommit = Mapping[TopicPartition, OffsetAndMetadata | int] | Record | RecordBatch | Iterable[Record | RecordBatch]
+
+
+class Committing(ConsumerBase):
+    """What is committed, and when."""
+
+    def mark_processed(self, processed: Record | RecordBatch) -> bool:
+        """Say that a record, or a whole batch, is processed: in any order, from any task. For ``enable_auto_offset_store=False``.
+
+        Only what was marked is committed then, by auto commit, by :meth:`commit` without arguments and when partitions go, and
+        never past a record before it that was not marked. Returns False if the partition is not this consumer's any more: then
+        there is nothing to do, its next owner sees the record again. Raises :exc:`IllegalStateError` with the default setting,
+        where coming back for more marks what was handed out. Not to be called from another thread.
+        """
+        if self._config.enable_auto_offset_store:
+            raise IllegalStateError("mark_processed() needs enable_auto_offset_store=False; else coming back for more marks")
+        if not isinstance(processed, Record | RecordBatch):
+            raise TypeError(f"what is processed must be a Record or a RecordBatch, not {processed!r}")
+        partition = self._assignment.partitions.get(TopicPartition(processed.topic, processed.partition))
+        if partition is None:
+            return False
+        partition.mark_processed(processed.offsets if isinstance(processed, RecordBatch) else (processed.offset,))
+        return True
+
+    async def commit(self, offsets: ToCommit | None = None, *, timeout: float | None = None) -> None:
+        """Commit ``offsets``, by default all that was handed out (of streams: what their handlers have come back from).
+
+        A mapping holds the offset of the next record to process, with a note for whoever reads it if you like
+        (:class:`OffsetAndMetadata`). A record, a batch, or several of them stand for what comes after them. With
+        ``enable_auto_offset_store=False`` the default is what is marked.
+
+        Raises :exc:`CommitFailedError` if the member is out of the group, :exc:`PartitionNotOwnedError` (one of these) for a
+        partition that is not assigned to it, :exc:`RebalanceInProgressError` while it is not in the group yet,
+        :exc:`KafkaTimeoutError`. Cancelled while the request is under way, it may or may not have happened.
+        """
+        check_timeout(timeout, 0.0)
+        self._open()
+        commits, owned = self._parts.need_commits(), self._assignment.partitions
+        self._check_membership()
+        if offsets is None:
+            streamed = self._parts.streams.partitions
+            found = {tp: partition.to_commit(done=partition in streamed) for tp, partition in owned.items()}
+            todo = {tp: position for tp, position in found.items() if position is not None}
+        else:
+            todo = _offsets(offsets)
+        if self._subscription.grouped and (foreign := [tp for tp in todo if tp not in owned]):
+            raise PartitionNotOwnedError(foreign)
+        began = {tp: owned[tp] for tp in todo if tp in owned}
+
+        def check() -> None:
+            self._check_membership()
+            if gone := [tp for tp, partition in began.items() if self._assignment.partitions.get(tp) is not partition]:
+                raise PartitionNotOwnedError(gone)
+
+        await commits.commit(todo, timeout=timeout, check=check)
+        for tp, partition in began.items():  # the user says that it is processed: auto commit must not go back
+            partition.processed_upto(todo[tp].offset)
+        if self._parts.auto_commit is not None:
+            self._parts.auto_commit.committed(todo)
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata | None]:
+        """What the group has committed for ``partitions``; ``None`` where nothing is."""
+        check_timeout(timeout, 0.0)
+        self._open()
+        return await self._parts.need_commits().committed([checked_partition(tp) for tp in partitions], timeout=timeout)
+
+    # Inside.
+
+    def _check_membership(self) -> None:
+        """A member that is out of its group cannot commit."""
+        member = self._parts.core.member
+        if not self._subscription.grouped:
+            return
+        if member.state is MemberState.STALE:
+            raise PollIntervalExceededError(int(self._parts.core.poll_timer.limit * 1000))
+        if member.state is MemberState.FENCED:
+            raise self._parts.commit_failed()
+        if not member.identity.joined:
+            raise from_code(ErrorCode.REBALANCE_IN_PROGRESS, "the consumer has not joined its group yet")
+
+
+def _offsets(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
+    if isinstance(given, Mapping):
+        return {checked_partition(tp): offset_and_metadata(tp, value) for tp, value in given.items()}
+    found: dict[TopicPartition, OffsetAndMetadata] = {}
+    for item in [given] if isinstance(given, Record | RecordBatch) else given:
+        if not isinstance(item, Record | RecordBatch):
+            raise TypeError(f"what to commit must be a mapping of partitions to offsets, records or batches, not {item!r}")
+        tp, after = TopicPartition(item.topic, item.partition), item.offset + 1 if isinstance(item, Record) else item.next_offset
+        if item and (tp not in found or found[tp].offset < after):
+            found[tp] = OffsetAndMetadata(after)
+    return found

@@ -1,0 +1,35 @@
+"""What a consumer knows of itself, as a snapshot for the user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from ..types import TopicPartition
+from .consumer_parts import ConsumerParts
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerStatistics:
+    """What a consumer knows of itself. ``lag``: records between the position and the end that the last fetch told."""
+
+    state: str
+    member_id: str
+    generation: int
+    positions: Mapping[TopicPartition, int | None]
+    lag: Mapping[TopicPartition, int | None]
+    buffered_bytes: int
+
+
+def statistics_of(parts: ConsumerParts) -> ConsumerStatistics:
+    """A snapshot of what the consumer knows of itself."""
+    member, assignment = parts.core.member, parts.core.assignment
+    return ConsumerStatistics(
+        member.state.value,
+        member.identity.member_id,
+        member.identity.generation,
+        MappingProxyType({partition.tp: partition.position for partition in assignment}),
+        MappingProxyType({partition.tp: partition.lag for partition in assignment}),
+        parts.core.buffer.buffered,
+    )
