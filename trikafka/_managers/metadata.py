@@ -144,7 +144,7 @@ class Metadata:
     async def _any(self, ask: Callable[[Node], Awaitable[T]]) -> T:
         nodes = list(self._snapshot.nodes.values())
         random.shuffle(nodes)
-        responses, errors = await self._first([*nodes, *self._bootstrap], ask)
+        responses, errors = await self._first(_interleaved(nodes, self._bootstrap), ask)
         if responses:
             return responses[0]
         raise next((error for error in errors if error.retriable), errors[-1])
@@ -244,6 +244,15 @@ class Metadata:
         if foreign:
             raise foreign[0]
         return responses, errors
+
+
+def _interleaved(nodes: list[Node], bootstrap: list[Node]) -> list[Node]:
+    """Two known brokers, a bootstrap address, a known broker, an address ...: were all that are known gone, one is reached soon."""
+    order, addresses = nodes[:1], list(bootstrap)
+    for node in nodes[1:]:
+        order += [node, *addresses[:1]]
+        del addresses[:1]
+    return order + addresses
 
 
 def _check(response: MetadataResponse, node: Node) -> None:

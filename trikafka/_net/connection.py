@@ -33,10 +33,6 @@ _CLOSED = ConnectionError("it was closed")
 _STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
-#: Its old name, for the managers that are being rewritten.
-Exchange = InFlightRequest
-
-
 class Connection:
     """A negotiated connection. :meth:`run` owns its tasks; :meth:`request` may be called from any task."""
 
