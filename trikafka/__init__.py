@@ -43,7 +43,7 @@ _HOMES = {
         "ProducerStatistics",
         "open_producer",
     ),
-    "._api.streams": ("PartitionStream",),
+    "._api.partition_stream": ("PartitionStream",),
     "._wire.columns": ("RecordBatch",),
     ".config": (
         "AdminConfig",
@@ -126,6 +126,7 @@ _HOMES = {
         "PartitionInfo",
         "Record",
         "RecordMetadata",
+        "SubscriptionPattern",
         "TimestampType",
         "TopicPartition",
     ),

@@ -6,14 +6,17 @@ from typing import TYPE_CHECKING, Any
 
 from .._managers.classic_membership import ClassicMembership
 from .._managers.commit import Commits
+from .._managers.consumer_membership import ConsumerMembership
 from .._managers.coordinator import Coordinators
 from .._managers.fetch import Fetcher
 from .._managers.heartbeat import Heartbeats
 from .._managers.membership_base import GroupParts, GroupRequests, GroupTopics
+from .._managers.membership_choice import MembershipChoice
 from .._managers.metadata import Metadata
 from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
 from .._managers.produce import ProduceManager
+from .._managers.topic_ids import TopicIds
 from .._state.assignors import (
     Assignor,
     CooperativeStickyAssignor,
@@ -106,7 +109,17 @@ class Builtin:
 
     @staticmethod
     def _membership(client: ConsumerParts) -> interfaces.MembershipManager:
-        return ClassicMembership(_group_parts(client), client.manager("heartbeat"), client.assignors)
+        parts = _group_parts(client)
+        classic = ClassicMembership(parts, client.manager("heartbeat"), client.assignors)
+        if client.config.group_protocol == "classic":
+            return classic
+        named = client.config.group_protocol == "consumer"
+        consumer = ConsumerMembership(parts, TopicIds(client.manager("metadata")), gives_way=not named)
+        if named:
+            return consumer
+        if type(client.manager("heartbeat")) is not Heartbeats:
+            return classic  # whoever replaces the heartbeats means those of the classic protocol
+        return MembershipChoice(parts, consumer, classic)
 
     @staticmethod
     def _produce(client: ProducerParts) -> interfaces.ProduceManager:

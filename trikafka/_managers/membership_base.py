@@ -152,6 +152,13 @@ class GroupRequests:
             return await self._brokers.request(node, message, purpose=purpose, response_timeout=limit)
         raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {limit:g} s")
 
+    async def offers(self, api: type[ApiMessage], limit: float) -> bool:
+        """Whether the coordinator offers ``api``. Raises as :meth:`ask`."""
+        with trio.move_on_after(limit):
+            node = await self._coordinators.find(self._group)
+            return api.API_KEY in (await self._brokers.connection(node, "coordinator")).ranges
+        raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {limit:g} s")
+
     def recover(self, error: TrikafkaError) -> None:
         """Note what an error says of the coordinator."""
         if error.refresh_coordinator:
