@@ -43,7 +43,7 @@ _HOMES = {
         "ProducerStatistics",
         "open_producer",
     ),
-    "._api.streams": ("PartitionStream",),
+    "._api.partition_stream": ("PartitionStream",),
     "._wire.columns": ("RecordBatch",),
     ".config": (
         "AdminConfig",

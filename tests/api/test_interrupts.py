@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,3 +78,18 @@ def test_a_group_of_the_bodys_own_stays_one() -> None:
 
     with pytest.raises(BaseExceptionGroup, match="mine"):
         run(main)
+
+
+@pytest.mark.parametrize(("how", "stride"), [("steps", 1), ("lines", 19)])
+@pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
+def test_at_each_moment_of_opening_asking_and_closing(kind: str, how: str, stride: int) -> None:
+    """In processes of their own, where a signal is one: it ends by ``KeyboardInterrupt``, never hangs, and closes its streams."""
+    script = Path(__file__).with_name("interrupting.py")
+    ran = subprocess.run(
+        [sys.executable, str(script), kind, how, "1", "100000", str(stride)],
+        capture_output=True, text=True, timeout=120, check=False,
+    )
+    *log, last = ran.stdout.splitlines() or [""]
+    assert last.startswith("presses: "), (log[-1:], last, ran.stderr)
+    assert not [line for line in log if line.startswith("WRONG")]
+    assert int(last.removeprefix("presses: ")) > 50

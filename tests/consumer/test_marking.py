@@ -8,7 +8,7 @@ from consuming import T0, T1, cluster_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import OffsetAndMetadata, Record
-from trikafka._api.streams import PartitionStream
+from trikafka._api.partition_stream import PartitionStream
 from trikafka.errors import IllegalStateError
 from trikafka.testing import ScriptedCluster
 

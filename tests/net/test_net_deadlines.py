@@ -12,7 +12,8 @@ import trio
 from netting import config
 from trio.testing import MockClock as Clock
 
-from trikafka._net.deadlines import GRACE, Call, backoff, check_timeout, run_call
+from trikafka._net.deadlines import GRACE, Call, check_timeout, run_call
+from trikafka._net.retry import backoff
 from trikafka.errors import (
     KafkaConnectionError,
     KafkaTimeoutError,

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import trio
@@ -12,7 +14,7 @@ from trio.testing import MockClock as Clock
 import trikafka
 from trikafka._net.outages import COORDINATOR_PATIENCE, Outages
 from trikafka.errors import KafkaConnectionError, TrikafkaError
-from trikafka.testing import ScriptedCluster
+from trikafka.testing import ScriptedCluster, respond
 from trikafka.types import Node
 
 REFUSED = "cannot connect to broker-{0}:9092: nobody listens at broker-{0}:9092"
@@ -56,7 +58,8 @@ async def test_all_brokers(autojump_clock: Clock, caplog: pytest.LogCaptureFixtu
         lines = told(caplog)
         assert len(lines) == 3
         assert all(line.startswith("WARNING broker ") for line in lines)
-        assert [line.endswith("; now none of the 3 brokers of the cluster can be reached") for line in lines] == [False, False, True]
+        scope = "; now none of the 3 brokers of the cluster can be reached"
+        assert [line.endswith(scope) for line in lines] == [False, False, True]
         for node in range(3):
             cluster.start(node)
         await trio.sleep(400)  # past the age of the metadata
@@ -169,3 +172,44 @@ async def test_brokers_that_break_each_connection_are_not_stormed(autojump_clock
                 for _ in range(20):
                     nursery.start_soon(again_and_again)
         assert len(cluster.dials) < 40  # of two places, the bootstrap address and the broker
+
+
+def holes_beside(cluster: ScriptedCluster) -> Callable[[str, int], Awaitable[trio.abc.Stream]]:
+    """Hosts called ``hole...`` neither take a connection nor refuse it."""
+
+    async def dial(host: str, port: int) -> trio.abc.Stream:
+        if host.startswith("hole"):
+            await trio.sleep_forever()
+        return await cluster.dial(host, port)
+
+    return dial
+
+
+async def test_brokers_that_come_and_go_leave_nothing_behind(autojump_clock: Clock) -> None:
+    """Each refresh names another broker, which nobody can reach: its dials end with it."""
+    async with ScriptedCluster() as cluster, open_parts(cluster, dial=holes_beside(cluster)) as parts:
+        await parts.metadata.refresh()
+        before = trio.lowlevel.current_statistics().tasks_living
+        for number in range(100, 200):
+            node = Node(number, "hole", 9092)
+            parts.brokers.keep_only(frozenset([NODE, node]))
+            with trio.move_on_after(0.01):
+                await parts.brokers.connection(node)
+        parts.brokers.keep_only(frozenset([NODE]))
+        await trio.testing.wait_all_tasks_blocked()
+        assert trio.lowlevel.current_statistics().tasks_living == before
+        assert len(parts.brokers._slots) <= 2
+
+
+async def test_the_bootstrap_address_is_reached_when_all_known_brokers_are_black_holes(autojump_clock: Clock) -> None:
+    holes = [{"node_id": number, "host": f"hole-{number}", "port": 9092, "rack": None} for number in range(1, 51)]
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+
+        async def only_holes(request: Any, default: object) -> Any:
+            return respond(request, brokers=holes, cluster_id="c", controller_id=1, topics=[])
+
+        cluster.on("Metadata", only_holes, times=1)
+        async with open_parts(cluster, dial=holes_beside(cluster)) as parts:
+            assert len(parts.metadata.snapshot.nodes) == 50
+            assert list((await parts.metadata.refresh()).nodes) == [0]
+            assert trio.current_time() <= 2

@@ -202,7 +202,10 @@ class Consumer(LookUps, Committing):
         return self._receiver.record_nowait()
 
     async def receive_batch(self, timeout: float | None = None) -> RecordBatch:
-        """The next batch of one partition's records; an empty one past ``timeout`` seconds (``None``: wait). As :meth:`receive`."""
+        """The next batch of one partition's records; an empty one past ``timeout`` seconds. Raises as :meth:`receive`.
+
+        Without a ``timeout`` it waits for as long as it takes, as a receive does: cancel scopes are for more.
+        """
         limit = None if timeout is None else check_timeout(timeout, 0.0)
         batch = await self._receiver.batch(limit)
         return RecordBatch.empty() if batch is None else batch

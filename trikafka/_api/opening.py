@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Unpack
+from typing import TYPE_CHECKING, Unpack
 
 from ..config import AdminConfig, ConsumerConfig, check_topics_given
 from ..config.describe import documented
 from ..config.typed import AdminSettings, ConsumerSettings
 from ..errors import ConfigurationError
-from .admin import Admin
-from .consumer import Consumer
-from .consumer_parts import ConsumerParts
+from .loading import load
 from .service import Service, run_client
 from .trio_check import check_runs_under_trio
+
+if TYPE_CHECKING:
+    from .admin import Admin
+    from .consumer import Consumer
 
 
 @documented(ConsumerConfig)
@@ -32,6 +34,10 @@ async def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> A
     config = ConsumerConfig.build(settings)
     if names and config.group_id is None:
         raise ConfigurationError("subscribing to topics needs a group_id; to read without a group use assign()")
+
+    await load("trikafka._api.receiving", "trikafka._api.consumer_parts", "trikafka._api.consumer")
+    from .consumer import Consumer
+    from .consumer_parts import ConsumerParts
 
     async def start(service: Service) -> Consumer:
         parts = ConsumerParts(config, service)
@@ -56,6 +62,9 @@ async def open_admin(**settings: Unpack[AdminSettings]) -> AsyncIterator[Admin]:
     """
     check_runs_under_trio("open_admin")
     config = AdminConfig.build(settings)
+
+    await load("kafka.protocol.admin", "trikafka._api.admin_messages", "trikafka._api.admin")
+    from .admin import Admin
 
     async def start(service: Service) -> Admin:
         admin = Admin(config, service)

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 import trio
 
+from .._net.interrupts import interrupt_in
 from .._net.singleflight import ClientClosed
 from ..config import ClientConfig
 from ..errors import ClientFailedError
@@ -50,6 +51,14 @@ class Service:
         self.interrupt: BaseException | None = None  # Ctrl-C, where it hit a background task
         self.on_failure: Callable[[Exception], None] = lambda error: None
 
+    def __enter__(self) -> Service:
+        return self
+
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C before the stop, and the block that waits for the host would wait for ever
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @trio.lowlevel.enable_ki_protection
     async def host(self) -> None:
         """Be the task whose children the background tasks are, until :meth:`stop`."""
         try:
@@ -76,6 +85,7 @@ class Service:
             raise ClientClosed("the client was closed")
         self._nursery.start_soon(self._guard, async_fn, args)
 
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C is for the task of the user, who waits for these or will soon
     async def _guard(self, async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:
         try:
             await async_fn(*args)
@@ -132,29 +142,28 @@ async def run_client(config: ClientConfig, start: Callable[[Service], Awaitable[
     service = Service(body)
     try:
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(service.host)
-            await service.ready()
-            client: Client | None = None
-            try:
-                with body:
-                    client = await _started(start, service)
-                    yield client
-            except BaseException as failed:
-                error = failed
-            try:
-                if client is not None:
-                    await _close(client, config, error, service)
-            except BaseException as failed:
-                if (interrupt := _interrupt_in(failed)) is not None:
-                    service.interrupt = service.interrupt or interrupt
-                elif service.failure is None:
-                    error = failed if error is None else _with(error, failed)
-                else:
-                    _log.debug("a client that had failed could not be closed in order", exc_info=failed)
-            finally:
-                service.stop()
+            with service:
+                nursery.start_soon(service.host)
+                await service.ready()
+                client: Client | None = None
+                try:
+                    with body:
+                        client = await _started(start, service)
+                        yield client
+                except BaseException as failed:
+                    error = failed
+                try:
+                    if client is not None:
+                        await _close(client, config, error, service)
+                except BaseException as failed:
+                    if (interrupt := interrupt_in(failed)) is not None:
+                        service.interrupt = service.interrupt or interrupt
+                    elif service.failure is None:
+                        error = failed if error is None else _with(error, failed)
+                    else:
+                        _log.debug("a client that had failed could not be closed in order", exc_info=failed)
     except BaseException as failed:  # the body's are kept above: this is Ctrl-C between the steps, or the scope around
-        if (interrupt := _interrupt_in(failed)) is None:
+        if (interrupt := interrupt_in(failed)) is None:
             raise
         service.interrupt = service.interrupt or interrupt
     if service.interrupt is not None:
@@ -176,7 +185,7 @@ async def _started(start: Callable[[Service], Awaitable[Client]], service: Servi
     try:
         return await start(service)
     except BaseExceptionGroup as group:
-        raise _interrupt_in(group) or group from None
+        raise interrupt_in(group) or group from None
 
 
 async def _close(client: Closing, config: ClientConfig, error: BaseException | None, service: Service) -> None:
@@ -200,13 +209,6 @@ def _with(error: BaseException, failed: BaseException) -> BaseException:
         error.add_note(f"When the client was closed after this, something else failed:\n{text}")
         _log.error("closing failed too, after an exception of the program", exc_info=failed)
     return error
-
-
-def _interrupt_in(error: BaseException) -> BaseException | None:
-    """The ``KeyboardInterrupt`` or ``SystemExit`` that ``error`` is, or holds as a group."""
-    if isinstance(error, BaseExceptionGroup):
-        return next(filter(None, map(_interrupt_in, error.exceptions)), None)
-    return error if isinstance(error, KeyboardInterrupt | SystemExit) else None
 
 
 def _single(error: BaseException) -> BaseException:

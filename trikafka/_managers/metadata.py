@@ -19,6 +19,7 @@ from .._net import reasons
 from .._net.addresses import parse_bootstrap
 from .._net.brokers import Brokers
 from .._net.deadlines import within
+from .._net.interrupts import interrupts_unwrapped
 from .._net.retry import Retry
 from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
@@ -143,7 +144,7 @@ class Metadata:
     async def _any(self, ask: Callable[[Node], Awaitable[T]]) -> T:
         nodes = list(self._snapshot.nodes.values())
         random.shuffle(nodes)
-        responses, errors = await self._first([*nodes, *self._bootstrap], ask)
+        responses, errors = await self._first(_interleaved(nodes, self._bootstrap), ask)
         if responses:
             return responses[0]
         raise next((error for error in errors if error.retriable), errors[-1])
@@ -217,6 +218,7 @@ class Metadata:
         foreign: list[Exception] = []  # the client was closed meanwhile; a bug
         limit = self._config.request_timeout
 
+        @trio.lowlevel.enable_ki_protection
         async def attempt(node: Node, done: trio.Event) -> None:
             try:
                 responses.append(await within(str(node), limit, lambda: ask(node)))
@@ -230,17 +232,27 @@ class Metadata:
             finally:
                 done.set()
 
-        async with trio.open_nursery() as nursery:
-            for node in nodes:
-                done = trio.Event()
-                nursery.start_soon(attempt, node, done)
-                with trio.move_on_after(_STAGGER):
-                    await done.wait()
-                if responses:
-                    break
+        with interrupts_unwrapped():
+            async with trio.open_nursery() as nursery:
+                for node in nodes:
+                    done = trio.Event()
+                    nursery.start_soon(attempt, node, done)
+                    with trio.move_on_after(_STAGGER):
+                        await done.wait()
+                    if responses:
+                        break
         if foreign:
             raise foreign[0]
         return responses, errors
+
+
+def _interleaved(nodes: list[Node], bootstrap: list[Node]) -> list[Node]:
+    """Two known brokers, a bootstrap address, a known broker, an address ...: were all that are known gone, one is reached soon."""
+    order, addresses = nodes[:1], list(bootstrap)
+    for node in nodes[1:]:
+        order += [node, *addresses[:1]]
+        del addresses[:1]
+    return order + addresses
 
 
 def _check(response: MetadataResponse, node: Node) -> None:

@@ -50,6 +50,7 @@ class ConnectionSlot:
         self._retry = Retry.to_reconnect(config)
         self._last_error: Exception | None = None  # of dialling, until it succeeds
         self._not_before = 0.0
+        self._dialling = trio.CancelScope()
         self._dial = SingleFlight(start_soon, self._connect)
 
     async def get(self) -> Connection:
@@ -59,12 +60,18 @@ class ConnectionSlot:
         return await self._dial()
 
     def close(self) -> None:
-        """Close the connection; one that is being made is closed once it is there."""
+        """Close the connection; one that is being made is given up."""
         self._closed = True
+        self._dialling.cancel()
         if self._connection is not None:
             self._connection.close()
 
     async def _connect(self) -> Connection:
+        with trio.CancelScope() as self._dialling:
+            return await self._dial_once()
+        raise self._unwanted()
+
+    async def _dial_once(self) -> Connection:
         waiting_for(f"a connection to {self._node}", self._last_error)
         if self._connection is not None and self._connection.served:
             self._retry.reset()
@@ -84,8 +91,11 @@ class ConnectionSlot:
         self._outages.reached(self._node)
         if self._closed:
             connection.close()
-            raise KafkaConnectionError(f"the connection to {self._node} is not wanted any more")
+            raise self._unwanted()
         return connection
+
+    def _unwanted(self) -> KafkaConnectionError:
+        return KafkaConnectionError(f"the connection to {self._node} is not wanted any more")
 
     async def _run(self, connection: Connection) -> None:
         await connection.run()
@@ -146,14 +156,10 @@ class Brokers:
         *,
         purpose: Purpose = "general",
         response_timeout: float | None = None,
-        allowance: float | None = None,
     ) -> Any:
-        """Send ``message`` to ``node`` and return the response. See :meth:`Connection.request`.
-
-        ``allowance`` is the old name of ``response_timeout``, for the managers that are being rewritten.
-        """
+        """Send ``message`` to ``node`` and return the response. See :meth:`Connection.request`."""
         connection = await self.connection(node, purpose)
-        return await connection.request(message, allowance if response_timeout is None else response_timeout)
+        return await connection.request(message, response_timeout)
 
     def keep_only(self, nodes: frozenset[Node]) -> None:
         """Close the connections to brokers that are not in the cluster any more (bootstrap addresses stay)."""

@@ -33,10 +33,6 @@ _CLOSED = ConnectionError("it was closed")
 _STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
-#: Its old name, for the managers that are being rewritten.
-Exchange = InFlightRequest
-
-
 class Connection:
     """A negotiated connection. :meth:`run` owns its tasks; :meth:`request` may be called from any task."""
 
@@ -213,6 +209,7 @@ class Connection:
         if requests.rest:
             self._wake.set()
 
+    @trio.lowlevel.enable_ki_protection
     async def _write(self, transport: Transport) -> None:
         requests = self._requests
         try:
@@ -232,6 +229,7 @@ class Connection:
         except _STREAM_ERRORS as error:
             self._break(error)
 
+    @trio.lowlevel.enable_ki_protection
     async def _read(self, reader: FrameReader) -> None:
         patience = self._expiry.patience
         try:
@@ -255,6 +253,7 @@ class Connection:
         request.answered(frame)
         self._settle(request)
 
+    @trio.lowlevel.enable_ki_protection
     async def _watch(self) -> None:
         """End the reader at the first expiry, or after the idle time."""
         await self._expiry.run(lambda: min((request.expires for request in self._requests.waiting()), default=None))

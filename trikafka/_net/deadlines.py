@@ -23,7 +23,6 @@ from ..config import ClientConfig
 from ..errors import KafkaTimeoutError, RequestTimedOutError, TrikafkaError
 from . import reasons
 from .retry import Retry
-from .retry import backoff as backoff  # for the managers that still count their failures themselves
 
 T = TypeVar("T")
 

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable
 import trio
 
 from ..errors import TrikafkaError
+from .interrupts import interrupts_unwrapped
 
 
 async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
@@ -16,6 +17,7 @@ async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
     """
     errors: list[Exception] = []
 
+    @trio.lowlevel.enable_ki_protection
     async def one(work: Callable[[], Awaitable[None]]) -> None:
         try:
             await work()
@@ -29,9 +31,10 @@ async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
     if len(todo) == 1:
         await todo[0]()
         return
-    async with trio.open_nursery() as nursery:
-        for work in todo:
-            nursery.start_soon(one, work)
+    with interrupts_unwrapped():
+        async with trio.open_nursery() as nursery:
+            for work in todo:
+                nursery.start_soon(one, work)
     if errors:
         raise next((error for error in errors if not getattr(error, "retriable", False)), errors[0])
 
@@ -40,6 +43,7 @@ async def with_background(works: Iterable[Callable[[], Awaitable[object]]], main
     """Run ``main`` with ``works`` beside it; they are cancelled when it ends. The first exception of any comes out as it is."""
     errors: list[Exception] = []
 
+    @trio.lowlevel.enable_ki_protection
     async def guarded(work: Callable[[], Awaitable[object]]) -> None:
         try:
             await work()

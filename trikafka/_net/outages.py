@@ -96,7 +96,8 @@ class Outages:
         without = self._without.pop(what, None)
         if without is not None and without.told:
             took, tries = trio.current_time() - without.since, _times(without.failures)
-            _log.info("%s has a coordinator again, broker %d at %s: it had none for %.1f s (%s)", what, node.node_id, node, took, tries)
+            text = "%s has a coordinator again, broker %d at %s: it had none for %.1f s (%s)"
+            _log.info(text, what, node.node_id, node, took, tries)
         elif before != node.node_id and before in self._away:
             _log.info("%s is coordinated by broker %d at %s now", what, node.node_id, node)
 

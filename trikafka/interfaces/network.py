@@ -33,9 +33,23 @@ class BrokerConnection(Protocol):
         """Send without waiting: ``on_end`` is called with the :class:`Response`, in the reader's step. It must be quick."""
 
 
+class OutageLog(Protocol):
+    """Says in the log, once, that something cannot be reached, and once that it is back."""
+
+    def coordinator_found(self, what: str, node: Node) -> None:
+        """``node`` coordinates ``what`` (such as ``group 'g'``)."""
+
+    def coordinator_missing(self, what: str, error: Exception) -> None:
+        """The coordinator of ``what`` could not be found."""
+
+
 @runtime_checkable
 class BrokerAccess(Protocol):
     """All connections of one client. Each method makes one attempt; trying again is the business of the call's deadline."""
+
+    @property
+    def outages(self) -> OutageLog:
+        """What of the cluster cannot be reached."""
 
     async def connection(self, node: Node, purpose: Purpose = "general") -> BrokerConnection:
         """The connection to a broker, dialled if need be. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`."""

@@ -1,0 +1,136 @@
+"""Opens clients again and again, in a process of its own, and presses Ctrl-C at another moment each time.
+
+``python interrupting.py KIND HOW FIRST LAST STRIDE``: HOW is ``steps`` (when a task has made its n-th step: what is blocked is
+interrupted) or ``lines`` (at the n-th line that is run in trikafka: the code is interrupted in its tracks). Prints each ending that
+is not right; a client that hangs is told after 5 s.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import linecache
+import os
+import signal
+import sys
+import types
+from typing import Any
+
+import trio
+import trio.testing
+
+import trikafka
+from trikafka.testing import ScriptedCluster
+
+HERE = os.path.dirname(trikafka.__file__)
+OPENERS: dict[str, Any] = {"consumer": trikafka.open_consumer, "producer": trikafka.open_producer, "admin": trikafka.open_admin}
+open_streams: set[trio.abc.Stream] = set()
+
+
+class AtStep(trio.abc.Instrument):
+    """Presses Ctrl-C after so many steps of tasks, once the client is being opened."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+        self.armed = self.pressed = False
+
+    def after_task_step(self, task: trio.lowlevel.Task) -> None:
+        if self.armed and not self.pressed:
+            self.left -= 1
+            if self.left <= 0:
+                self.pressed = True
+                signal.raise_signal(signal.SIGINT)
+
+    def arm(self) -> None:
+        self.armed = True
+
+    def disarm(self) -> None:
+        self.armed = False
+
+
+class AtLine(trio.abc.Instrument):
+    """The same, after so many lines of trikafka's that the scripted cluster has no part in."""
+
+    def __init__(self, after: int) -> None:
+        self.left = after
+        self.pressed = False
+
+    def _trace(self, frame: types.FrameType, event: str, argument: object) -> Any:
+        name = frame.f_code.co_filename
+        if not name.startswith(HERE) or "/testing/" in name or self.pressed:
+            return None
+        # The line of a ``with`` is run again before its exit, and ``try`` does nothing: the interpreter takes no signals there.
+        if event == "line" and not linecache.getline(name, frame.f_lineno).lstrip().startswith(("with ", "async with ", "try:")):
+            self.left -= 1
+            if self.left <= 0:
+                self.pressed = True
+                sys.settrace(None)
+                signal.raise_signal(signal.SIGINT)
+        return self._trace
+
+    def arm(self) -> None:
+        sys.settrace(self._trace)
+
+    def disarm(self) -> None:
+        sys.settrace(None)
+
+
+async def open_once(kind: str, press: Any, opened: list[bool]) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            stream: Any = await cluster.dial(host, port)
+            aclose = stream.aclose
+
+            async def closed() -> None:
+                open_streams.discard(stream)
+                await aclose()
+
+            stream.aclose = closed
+            open_streams.add(stream)
+            return stream  # type: ignore[no-any-return]
+
+        group = {"group_id": "g", "auto_offset_reset": "earliest"} if kind == "consumer" else {}
+        topics = ("t",) if kind == "consumer" else ()
+        try:
+            press.arm()
+            async with OPENERS[kind](*topics, bootstrap_servers=cluster.bootstrap_servers, dial=dial, **group) as client:
+                opened.append(True)
+                await client.partitions_for("t") if kind != "admin" else await client.list_topics()
+        finally:
+            press.disarm()
+
+
+def ending(kind: str, press: Any, opened: list[bool]) -> str:
+    """What came out of the program: ``KeyboardInterrupt`` is right, and if the signal never came nothing at all."""
+    try:
+        instruments = [press] if isinstance(press, AtStep) else []
+        trio.run(open_once, kind, press, opened, clock=trio.testing.MockClock(autojump_threshold=0), instruments=instruments)
+    except BaseException as error:
+        press.disarm()
+        return "" if type(error) is KeyboardInterrupt and press.pressed else f"{error!r}"
+    return "" if not press.pressed else "it went on as if nothing had happened"
+
+
+def main(kind: str, how: str, first: int, last: int, stride: int) -> None:
+    """Press at each moment; print what is wrong. The last line tells how many presses there were."""
+    ending(kind, AtLine(10**9), [])  # what is imported at the first use is there
+    presses = 0
+    for number in range(first, last, stride):
+        press: Any = AtStep(number) if how == "steps" else AtLine(number)
+        print(f"at {number}", flush=True)
+        faulthandler.dump_traceback_later(5, exit=True)
+        open_streams.clear()
+        wrong = ending(kind, press, [])
+        faulthandler.cancel_dump_traceback_later()
+        if wrong:
+            print(f"WRONG at {number}: {wrong}", flush=True)
+        if not press.pressed:
+            break
+        presses += 1
+        if open_streams:
+            print(f"WRONG at {number}: a stream is open", flush=True)
+    print(f"presses: {presses}", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], *map(int, sys.argv[3:6]))
