@@ -13,8 +13,9 @@ from types import MappingProxyType
 
 import trio
 
-from .._state.assignment import AssignedPartition, PartitionState
+from .._state.assignment import AssignedPartition
 from .._state.member import MemberState
+from .._state.partition_state import PartitionState
 from ..errors import TrikafkaError
 from ..interfaces import MetadataManager, PositionsManager
 from ..types import TopicPartition

@@ -4,8 +4,8 @@ Others tell a partition *what happened* in the field's words (``located``, ``fet
 its attributes; nobody else assigns to them (``tests/test_one_writer.py`` holds that). Each change wakes those who wait for that
 kind of change, by :class:`Wake`, and nobody else has to.
 
-Its states and what may follow each: :mod:`trikafka._state.partition_state`.
-Beside its state a partition may be *paused*, may have *failed* (an error that the next receive raises), and may have a *limit*.
+Beside its state (:mod:`trikafka._state.partition_state`) a partition may be *paused*, may have *failed* (an error that the next
+receive raises), and may have a *limit*.
 
 Whatever overtakes what is under way (a seek, a reset, a loss) changes the partition's *ticket*. A fetch or a look-up carries the
 ticket that it began with, and what comes of an old one is dropped where it arrives: ``accepts`` is the one place that decides.
@@ -14,27 +14,17 @@ ticket that it began with, and what comes of an old one is dropped where it arri
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 from .._wire.columns import RecordBatch
 from ..config.resets import OffsetReset
 from ..errors import IllegalStateError, TrikafkaError, UnknownTopicOrPartitionError
 from ..types import OffsetAndMetadata, OffsetSpec, TopicPartition
-from .partition_state import LOCATING, SUCCESSORS
-from .partition_state import PartitionState as PartitionState
+from .partition_state import LOCATING, SUCCESSORS, PartitionState, Ticket
 from .progress import Cursor, Progress
 from .progress import LogEnds as LogEnds
 from .wake import Wake as Wake
 
 _S = PartitionState
-
-
-class Ticket(NamedTuple):
-    """What a fetch or look-up of one partition began with."""
-
-    partition: AssignedPartition
-    number: int
-    offset: int
 
 
 class AssignedPartition:

@@ -21,7 +21,7 @@ from typing import NamedTuple
 from uuid import UUID
 
 from ..types import TopicPartition
-from .assignment import Ticket
+from .partition_state import Ticket
 
 _LAST_EPOCH = 2**31 - 1
 

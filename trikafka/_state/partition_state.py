@@ -1,4 +1,4 @@
-"""The states of an assigned partition and what may follow each. No I/O.
+"""The states of an assigned partition and what may follow each; the ticket of what is under way. No I/O.
 
 =================  ==================================================  ========================================================
 state              meaning                                             may become
@@ -18,6 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from .assignment import AssignedPartition
 
 
 class PartitionState(Enum):
@@ -42,3 +46,11 @@ SUCCESSORS: Mapping[PartitionState, frozenset[PartitionState]] = {
 }
 #: Those between which the position decides.
 LOCATING = (_S.AWAITING_POSITION, _S.VALIDATING, _S.FETCHING)
+
+
+class Ticket(NamedTuple):
+    """What a fetch or look-up of one partition began with."""
+
+    partition: AssignedPartition
+    number: int
+    offset: int
