@@ -88,7 +88,7 @@ def grids(found: Document) -> Iterator[Grid]:
     columns = {"CPU %": "idle_cpu_percent .2f", "bytes/s": "idle_bytes_per_second ,.0f", "MB": "assigned_mb .0f"}
     columns["CPU us/record"] = "cpu_per_million ,.0f"
     yield from _grid_of(title, _of(found, "assigned"), columns, way="partitions")
-    title = f"Groups, milliseconds: the first member's join, member {about['members']}'s, and for how long another one stood still"
+    title = f"Groups, milliseconds: the first member's join, the hand-over to member {about['members']}, another's standstill"
     columns = {"join": "join_ms ,.0f", "hand-over": "hand_over_ms ,.0f", "standstill": "standstill_ms ,.0f"}
     yield from _grid_of(title, _of(found, "group"), columns, way="protocol")
     columns = {"records/s": "records_per_second ,.0f", "CPU s/million": "cpu_per_million .2f", "peak MB": "peak_mb ,.0f"}
@@ -284,7 +284,7 @@ def _latencies(axes: Any, found: Document) -> None:
 
 def _groups(axes: Any, found: Document) -> None:
     cases = sorted(_of(found, "group"), key=_place)
-    title = f"Member {found['about']['members']} joins a group: ms to its first record, and of standstill of another"
+    title = f"Member {found['about']['members']} joins: ms to its first record; standstill of another"
     _pairs(axes, title, cases, {"hand_over_ms": "joins", "standstill_ms": "stands"}, "{:,.0f}", way=True)
 
 
@@ -305,7 +305,7 @@ def _pairs(axes: Any, title: str, cases: Sequence[Case], names: dict[str, str], 
 
 def _assigned(axes: Any, found: Document) -> None:
     """A line a client over the number of partitions, on logarithmic axes."""
-    axes.set_title(f"CPU microseconds a record at {found['about']['trickle_rate']} records/s, by assigned partitions")
+    axes.set_title(f"CPU us a record at {found['about']['trickle_rate']}/s, by assigned partitions")
     cases = sorted(_of(found, "assigned"), key=_place)
     for peer in dict.fromkeys(case["peer"] for case in cases):
         chosen = [case for case in cases if case["peer"] == peer]

@@ -126,7 +126,7 @@ _LATENCY_SECONDS = 3
 #: Partitions that are assigned, most of them idle; then so many records a second come, spread over all of them.
 ASSIGNED = (1, 50, 500, 2_000)
 TRICKLE = 200
-_ASSIGNED_SECONDS = 2.0
+_ASSIGNED_SECONDS = 1.5
 
 #: Consumers in one program.
 MANY = (1, 10, 100)

@@ -126,6 +126,7 @@ _HOMES = {
         "PartitionInfo",
         "Record",
         "RecordMetadata",
+        "SubscriptionPattern",
         "TimestampType",
         "TopicPartition",
     ),

@@ -82,6 +82,7 @@ from .types import (
     PartitionInfo,
     Record,
     RecordMetadata,
+    SubscriptionPattern,
     TimestampType,
     TopicPartition,
 )
@@ -168,6 +169,7 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLargeError",
     "RequestTimedOutError",
+    "SubscriptionPattern",
     "TelemetryNotSupportedError",
     "TimestampType",
     "TopicAlreadyExistsError",

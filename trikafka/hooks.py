@@ -23,6 +23,8 @@ from .interfaces import ClientContext, ManagerKind, Observer, RebalanceListener,
 
 PROJECT = "trikafka"
 ENTRY_POINT_GROUP = "trikafka"
+#: The name, as errors have it, of the plugin that trikafka itself is.
+BUILTIN = repr("trikafka")
 
 hookspec = pluggy.HookspecMarker(PROJECT)
 #: Marks a function or method as a hook's implementation.
@@ -76,24 +78,34 @@ def load_plugins(extra: Iterable[object] = (), builtin: object | None = None) ->
 
 def call_first(manager: pluggy.PluginManager, hook: str, shape: type | None = None, **arguments: object) -> Any:
     """Call a hook whose first answer counts; check the answer's shape. Raises :exc:`PluginError`."""
-    answers = _answers(manager, hook, arguments, first=True)
-    return _checked(answers[0], hook, shape) if answers else None
+    found = first_answer(manager, hook, shape, **arguments)
+    return None if found is None else found[1]
 
 
-def call_all(manager: pluggy.PluginManager, hook: str, shape: type, **arguments: object) -> list[Any]:
-    """Call a hook whose answers all count, in order of registration; check their shape. Raises :exc:`PluginError`."""
-    return [_checked(answer, hook, shape) for answer in _answers(manager, hook, arguments, first=False)]
+def first_answer(
+    manager: pluggy.PluginManager, hook: str, shape: type | None = None, **arguments: object
+) -> tuple[str, Any] | None:
+    """As :func:`call_first`; with the name of the plugin whose answer it is, as errors have it."""
+    found = _answers(manager, hook, arguments, first=True)
+    return (found[0][0], _checked(found[0], hook, shape)) if found else None
+
+
+def answers(manager: pluggy.PluginManager, hook: str, shape: type, **arguments: object) -> list[tuple[str, Any]]:
+    """Call a hook whose answers all count, in order of registration, each with its plugin's name; check their shape.
+
+    Raises :exc:`PluginError`.
+    """
+    return [(found[0], _checked(found, hook, shape)) for found in _answers(manager, hook, arguments, first=False)]
 
 
 def missing_members(thing: object, shape: type) -> list[str]:
-    """The names that ``shape`` (a Protocol) asks for and ``thing`` does not have, or as ``None`` where that is no answer."""
-    parts = {name for base in shape.__mro__ for name, kind in _annotations(base).items() if kind == "Any"}
-    return sorted(name for name in _members(shape) if not hasattr(thing, name) or (name in parts and getattr(thing, name) is None))
+    """The names that ``shape`` (a Protocol, or a class of methods) asks for and ``thing`` does not have."""
+    return sorted(name for name in members_of(shape) if not _has(thing, name, shape))
 
 
 def plain_methods(thing: object, shape: type) -> list[str]:
     """The methods that ``shape`` has as ``async def`` and ``thing`` as plain functions: a call would be too late to find out."""
-    names = [name for name in _members(shape) if inspect.iscoroutinefunction(getattr(shape, name, None))]
+    names = [name for name in members_of(shape) if inspect.iscoroutinefunction(getattr(shape, name, None))]
     found = {name: getattr(thing, name, None) for name in names}
     plain = {name for name, method in found.items() if inspect.isfunction(method) or inspect.ismethod(method)}
     return sorted(name for name in plain if not inspect.iscoroutinefunction(inspect.unwrap(found[name])))  # type: ignore[arg-type]
@@ -131,11 +143,29 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         )
     if shape is RebalanceListener and (plain := plain_methods(answer, shape)):
         raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(plain)} must be `async def`")
+    if shape is Observer and (waits := [one for one in members_of(shape) if inspect.iscoroutinefunction(getattr(answer, one))]):
+        raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(sorted(waits))} must be plain functions")
     return answer
 
 
+def _has(thing: object, name: str, shape: type) -> bool:
+    try:
+        value = getattr(thing, name)
+    except AttributeError:
+        return False
+    except Exception:  # it has it; what is wrong with it is said when it is used
+        return True
+    return value is not None or _may_be_none(shape, name)
+
+
+def _may_be_none(shape: type, name: str) -> bool:
+    getter = getattr(inspect.getattr_static(shape, name, None), "fget", None)
+    return "None" in str(_annotations(shape).get(name) if getter is None else getter.__annotations__.get("return"))
+
+
 @cache
-def _members(shape: type) -> frozenset[str]:
+def members_of(shape: type) -> frozenset[str]:
+    """The public members of a contract."""
     names = {name for base in shape.__mro__ if base.__module__ != "typing" for name in (*vars(base), *_annotations(base))}
     return frozenset(name for name in names if not name.startswith("_"))
 

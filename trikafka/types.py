@@ -27,6 +27,16 @@ class TimestampType(IntEnum):
     LOG_APPEND_TIME = 1
 
 
+@dataclass(frozen=True, slots=True)
+class SubscriptionPattern:
+    """A pattern of topic names in RE2's syntax, which the broker matches with whole names (KIP-848, KIP-1072)."""
+
+    pattern: str
+
+    def __str__(self) -> str:
+        return self.pattern
+
+
 class Record(NamedTuple):
     """One fetched record. ``timestamp`` is in milliseconds since the epoch (UTC); ``None`` where the record has none."""
 

@@ -28,8 +28,8 @@ async def cluster_of(partitions: int = 1, *, records: int = 0, nodes: int = 1, *
 
 
 def consumer_of(cluster: ScriptedCluster, *topics: str, **settings: Any) -> Any:
-    """Open a consumer of the cluster, from the beginning unless told otherwise."""
-    given = {"auto_offset_reset": "earliest"} | settings
+    """Open a consumer of the cluster, from the beginning and by the classic group protocol unless told otherwise."""
+    given = {"auto_offset_reset": "earliest", "group_protocol": "classic"} | settings
     return open_consumer(*topics, bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial, **given)
 
 

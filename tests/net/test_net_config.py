@@ -335,8 +335,6 @@ def test_every_name_of_java_leads_to_its_setting() -> None:
 #: Settings that nothing heeds yet. What heeds one of them takes it off this list.
 NOT_HEEDED_YET = {
     "exclude_internal_topics",
-    "group_protocol",
-    "group_remote_assignor",
 }
 
 

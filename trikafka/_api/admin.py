@@ -23,6 +23,7 @@ from .._net.deadlines import Call, check_timeout, run_call
 from .._net.gather import all_of
 from .._state.member import Identity
 from ..config import AdminConfig
+from ..error_codes import ErrorCode
 from ..errors import ConfigurationError, KafkaConnectionError, RequestTimedOutError, TrikafkaError, from_code
 from ..types import GroupDescription, Node, OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, TopicPartition
 from . import admin_messages as messages
@@ -33,7 +34,7 @@ from .service import Exit, Service
 
 T = TypeVar("T")
 #: Error codes: there is such a topic already; there is no such group.
-_EXISTS, _NO_GROUP = 36, 69
+_EXISTS, _NO_GROUP = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.GROUP_ID_NOT_FOUND
 _NO_ANSWER = (RequestTimedOutError, KafkaConnectionError)
 
 
@@ -50,10 +51,12 @@ class Admin:
         self._config = config
         self._context = Context(config, service)
         self._brokers = self._context.brokers
-        self._metadata = self._context.fill("metadata")
+        for kind in ("metadata", "coordinator", "offsets"):
+            self._context.fill(kind)
+        self._metadata = self._context.manager("metadata")
+        self._coordinators = self._context.manager("coordinator")
+        self._offsets = self._context.manager("offsets")
         self._telemetry = Telemetry(config, self._metadata)
-        self._coordinators = self._context.fill("coordinator")
-        self._offsets = self._context.fill("offsets")
         self._closed = False
 
     def __repr__(self) -> str:
@@ -146,7 +149,7 @@ class Admin:
         async def attempt(call: Call) -> ClusterDescription:
             seen = await call.step("describe the cluster", self._metadata.refresh)
             nodes = tuple(seen.nodes[number] for number in sorted(seen.nodes))
-            return ClusterDescription(seen.cluster_id, seen.nodes.get(seen.controller), nodes)
+            return ClusterDescription(seen.cluster_id, seen.controller_node, nodes)
 
         return await self._call("describe_cluster", attempt, timeout)
 
@@ -293,11 +296,11 @@ class Admin:
 
     async def _controller(self, call: Call) -> Node:
         seen = self._metadata.snapshot
-        if call.attempts > 1 or seen.controller not in seen.nodes:
+        if call.attempts > 1 or seen.controller_node is None:
             seen = await call.step("find the controller", self._metadata.refresh)
-        node: Node | None = seen.nodes.get(seen.controller)
+        node = seen.controller_node
         if node is None:
-            raise from_code(41, "the cluster has no controller at the moment")
+            raise from_code(ErrorCode.NOT_CONTROLLER, "the cluster has no controller at the moment")
         return node
 
     async def _list_groups(self, call: Call) -> list[GroupListing]:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .._managers.produce import ProduceManager, settled
+from .._managers.produce import settled
 from .._net.deadlines import Call, run_call
 from .._state.intake import RowGroup, Taken
 from .._state.outbatch import OutBatch
@@ -22,6 +22,7 @@ from .._wire import _implementation
 from .._wire.columns import Columns
 from ..config import ProducerConfig
 from ..errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
+from ..interfaces import ProduceManager
 from ..types import TopicPartition
 from .waiting import fairness, within
 
@@ -74,7 +75,7 @@ def _make_rows(data: Any, names: dict[str, Any]) -> Rows:
 class ArrowSending:
     """One table on its way."""
 
-    def __init__(self, manager: ProduceManager[Any], config: ProducerConfig, topic: str, rows: Rows) -> None:
+    def __init__(self, manager: ProduceManager, config: ProducerConfig, topic: str, rows: Rows) -> None:
         self._manager, self._accumulator = manager, manager.accumulator
         self._config, self._topic, self._rows = config, topic, rows
         self._tally = _Tally()
@@ -140,7 +141,8 @@ class ArrowSending:
     def _extend(self, columns: Columns, group: RowGroup, position: int, admitted: bool = False) -> Taken | None:
         if self._manager.closed:
             raise trio.ClosedResourceError("this producer is closed")
-        return self._accumulator.extend(self._topic, columns, group, position, admitted)
+        taken: Taken | None = self._accumulator.extend(self._topic, columns, group, position, admitted)
+        return taken
 
     async def _wait(self, columns: Columns, group: RowGroup, position: int) -> Taken:
         """Wait for room and take rows. Raises :exc:`KafkaTimeoutError` if none could be taken for ``max_block_ms``."""

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .._managers.classic_membership import ClassicMembership
 from .._managers.commit import Commits
+from .._managers.consumer_membership import ConsumerMembership
 from .._managers.coordinator import Coordinators
 from .._managers.fetch import Fetcher
 from .._managers.heartbeat import Heartbeats
 from .._managers.membership_base import GroupParts, GroupRequests, GroupTopics
+from .._managers.membership_choice import MembershipChoice
 from .._managers.metadata import Metadata
 from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
 from .._managers.produce import ProduceManager
+from .._managers.topic_ids import TopicIds
 from .._state.assignors import (
     Assignor,
     CooperativeStickyAssignor,
@@ -26,12 +29,24 @@ from .._state.assignors import (
 from ..hooks import hookimpl
 from .ack import Ack
 
+if TYPE_CHECKING:
+    from .. import interfaces
+    from .consumer_parts import ConsumerParts
+    from .context import Context
+    from .producer import ProducerParts
+
+    AnyClient = Context[Any]  # whatever its settings
+
 
 class Builtin:
-    """The request managers and assignors that come with trikafka."""
+    """The request managers and assignors that come with trikafka.
+
+    What the factories take of a client is what its context offers to any plugin (``tests/hooks/test_contracts.py`` holds that),
+    and what they return is what the contract of the seat asks for: that is for type checkers to see.
+    """
 
     @hookimpl(trylast=True)
-    def trikafka_request_manager(self, kind: str, context: Any) -> object | None:
+    def trikafka_request_manager(self, kind: str, context: object) -> object | None:
         build = getattr(self, f"_{kind}", None)
         return None if build is None else build(context)
 
@@ -41,25 +56,25 @@ class Builtin:
         return next((assignor for assignor in offered if assignor.name == name), None)
 
     @staticmethod
-    def _metadata(client: Any) -> Metadata:
+    def _metadata(client: AnyClient) -> interfaces.MetadataManager:
         return Metadata(client.config, client.brokers, client.start_soon)
 
     @staticmethod
-    def _coordinator(client: Any) -> Coordinators:
+    def _coordinator(client: AnyClient) -> interfaces.CoordinatorManager:
         return Coordinators(client.manager("metadata"), client.start_soon, client.brokers.outages)
 
     @staticmethod
-    def _offsets(client: Any) -> Offsets:
+    def _offsets(client: AnyClient) -> interfaces.OffsetsManager:
         isolation = 1 if getattr(client.config, "isolation_level", "") == "read_committed" else 0
         return Offsets(client.brokers, client.manager("metadata"), isolation)
 
     @staticmethod
-    def _commit(client: Any) -> Commits:
-        config, group = client.config, client.config.group_id
-        return Commits(config, group, client.brokers, client.manager("coordinator"), lambda: client.core.member.identity)
+    def _commit(client: ConsumerParts) -> interfaces.CommitManager:
+        member = client.core.member
+        return Commits(client.config, _group(client), client.brokers, client.manager("coordinator"), lambda: member.identity)
 
     @staticmethod
-    def _positions(client: Any) -> PositionsManager:
+    def _positions(client: ConsumerParts) -> interfaces.PositionsManager:
         core = client.core
         commits = client.manager("commit") if client.config.group_id is not None else None
         return PositionsManager(
@@ -73,7 +88,7 @@ class Builtin:
         )
 
     @staticmethod
-    def _fetch(client: Any) -> Fetcher:
+    def _fetch(client: ConsumerParts) -> interfaces.FetchManager:
         core = client.core
         return Fetcher(
             client.config,
@@ -87,26 +102,49 @@ class Builtin:
         )
 
     @staticmethod
-    def _heartbeat(client: Any) -> Heartbeats:
-        config, group = client.config, client.config.group_id
+    def _heartbeat(client: ConsumerParts) -> interfaces.HeartbeatManager:
         core, coordinators = client.core, client.manager("coordinator")
         follow_up = rebalance_protocol(client.assignors) is RebalanceProtocol.COOPERATIVE
-        return Heartbeats(config, group, client.brokers, coordinators, core.member, core.poll_timer, follow_up)
+        return Heartbeats(client.config, _group(client), client.brokers, coordinators, core.member, core.poll_timer, follow_up)
 
     @staticmethod
-    def _membership(client: Any) -> ClassicMembership:
-        return ClassicMembership(_group_parts(client), client.manager("heartbeat"), client.assignors)
+    def _membership(client: ConsumerParts) -> interfaces.MembershipManager:
+        parts = _group_parts(client)
+        classic = ClassicMembership(parts, client.manager("heartbeat"), client.assignors)
+        if client.config.group_protocol == "classic":
+            return classic
+        named = client.config.group_protocol == "consumer"
+        consumer = ConsumerMembership(parts, TopicIds(client.manager("metadata")), gives_way=not named)
+        if named:
+            return consumer
+        if type(client.manager("heartbeat")) is not Heartbeats:
+            return classic  # whoever replaces the heartbeats means those of the classic protocol
+        return MembershipChoice(parts, consumer, classic)
 
     @staticmethod
-    def _produce(client: Any) -> ProduceManager[Ack]:
+    def _produce(client: ProducerParts) -> interfaces.ProduceManager:
         return ProduceManager(client.config, client.brokers, client.manager("metadata"), client.start_soon, Ack, client.partitioner)
 
 
-def _group_parts(client: Any) -> GroupParts:
+def _group(client: ConsumerParts) -> str:
+    assert client.config.group_id is not None
+    return client.config.group_id
+
+
+def _group_parts(client: ConsumerParts) -> GroupParts:
     """What the memberships of both protocols work with."""
     core = client.core
     topics = GroupTopics(core.subscription, client.manager("metadata"))
-    requests = GroupRequests(client.config.group_id, client.brokers, client.manager("coordinator"))
+    requests = GroupRequests(_group(client), client.brokers, client.manager("coordinator"))
     return GroupParts(
         client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, core.news
     )
+
+
+if TYPE_CHECKING:
+
+    def _meet(
+        client: AnyClient, consumer: ConsumerParts, producer: ProducerParts
+    ) -> tuple[interfaces.ClientContext, interfaces.ConsumerContext, interfaces.ProducerContext]:
+        """Whether clients are the contexts that plugins are promised."""
+        return client, consumer, producer

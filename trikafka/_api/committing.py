@@ -8,7 +8,8 @@ from .._net.deadlines import check_timeout
 from .._state.arguments import checked_partition, offset_and_metadata
 from .._state.member import MemberState
 from .._wire.columns import RecordBatch
-from ..errors import ErrorCode, IllegalStateError, PartitionNotOwnedError, PollIntervalExceededError, from_code
+from ..error_codes import ErrorCode
+from ..errors import IllegalStateError, PartitionNotOwnedError, PollIntervalExceededError, from_code
 from ..types import OffsetAndMetadata, Record, TopicPartition
 from .consumer_base import ConsumerBase
 

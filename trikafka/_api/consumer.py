@@ -14,7 +14,7 @@ from .._state.subscription import Mode
 from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError, IllegalStateError
 from ..interfaces import RebalanceListener
-from ..types import OffsetAndMetadata, OffsetSpec, Record, TopicPartition
+from ..types import OffsetAndMetadata, OffsetSpec, Record, SubscriptionPattern, TopicPartition
 from .batches import ArrowBatches, Batches
 from .committing import Committing
 from .consumer_parts import ConsumerParts
@@ -58,9 +58,12 @@ class Consumer(LookUps, Committing):
 
     # What cannot block.
 
-    def subscribe(self, topics: Iterable[str] | re.Pattern[str], listener: RebalanceListener | None = None) -> None:
+    def subscribe(
+        self, topics: Iterable[str] | re.Pattern[str] | SubscriptionPattern, listener: RebalanceListener | None = None
+    ) -> None:
         """Follow ``topics``, or all topics whose whole name matches a compiled pattern, as a member of the group.
 
+        A :class:`SubscriptionPattern`, in RE2's syntax, is matched by the broker; that takes the consumer protocol (KIP-848).
         Replaces an earlier subscription and listener; without any topic it begins to :meth:`unsubscribe`, in the background.
         Raises :exc:`ConfigurationError` without a ``group_id`` or for what is no listener (its methods are ``async``),
         :exc:`IllegalStateError` after :meth:`assign`, :exc:`trio.BusyResourceError` while another task unsubscribes.
@@ -73,13 +76,17 @@ class Consumer(LookUps, Committing):
         if isinstance(topics, re.Pattern):
             self._subscription.subscribe_pattern(topics)
             self._parts.metadata.want((), everything=True)
+        elif isinstance(topics, SubscriptionPattern):
+            if self._config.group_protocol == "classic":
+                raise ConfigurationError("a SubscriptionPattern needs group_protocol='consumer' (or 'auto')")
+            self._subscription.subscribe_broker_pattern(topics)
         elif not (names := topic_names(topics)):
             self.assign(())
             return
         else:
             self._subscription.subscribe(names)
             self._parts.metadata.want(self._subscription.topics)
-        self._parts.metadata.mark_stale()
+        self._parts.metadata.request_update()
         self._parts.use_listener(listener)
         self._parts.membership.subscription_changed()
 
@@ -106,7 +113,9 @@ class Consumer(LookUps, Committing):
         return frozenset(self._assignment.partitions)
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed to (of a pattern: those that match now)."""
+        """The topics that are subscribed to (of a pattern: those that match now; of a broker's: those assigned)."""
+        if self._subscription.mode is Mode.BROKER_PATTERN and not self._leaving.under_way:
+            return frozenset(tp.topic for tp in self._assignment.partitions)
         return self._subscription.topics if self._subscription.grouped and not self._leaving.under_way else frozenset()
 
     def enforce_rebalance(self, reason: str = "") -> None:

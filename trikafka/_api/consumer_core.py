@@ -7,10 +7,11 @@ from collections.abc import Callable
 from .._managers.poll_timer import PollTimer
 from .._net.signal import Signal
 from .._state.assignment import AssignedPartition, Assignment, Wake
-from .._state.fetch_buffer import FetchBuffer
+from .._state.fetch_buffer import CompletedFetch, FetchBuffer
 from .._state.member import Member
 from .._state.subscription import Subscription
 from ..config import ConsumerConfig
+from ..types import TopicPartition
 
 #: Told whenever partitions came or went.
 OnAssigned = Callable[[Assignment], None]
@@ -67,6 +68,27 @@ class ConsumerCore:
     def news(self) -> None:
         """Something that concerns the whole consumer: have everybody look who waits to receive."""
         self.wake.deliver(None)
+
+    def buffered_of(self, tp: TopicPartition) -> int:
+        """Bytes in the buffer of one partition."""
+        partition = self.assignment.partitions.get(tp)
+        return 0 if partition is None else self.buffer.size_of(partition)
+
+    def fetched(
+        self,
+        tp: TopicPartition,
+        ticket: int,
+        records: memoryview,
+        end: int | None,
+        aborted: list[tuple[int, int]] | None = None,
+    ) -> bool:
+        """For a fetch manager of a plugin: buffer what was fetched of a partition; whether nothing had overtaken it."""
+        partition = self.assignment.partitions.get(tp)
+        if partition is None or not partition.accepts(ticket):
+            return False
+        partition.fetched(end)
+        self.buffer.put(CompletedFetch(partition, ticket, records, aborted, end))
+        return True
 
     def _deliver(self, partition: AssignedPartition | None) -> None:
         self.signals.position.notify()

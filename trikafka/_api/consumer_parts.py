@@ -9,14 +9,9 @@ import trio
 from kafka.protocol.metadata import MetadataRequest
 
 from .._managers.auto_commit import AutoCommit
-from .._managers.classic_membership import ClassicMembership
-from .._managers.commit import Commits, commit_failed
-from .._managers.coordinator import Coordinators
-from .._managers.fetch import Fetcher
+from .._managers.commit import commit_failed
 from .._managers.listener_invoker import RebalanceListenerInvoker
-from .._managers.metadata import Metadata, read_metadata
-from .._managers.offsets import Found, Offsets
-from .._managers.positions import PositionsManager
+from .._managers.metadata import read_metadata
 from .._managers.reconciler import Reconciler
 from .._managers.telemetry import Telemetry
 from .._net.deadlines import Call, check_timeout, run_call
@@ -25,11 +20,12 @@ from .._state.assignment import Assignment
 from .._state.assignors import Assignor
 from ..config import ConsumerConfig
 from ..errors import CommitFailedError, ConfigurationError, TrikafkaError
-from ..hooks import call_all, call_first
-from ..interfaces import RebalanceListener
+from ..hooks import BUILTIN, answers, first_answer
+from ..interfaces import CommitManager, Found, MembershipManager, RebalanceListener
 from ..types import PartitionInfo, TopicPartition
 from .consumer_core import ConsumerCore
 from .context import Context
+from .guard import GuardedListener, guarded_assignor
 from .health import Watchdog
 from .receiving import Readers
 from .service import Service
@@ -41,7 +37,7 @@ T = TypeVar("T")
 class MembershipTask:
     """The task that keeps the consumer in its group: started again after each leave, once at a time."""
 
-    def __init__(self, membership: ClassicMembership, start_soon: Callable[..., None]) -> None:
+    def __init__(self, membership: MembershipManager, start_soon: Callable[..., None]) -> None:
         self._membership, self._start_soon = membership, start_soon
         self._scope = trio.CancelScope()
         self._ended: trio.Event | None = None  # while it runs
@@ -79,23 +75,28 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.reconciler = Reconciler(config.group_id, self.core.assignment, self.invoker)
         self.readers = Readers(config, self.core.buffer)
         self.streams = Streams(config, self.core, self.readers, self.invoker)
-        self.metadata: Metadata = self.fill("metadata")
-        self.coordinators: Coordinators = self.fill("coordinator")
-        self.offsets: Offsets = self.fill("offsets")
+        for kind in ("metadata", "coordinator", "offsets"):
+            self.fill(kind)
+        self.metadata = self.manager("metadata")
+        self.coordinators = self.manager("coordinator")
+        self.offsets = self.manager("offsets")
         self.telemetry = Telemetry(config, self.metadata)
-        self.commits: Commits | None = None
+        self.commits: CommitManager | None = None
         self.auto_commit: AutoCommit | None = None
-        self.membership: ClassicMembership | None = None
+        self.membership: MembershipManager | None = None
         self._membership_task: MembershipTask | None = None
         if config.group_id is not None:
-            self.commits = self.fill("commit")
-        self.positions: PositionsManager = self.fill("positions")
-        self._fetcher: Fetcher = self.fill("fetch")
+            self.fill("commit")
+            self.commits = self.manager("commit")
+        self.fill("positions")
+        self.positions = self.manager("positions")
+        self.fill("fetch")
         if config.group_id is not None:
             self._fill_group_seats()
         self.watchdog = Watchdog(self.core, self.metadata, self.positions, config.stall_warning_ms / 1000)
         self.core.on_assigned(self._assigned)
-        self._plugin_listeners = call_all(self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self)
+        offered = answers(self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self)
+        self._plugin_listeners = [GuardedListener(listener, self.seat(plugin, "listener")) for plugin, listener in offered]
         self.use_listener(None)
 
     def _fill_group_seats(self) -> None:
@@ -105,14 +106,16 @@ class ConsumerParts(Context[ConsumerConfig]):
             self.auto_commit = AutoCommit(self.commits, core.subscription, core.assignment, core.member, interval)
         self.assignors = [self._assignor(name) for name in self.config.partition_assignment_strategy]
         self.fill("heartbeat")
-        self.membership = membership = self.fill("membership")
-        self._membership_task = MembershipTask(membership, self.start_soon)
+        self.fill("membership")
+        self.membership = self.manager("membership")
+        self._membership_task = MembershipTask(self.membership, self.start_soon)
 
     def _assignor(self, name: str) -> Assignor:
-        assignor: Assignor | None = call_first(self.plugins, "trikafka_assignor", Assignor, name=name)
-        if assignor is None:
+        offered = first_answer(self.plugins, "trikafka_assignor", Assignor, name=name)
+        if offered is None:
             raise ConfigurationError(f"partition_assignment_strategy: no plugin offers an assignor named {name!r}")
-        return assignor
+        plugin, assignor = offered
+        return assignor if plugin == BUILTIN else guarded_assignor(assignor, self.seat(plugin, f"assignor {name!r}"))
 
     async def start(self) -> None:
         """Make the first contact and start the tasks."""
@@ -120,7 +123,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         start_soon = self.start_soon
         start_soon(self.metadata.run)
         start_soon(self.positions.run)
-        start_soon(self._fetcher.run)
+        start_soon(self.manager("fetch").run)
         start_soon(self.watchdog.run)
         if self.auto_commit is not None:
             start_soon(self.auto_commit.run)
@@ -181,7 +184,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         left = max(0.0, deadline - trio.current_time())
         return await self.auto_commit.commit(partitions, timeout=min(left, self.config.default_api_timeout))
 
-    def need_commits(self) -> Commits:
+    def need_commits(self) -> CommitManager:
         """The commit manager. Raises :exc:`ConfigurationError` without a group."""
         if self.commits is None:
             raise ConfigurationError("committed offsets belong to a group; open the consumer with a group_id")
@@ -227,9 +230,9 @@ class ConsumerParts(Context[ConsumerConfig]):
 
     def _recover(self, error: TrikafkaError) -> None:
         if error.refresh_metadata:
-            self.metadata.mark_stale()
+            self.metadata.request_update()
         if error.refresh_coordinator and self.config.group_id is not None:
-            self.coordinators.forget(self.config.group_id)
+            self.coordinators.mark_unknown(self.config.group_id)
 
     def shut_down(self) -> None:
         """Close the sockets; the tasks end with the service."""

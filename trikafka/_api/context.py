@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, Literal, TypeVar, overload
 
 from .. import interfaces
 from .._net.brokers import Brokers
 from ..config import ClientConfig
 from ..errors import IllegalStateError, PluginError
-from ..hooks import call_all, call_first, load_plugins
+from ..hooks import BUILTIN, answers, first_answer, load_plugins
 from ..interfaces import ManagerKind, Observer
 from .builtin import Builtin
+from .guard import Seat, guarded
 from .service import Service
 
 Config = TypeVar("Config", bound=ClientConfig)
+_log = logging.getLogger("trikafka.plugins")
 
 _SHAPES: dict[ManagerKind, type] = {
     "metadata": interfaces.MetadataManager,
@@ -29,42 +32,88 @@ _SHAPES: dict[ManagerKind, type] = {
 }
 
 
+class Observers:
+    """Those who watch a client. What they raise is logged once for each method, and changes nothing."""
+
+    def __init__(self, observers: list[tuple[str, Any]]) -> None:
+        self._observers = observers
+        self._failed: set[tuple[str, str]] = set()
+
+    def tell(self, method: str, *args: object) -> None:
+        """Call a method of each of them."""
+        for plugin, observer in self._observers:
+            try:
+                getattr(observer, method)(*args)
+            except Exception as error:
+                if (plugin, method) not in self._failed:
+                    self._failed.add((plugin, method))
+                    _log.error("plugin %s: observer.%s failed: %r", plugin, method, error, exc_info=error)
+
+
 class Context(Generic[Config]):
     """A client's :class:`~trikafka.interfaces.ClientContext`. Plugins are loaded and checked when it is made."""
 
     def __init__(self, config: Config, service: Service) -> None:
         self.config = config
         self.plugins = load_plugins(config.plugins, Builtin())
-        self.start_soon: Callable[..., None] = service.start_soon
+        self._service = service
         self.brokers = Brokers(config, service.start_soon)
         self._seats: dict[ManagerKind, Any] = {}
-        self.observers = call_all(self.plugins, "trikafka_observer", Observer, context=self)
-        service.on_failure = self._failed
+        self._closed = False
+        self.observers = Observers(answers(self.plugins, "trikafka_observer", Observer, context=self))
+        service.on_failure = lambda error: self.observers.tell("failed", error)
 
-    def fill(self, kind: ManagerKind) -> Any:
+    def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
+        """Start a task that ends with the client, and whose failure ends it."""
+        self._service.start_soon(async_fn, *args)
+
+    def fill(self, kind: ManagerKind) -> None:
         """Have the plugins make the manager of ``kind``. Raises :exc:`PluginError` if what they make is none."""
-        made: Any = call_first(self.plugins, "trikafka_request_manager", _SHAPES[kind], kind=kind, context=self)
+        shape = _SHAPES[kind]
+        made = first_answer(self.plugins, "trikafka_request_manager", shape, kind=kind, context=self)
         if made is None:
             raise PluginError(f"no plugin makes a request manager for {kind!r}")
-        self._seats[kind] = made
-        return made
+        plugin, manager = made
+        self._seats[kind] = manager if plugin == BUILTIN else guarded(manager, shape, self.seat(plugin, kind))
 
-    def manager(self, kind: ManagerKind) -> Any:
+    def seat(self, plugin: str, kind: str) -> Seat:
+        """Where a plugin's object sits, for the errors that name it."""
+        return Seat(plugin, kind, self.config.default_api_timeout, lambda: self._closed)
+
+    @overload
+    def manager(self, kind: Literal["metadata"]) -> interfaces.MetadataManager: ...
+    @overload
+    def manager(self, kind: Literal["coordinator"]) -> interfaces.CoordinatorManager: ...
+    @overload
+    def manager(self, kind: Literal["offsets"]) -> interfaces.OffsetsManager: ...
+    @overload
+    def manager(self, kind: Literal["commit"]) -> interfaces.CommitManager: ...
+    @overload
+    def manager(self, kind: Literal["positions"]) -> interfaces.PositionsManager: ...
+    @overload
+    def manager(self, kind: Literal["fetch"]) -> interfaces.FetchManager: ...
+    @overload
+    def manager(self, kind: Literal["heartbeat"]) -> interfaces.HeartbeatManager: ...
+    @overload
+    def manager(self, kind: Literal["membership"]) -> interfaces.MembershipManager: ...
+    @overload
+    def manager(self, kind: Literal["produce"]) -> interfaces.ProduceManager: ...
+
+    def manager(self, kind: ManagerKind) -> object:
         """The manager in a seat. Raises :exc:`IllegalStateError` if the seat is not filled (yet)."""
         if kind not in self._seats:
             raise IllegalStateError(f"this client has no manager for {kind!r} (yet)")
         return self._seats[kind]
 
+    def builtin(self, kind: ManagerKind) -> Any:
+        """A manager for ``kind`` as trikafka itself makes it."""
+        return Builtin().trikafka_request_manager(kind, self)
+
     def tell_opened(self) -> None:
         """Tell the observers that the client is open."""
-        for observer in self.observers:
-            observer.opened(self)
+        self.observers.tell("opened", self)
 
     def tell_closed(self) -> None:
-        """Tell the observers that the client is closed."""
-        for observer in self.observers:
-            observer.closed()
-
-    def _failed(self, error: Exception) -> None:
-        for observer in self.observers:
-            observer.failed(error)
+        """The client is closed: tell the observers."""
+        self._closed = True
+        self.observers.tell("closed")

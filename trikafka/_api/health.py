@@ -13,11 +13,10 @@ from types import MappingProxyType
 
 import trio
 
-from .._managers.metadata import Metadata
-from .._managers.positions import PositionsManager
 from .._state.assignment import AssignedPartition, PartitionState
 from .._state.member import MemberState
 from ..errors import TrikafkaError
+from ..interfaces import MetadataManager, PositionsManager
 from ..types import TopicPartition
 from .consumer_core import ConsumerCore
 
@@ -53,7 +52,7 @@ class _Seen:
 class Watchdog:
     """Watches the partitions of one consumer."""
 
-    def __init__(self, core: ConsumerCore, metadata: Metadata, positions: PositionsManager, limit: float) -> None:
+    def __init__(self, core: ConsumerCore, metadata: MetadataManager, positions: PositionsManager, limit: float) -> None:
         self._core, self._metadata, self._positions, self._limit = core, metadata, positions, limit
         self._seen: dict[AssignedPartition, _Seen] = {}
 

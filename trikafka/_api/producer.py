@@ -11,8 +11,7 @@ from typing import Any, Unpack
 
 import trio
 
-from .._managers.metadata import Metadata
-from .._managers.produce import Fields, ProduceManager
+from .._managers.produce import Fields
 from .._managers.telemetry import Telemetry
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
@@ -22,11 +21,12 @@ from ..config import ProducerConfig
 from ..config.describe import documented
 from ..config.typed import ProducerSettings
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
-from ..hooks import call_first
+from ..hooks import first_answer
 from ..types import PartitionInfo, RecordMetadata
 from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
+from .guard import guarded_partitioner
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
 from .trio_check import check_runs_under_trio
 from .waiting import fairness, within
@@ -64,7 +64,7 @@ class Producer:
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         self._config, self._service = config, service
-        self._context = _Parts(config, service)
+        self._context = ProducerParts(config, service)
         self._metadata = self._context.metadata
         self._telemetry = Telemetry(config, self._metadata)
         self._manager = self._context.produce
@@ -200,7 +200,8 @@ class Producer:
         _check_target(topic, partition)
 
         def admitted() -> Ack | None:
-            return self._manager.accumulator.append(*record, admitted=True)
+            ack: Ack | None = self._manager.accumulator.append(*record, admitted=True)
+            return ack
 
         async def attempt(call: Call) -> Ack:
             if not self._manager.knows(topic, partition):
@@ -306,26 +307,28 @@ class Producer:
         raise trio.ClosedResourceError("this producer is closed")
 
 
-class _Parts(Context[ProducerConfig]):
+class ProducerParts(Context[ProducerConfig]):
     """The parts of one producer."""
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         super().__init__(config, service)
         self.partitioner = self._find_partitioner(config.partitioner)
-        self.metadata: Metadata = self.fill("metadata")
-        self.produce: ProduceManager[Ack] = self.fill("produce")
+        self.fill("metadata")
+        self.metadata = self.manager("metadata")
+        self.fill("produce")
+        self.produce = self.manager("produce")
 
     def _find_partitioner(self, name: str) -> Partitioner | None:
         """The partitioner that a plugin offers by this name; ``None`` for the default."""
         if name == "default":
             return None
-        made: Any = call_first(self.plugins, "trikafka_partitioner", name=name)
-        if made is None:
+        offered = first_answer(self.plugins, "trikafka_partitioner", name=name)
+        if offered is None:
             raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")
+        plugin, made = offered
         if not callable(made):
-            raise PluginError(f"trikafka_partitioner got {made!r} from a plugin, which cannot be called")
-        chosen: Partitioner = made
-        return chosen
+            raise PluginError(f"plugin {plugin}: trikafka_partitioner returned {made!r}, which cannot be called")
+        return guarded_partitioner(made, f"plugin {plugin}: partitioner {name!r}")
 
 
 def _check_target(topic: object, partition: object) -> None:

@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import trio
 
+from .._net import reasons
 from .._net.deadlines import Call
 
 T = TypeVar("T")
@@ -46,6 +47,6 @@ fairness = Fairness()
 
 async def within(call: Call, least: float, work: Callable[[], Awaitable[T]]) -> T:
     """Run the one step of a call that ends by itself or not at all. Raises the call's timeout past its limit."""
-    with trio.move_on_after(max(least, call.left)):
+    with reasons.reasoning() as reason, trio.move_on_after(max(least, call.left)):
         return await work()
-    raise call.expired()
+    raise call.expired(reason.told().waiting_for)

@@ -11,8 +11,9 @@ from .._state.assignment import Assignment
 from .._state.member import Member
 from .._state.subscription import Subscription
 from ..errors import KafkaTimeoutError, TrikafkaError
+from ..interfaces import CommitManager
 from ..types import OffsetAndMetadata, TopicPartition
-from .commit import Commits, Positions
+from .commit import Positions
 
 _log = logging.getLogger("trikafka.commit")
 
@@ -21,7 +22,7 @@ class AutoCommit:
     """Commits, at an interval, what is processed; never what was just delivered. One commit at a time is in flight."""
 
     def __init__(
-        self, commits: Commits, subscription: Subscription, assignment: Assignment, member: Member, interval: float
+        self, commits: CommitManager, subscription: Subscription, assignment: Assignment, member: Member, interval: float
     ) -> None:
         self._commits, self._subscription, self._assignment = commits, subscription, assignment
         self._member, self._interval = member, interval

@@ -29,10 +29,10 @@ from .._state.cluster import ClusterSnapshot
 from .._state.member import MemberState
 from ..error_codes import ErrorCode
 from ..errors import DamagedResponseError, PluginError, RequestTimedOutError, TrikafkaError, from_code
+from ..interfaces import HeartbeatManager
 from ..types import TopicPartition
 from . import group_messages
 from .group_messages import Joined
-from .heartbeat import Heartbeats
 from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts, MembershipBase, Reason
 
 _log = logging.getLogger("trikafka.membership")
@@ -45,7 +45,7 @@ _SHORT = 0.1
 class ClassicMembership(MembershipBase):
     """Keeps the consumer in its group by JoinGroup, SyncGroup and Heartbeat."""
 
-    def __init__(self, parts: GroupParts, heartbeats: Heartbeats, assignors: Sequence[Assignor]) -> None:
+    def __init__(self, parts: GroupParts, heartbeats: HeartbeatManager, assignors: Sequence[Assignor]) -> None:
         super().__init__(parts)
         self._heartbeats = heartbeats
         self._assignors = {assignor.name: assignor for assignor in assignors}

@@ -15,9 +15,10 @@ from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchReques
 
 from .._net import reasons
 from .._net.brokers import Brokers
-from .._net.deadlines import Call, run_call
+from .._net.deadlines import run_call
 from .._state.member import Identity
 from ..config import ClientConfig
+from ..error_codes import ErrorCode
 from ..errors import (
     CommitFailedError,
     DamagedResponseError,
@@ -27,8 +28,8 @@ from ..errors import (
     TrikafkaError,
     from_code,
 )
+from ..interfaces import Call, CoordinatorManager
 from ..types import OffsetAndMetadata, TopicPartition
-from .coordinator import Coordinators
 
 Positions = Mapping[TopicPartition, OffsetAndMetadata]
 
@@ -82,7 +83,7 @@ class Commits:
         config: ClientConfig,
         group: str,
         brokers: Brokers,
-        coordinators: Coordinators,
+        coordinators: CoordinatorManager,
         identity: Callable[[], Identity],
     ) -> None:
         self._config, self._group, self._brokers, self._coordinators = config, group, brokers, coordinators
@@ -185,7 +186,9 @@ class Commits:
         if not failures:
             return
         failure = next((failure for failure in failures if not failure.retriable), failures[0])
-        if isinstance(failure, MemberFencedError) and self._identity() == identity:
+        # A stale epoch is told before the heartbeat's response that brings the new one.
+        stale = identity.epochs and failure.code == ErrorCode.STALE_MEMBER_EPOCH
+        if isinstance(failure, MemberFencedError) and self._identity() == identity and not stale:
             raise commit_failed(self._group) from failure
         if isinstance(failure, MemberFencedError | RebalanceInProgressError):
             failure.retriable = True  # the member is on its way into the next generation, which does not need the user
@@ -196,11 +199,14 @@ class Commits:
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """One attempt to read committed offsets, as a step of ``call``."""
         node = await call.step("find the coordinator", lambda: self._coordinators.find(self._group))
-        request = _fetch_request(self._group, partitions)
+        identity = self._identity()
+        request = _fetch_request(self._group, identity, partitions)
         response = await call.step(f"OffsetFetch to {node}", lambda: self._brokers.request(node, request, purpose="coordinator"))
         group = response.groups[0] if response.groups else response
         if group.error_code:
-            raise from_code(group.error_code, f"group {self._group!r}")
+            failure = from_code(group.error_code, f"group {self._group!r}")
+            failure.retriable |= isinstance(failure, MemberFencedError)  # in another epoch it may ask again
+            raise failure
         found = _read_committed(group)
         if silent := [str(tp) for tp in partitions or () if tp not in found]:
             raise DamagedResponseError(
@@ -211,7 +217,7 @@ class Commits:
     def recover(self, error: TrikafkaError) -> None:
         """Note what a failed attempt says of the coordinator."""
         if error.refresh_coordinator:
-            self._coordinators.forget(self._group)
+            self._coordinators.mark_unknown(self._group)
 
 
 def _read_committed(group: Any) -> dict[TopicPartition, OffsetAndMetadata | None]:
@@ -264,7 +270,7 @@ def _commit_request(group: str, identity: Identity, offsets: Positions) -> Offse
     )
 
 
-def _fetch_request(group: str, partitions: list[TopicPartition] | None) -> OffsetFetchRequest:
+def _fetch_request(group: str, identity: Identity, partitions: list[TopicPartition] | None) -> OffsetFetchRequest:
     old_topics = new_topics = None
     if partitions is not None:
         by_topic: dict[str, list[int]] = defaultdict(list)
@@ -274,5 +280,7 @@ def _fetch_request(group: str, partitions: list[TopicPartition] | None) -> Offse
         new = OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics
         old_topics = [old(name=name, partition_indexes=numbers) for name, numbers in by_topic.items()]
         new_topics = [new(name=name, partition_indexes=numbers) for name, numbers in by_topic.items()]
-    groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, member_id=None, member_epoch=-1, topics=new_topics)]
+    # Only the consumer protocol refuses a member that is not up to date (KIP-848).
+    who, epoch = (identity.member_id, identity.generation) if identity.epochs and identity.joined else (None, -1)
+    groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, member_id=who, member_epoch=epoch, topics=new_topics)]
     return OffsetFetchRequest(group_id=group, topics=old_topics, groups=groups, require_stable=True)

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-from enum import IntEnum
-
 from kafka.protocol.metadata import FindCoordinatorRequest
 
 from .._net.outages import Outages
 from .._net.singleflight import SingleFlight, StartSoon
 from ..errors import TrikafkaError, from_code
+from ..interfaces import CoordinatorKind, MetadataManager
 from ..types import Node
-from .metadata import Metadata
 
-
-class CoordinatorKind(IntEnum):
-    """What is coordinated."""
-
-    GROUP = 0
-    TRANSACTION = 1
+__all__ = ["CoordinatorKind", "Coordinators"]
 
 
 class Coordinators:
     """Finds coordinators; calls for the same one at the same time share the request."""
 
-    def __init__(self, metadata: Metadata, start_soon: StartSoon, outages: Outages) -> None:
+    def __init__(self, metadata: MetadataManager, start_soon: StartSoon, outages: Outages) -> None:
         self._metadata, self._start_soon, self._outages = metadata, start_soon, outages
         self._known: dict[tuple[CoordinatorKind, str], Node] = {}
         self._flights: dict[tuple[CoordinatorKind, str], SingleFlight[Node]] = {}
@@ -41,8 +34,6 @@ class Coordinators:
     def mark_unknown(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
         """The coordinator has moved or does not respond: look it up at the next use."""
         self._known.pop((kind, key), None)
-
-    forget = mark_unknown  # its old name, for the managers that are being rewritten
 
     async def _look_up(self, key: str, kind: CoordinatorKind) -> Node:
         what = f"{kind.name.lower()} {key!r}"

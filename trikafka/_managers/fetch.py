@@ -24,10 +24,10 @@ from .._state.fetch_session import FetchSession, SessionRequest
 from .._state.subscription import Subscription
 from .._wire.fetch import FetchMessage
 from ..config import ConsumerConfig
-from ..errors import FetchSessionError, TrikafkaError
+from ..errors import FetchSessionError, KafkaConnectionError, TrikafkaError
+from ..interfaces import MetadataManager
 from ..types import Node
 from .fetch_responses import FetchResponses
-from .metadata import Metadata
 from .missing import MissingPartitions
 from .resets import Resets
 from .validation import PositionValidator
@@ -44,7 +44,7 @@ class Fetcher:
         self,
         config: ConsumerConfig,
         brokers: Brokers,
-        metadata: Metadata,
+        metadata: MetadataManager,
         subscription: Subscription,
         assignment: Assignment,
         buffer: FetchBuffer,
@@ -59,8 +59,8 @@ class Fetcher:
         self._responses = FetchResponses(config, metadata, self._plan, buffer, resets)
         self._validator = PositionValidator(config, brokers, metadata, assignment, self._missing, resets)
         self._nodes: set[int] = set()  # those that have a task
-        self._failing: dict[int, TrikafkaError] = {}  # why a broker did not respond just now
-        self._told: set[int] = set()  # the brokers of which the log has said that they do not respond
+        self._failing: dict[int, TrikafkaError] = {}  # what was wrong with a broker's response just now
+        self._told: set[int] = set()  # the brokers of which the log has said so
         self._watching = False  # what has no leader is looked after
         self._resting = 0  # fetch tasks that found nothing to do
 
@@ -120,10 +120,10 @@ class Fetcher:
                 await retry.wait()
 
     def _say_why(self, node_id: int) -> None:
-        """Say once in the log that a broker does not respond; not of a client that closes, which ends this task before."""
+        """Say once in the log that a broker's responses are no use; not of a client that closes, which ends this task before."""
         if (error := self._failing.pop(node_id, None)) is not None and node_id not in self._told:
             self._told.add(node_id)
-            _log.warning("cannot fetch from broker %d, trying again until it or another leader responds: %s", node_id, error)
+            _log.warning("cannot fetch from broker %d, trying again: %s", node_id, error)
 
     def _room(self, node_id: int) -> int:
         return self._plan.room(node_id, self._config.fetch_max_bytes, self._config.max_partition_fetch_bytes)
@@ -174,7 +174,8 @@ class Fetcher:
             if error.refresh_metadata:
                 self._metadata.request_update()
             return session.refused()
-        self._failing[node.node_id] = error
+        if not isinstance(error, KafkaConnectionError):  # that a broker cannot be reached its connection says
+            self._failing[node.node_id] = error
         session.lost()
         self._plan.unreachable(node.node_id, trio.current_time() + self._config.metadata_max_age_ms / 1000)
         self._metadata.request_update()

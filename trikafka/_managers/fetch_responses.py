@@ -18,8 +18,8 @@ from .._wire.fetch import FetchedPartition, FetchResponse, end_of_batches, is_da
 from .._wire.reading import LeaderIdAndEpoch
 from ..config import ConsumerConfig
 from ..errors import BrokerResponseError, CorruptRecordError, ErrorCode, OffsetMovedToTieredStorageError, from_code
+from ..interfaces import MetadataManager
 from ..types import Node, TopicPartition
-from .metadata import Metadata
 from .resets import Resets
 
 _log = logging.getLogger("trikafka.fetch")
@@ -29,7 +29,9 @@ _LARGE_RESPONSE = 262_144
 class FetchResponses:
     """Takes in responses, in the step in which they come."""
 
-    def __init__(self, config: ConsumerConfig, metadata: Metadata, plan: FetchPlan, buffer: FetchBuffer, resets: Resets) -> None:
+    def __init__(
+        self, config: ConsumerConfig, metadata: MetadataManager, plan: FetchPlan, buffer: FetchBuffer, resets: Resets
+    ) -> None:
         self._config, self._metadata, self._plan = config, metadata, plan
         self._buffer, self._resets = buffer, resets
         self.isolation = 1 if config.isolation_level == "read_committed" else 0
@@ -162,7 +164,8 @@ class FetchResponses:
             for part in response.partitions
             if part.error_code and part.current_leader is not None
         }
-        return self._metadata.learn_leaders(hints, response.node_endpoints) if hints else frozenset()
+        nodes = [Node(*each) for each in response.node_endpoints]
+        return self._metadata.learn_leaders(hints, nodes) if hints else frozenset()
 
 
 def _unpinned(records: memoryview) -> memoryview:

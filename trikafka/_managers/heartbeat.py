@@ -17,7 +17,7 @@ from .._state.member import Member
 from ..config import ConsumerConfig
 from ..error_codes import ErrorCode
 from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError, from_code
-from .coordinator import Coordinators
+from ..interfaces import CoordinatorManager
 from .poll_timer import PollTimer
 
 _log = logging.getLogger("trikafka.heartbeat")
@@ -38,7 +38,7 @@ class Heartbeats:
         config: ConsumerConfig,
         group: str,
         brokers: Brokers,
-        coordinators: Coordinators,
+        coordinators: CoordinatorManager,
         member: Member,
         poll_timer: PollTimer,
         follow_up: bool,

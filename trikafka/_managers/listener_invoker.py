@@ -40,12 +40,16 @@ class BeforeRevoke(Protocol):
 class _Posted:
     """One posted change and who has been told of it."""
 
-    __slots__ = ("change", "done", "partitions", "posted_at", "prepared", "telling", "told")
+    __slots__ = ("change", "done", "partitions", "posted_at", "prepared", "telling", "then", "told")
 
     def __init__(
-        self, change: Change, partitions: tuple[TopicPartition, ...], telling: Callable[[], object] | None = None
+        self,
+        change: Change,
+        partitions: tuple[TopicPartition, ...],
+        telling: Callable[[], object] | None = None,
+        then: Callable[[], object] | None = None,
     ) -> None:
-        self.change, self.partitions, self.telling = change, partitions, telling
+        self.change, self.partitions, self.telling, self.then = change, partitions, telling, then
         self.posted_at = trio.current_time()
         self.prepared = change is not Change.REVOKED
         self.told = 0
@@ -83,13 +87,18 @@ class RebalanceListenerInvoker:
         self._listeners = list(listeners)
 
     async def post(
-        self, change: Change, partitions: Sequence[TopicPartition], telling: Callable[[], object] | None = None
+        self,
+        change: Change,
+        partitions: Sequence[TopicPartition],
+        telling: Callable[[], object] | None = None,
+        then: Callable[[], object] | None = None,
     ) -> None:
         """Post a change and wait until a receive has run the listeners; ``telling`` is called just before they are.
 
+        ``then`` makes it so, in the step after them: whoever receives does not go on with what he was told is gone.
         Cancellation: the change is withdrawn.
         """
-        posted = self._posted = _Posted(change, tuple(partitions), telling)
+        posted = self._posted = _Posted(change, tuple(partitions), telling, then)
         self._wake()
         try:
             await posted.done.wait()
@@ -113,6 +122,8 @@ class RebalanceListenerInvoker:
                 failed = await self._tell(posted)
             if self._posted is posted:
                 self._posted = None
+                if posted.then is not None:
+                    posted.then()
             posted.done.set()
             if failed is not None:
                 raise failed

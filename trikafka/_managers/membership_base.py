@@ -27,8 +27,7 @@ from .._wire.messages import ApiMessage
 from ..config import ConsumerConfig
 from ..error_codes import ErrorCode
 from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError, from_code
-from .coordinator import Coordinators
-from .metadata import Metadata
+from ..interfaces import CoordinatorManager, MetadataManager
 from .poll_timer import PollTimer
 from .reconciler import Reconciler
 
@@ -84,7 +83,7 @@ class Ending:
 class GroupTopics:
     """What the metadata has to know for a subscription, and what of it a pattern matches."""
 
-    def __init__(self, subscription: Subscription, metadata: Metadata) -> None:
+    def __init__(self, subscription: Subscription, metadata: MetadataManager) -> None:
         self._subscription, self._metadata = subscription, metadata
         self._old = 0  # what snapshots up to this version say of a topic may have changed
 
@@ -143,7 +142,7 @@ class GroupTopics:
 class GroupRequests:
     """Requests to the group's coordinator, one attempt each."""
 
-    def __init__(self, group: str, brokers: Brokers, coordinators: Coordinators) -> None:
+    def __init__(self, group: str, brokers: Brokers, coordinators: CoordinatorManager) -> None:
         self._group, self._brokers, self._coordinators = group, brokers, coordinators
 
     async def ask(self, message: ApiMessage, limit: float, purpose: Purpose = "group") -> Any:
@@ -151,6 +150,13 @@ class GroupRequests:
         with trio.move_on_after(limit):
             node = await self._coordinators.find(self._group)
             return await self._brokers.request(node, message, purpose=purpose, response_timeout=limit)
+        raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {limit:g} s")
+
+    async def offers(self, api: type[ApiMessage], limit: float) -> bool:
+        """Whether the coordinator offers ``api``. Raises as :meth:`ask`."""
+        with trio.move_on_after(limit):
+            node = await self._coordinators.find(self._group)
+            return api.API_KEY in (await self._brokers.connection(node, "coordinator")).ranges
         raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {limit:g} s")
 
     def recover(self, error: TrikafkaError) -> None:

@@ -22,8 +22,8 @@ from .._net.deadlines import within
 from .._net.retry import Retry
 from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
-from .._wire.reading import LeaderIdAndEpoch, NodeEndpoint
 from ..config import ClientConfig
+from ..error_codes import ErrorCode
 from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
 from ..types import Node, PartitionInfo, TopicPartition
 
@@ -31,8 +31,8 @@ T = TypeVar("T")
 _STAGGER = 1.0
 #: A topic has the partitions from 0 on: so many may be left out of a response, and no more.
 _MOST_MISSING = 10_000
-_UNKNOWN_TOPIC = 3
-_BROKER_NOT_AVAILABLE = 8
+_UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+_BROKER_NOT_AVAILABLE = ErrorCode.BROKER_NOT_AVAILABLE
 _log = logging.getLogger("trikafka.metadata")
 
 
@@ -72,14 +72,12 @@ class Metadata:
         """Have the background task refresh soon."""
         self._update_requested.set()
 
-    also_want, mark_stale = add_topic, request_update  # their old names, for the managers that are being rewritten
 
     def learn_leaders(
-        self, leaders: Mapping[TopicPartition, LeaderIdAndEpoch], endpoints: Iterable[NodeEndpoint]
+        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]
     ) -> frozenset[TopicPartition]:
         """A broker said who leads instead of it, and where that is (KIP-951). Returns the partitions for which that is news."""
-        nodes = {each.node_id: Node(*each) for each in endpoints}
-        seen, snapshot = self._snapshot, self._snapshot.with_leaders(leaders, nodes)
+        seen, snapshot = self._snapshot, self._snapshot.with_leaders(leaders, {node.node_id: node for node in nodes})
         if snapshot is seen:
             return frozenset()
         self._replace(snapshot)
@@ -117,7 +115,7 @@ class Metadata:
         info = self._snapshot.topics.get(name)
         if info is None or info.error_code:
             info = (await self.refresh([name])).topics.get(name)
-        if info is None or info.error_code == 3:
+        if info is None or info.error_code == _UNKNOWN_TOPIC:
             return None
         if info.error_code:
             raise from_code(info.error_code, f"topic {name!r}")

@@ -7,14 +7,14 @@ import trio
 from .._state.assignment import AssignedPartition, Assignment
 from .._state.subscription import Subscription
 from ..errors import TrikafkaError
+from ..interfaces import MetadataManager
 from ..types import Node
-from .metadata import Metadata
 
 
 class MissingPartitions:
     """Shared by those who look for leaders: fetches, positions, validations."""
 
-    def __init__(self, metadata: Metadata, subscription: Subscription, assignment: Assignment) -> None:
+    def __init__(self, metadata: MetadataManager, subscription: Subscription, assignment: Assignment) -> None:
         self._metadata, self._subscription, self._assignment = metadata, subscription, assignment
 
     def leader(self, partition: AssignedPartition) -> Node | None:

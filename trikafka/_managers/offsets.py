@@ -9,20 +9,16 @@ from functools import partial
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
 from .._net.brokers import Brokers
-from .._net.deadlines import Call
 from .._net.gather import all_of
 from ..errors import DamagedResponseError, ErrorCode, TrikafkaError, from_code
+from ..interfaces import Call, Found, MetadataManager
 from ..types import Node, OffsetAndTimestamp, OffsetSpec, TopicPartition
-from .metadata import Metadata
-
-#: partition -> what was found; ``None`` when no record is that young.
-Found = dict[TopicPartition, OffsetAndTimestamp | None]
 
 
 class Offsets:
     """Asks the leaders of partitions, all at once."""
 
-    def __init__(self, brokers: Brokers, metadata: Metadata, isolation: int = 0) -> None:
+    def __init__(self, brokers: Brokers, metadata: MetadataManager, isolation: int = 0) -> None:
         self._brokers, self._metadata, self._isolation = brokers, metadata, isolation
 
     async def look_up(self, call: Call, wanted: Mapping[TopicPartition, int], found: Found) -> Found:

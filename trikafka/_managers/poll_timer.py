@@ -24,6 +24,10 @@ class PollTimer:
         self._session_expired: Callable[[], object] = lambda: None
         self._waiting = 0  # receives that wait for records: the consuming task is there
 
+    def limit_to(self, limit: float) -> None:
+        """The user may take ``limit`` seconds between two receives from now on: the group's protocol decides."""
+        self.limit = limit
+
     def polled(self, now: float) -> None:
         """The user came back for more. If the session has ended meanwhile, the member learns that before he gets anything."""
         if self._watched and self._overdue_at(now):

@@ -20,11 +20,9 @@ from .._state.subscription import Subscription
 from ..config import ConsumerConfig
 from ..config.resets import OffsetReset
 from ..errors import NoOffsetForPartitionError, TrikafkaError
+from ..interfaces import CommitManager, Found, MetadataManager, OffsetsManager
 from ..types import OffsetSpec, TopicPartition
-from .commit import Commits
-from .metadata import Metadata
 from .missing import MissingPartitions
-from .offsets import Found, Offsets
 
 _log = logging.getLogger("trikafka.positions")
 _Asked = Mapping[AssignedPartition, int]
@@ -38,9 +36,9 @@ class PositionsManager:
         config: ConsumerConfig,
         subscription: Subscription,
         assignment: Assignment,
-        metadata: Metadata,
-        offsets: Offsets,
-        commits: Commits | None,
+        metadata: MetadataManager,
+        offsets: OffsetsManager,
+        commits: CommitManager | None,
         unlocated: Signal,
     ) -> None:
         self._config, self._assignment, self._metadata = config, assignment, metadata

@@ -32,9 +32,10 @@ from .._state.outbatch import BatchState, OutBatch
 from .._wire.produce import Part, ProduceAnswer, ProduceMessage
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
+from ..error_codes import ErrorCode
 from ..errors import ProtocolError, TrikafkaError, from_code
+from ..interfaces import MetadataManager
 from ..types import TopicPartition
-from .metadata import Metadata
 from .producer_id import ProducerIds
 
 Ack = TypeVar("Ack")
@@ -74,7 +75,7 @@ class ProduceManager(Generic[Ack]):
         self,
         config: ProducerConfig,
         brokers: Brokers,
-        metadata: Metadata,
+        metadata: MetadataManager,
         start_soon: StartSoon,
         ticket: type[Ack],
         partitioner: Partitioner | None = None,
@@ -134,9 +135,10 @@ class ProduceManager(Generic[Ack]):
         if info is not None and partition is not None and partition not in info.partitions:
             info = (await self._metadata.refresh([topic])).topics.get(topic)
         if info is None:
-            raise from_code(3, f"topic {topic!r}")
+            raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}")
         if partition is not None and partition not in info.partitions:
-            raise from_code(3, f"topic {topic!r} has {len(info.partitions)} partitions, and no partition {partition}")
+            detail = f"topic {topic!r} has {len(info.partitions)} partitions, and no partition {partition}"
+            raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
         self._topics.add(topic)
         self._metadata.add_topic(topic)
         self._adopt(self._metadata.snapshot, [topic])
@@ -156,7 +158,7 @@ class ProduceManager(Generic[Ack]):
                     if taken is not None:
                         return taken
                     if not self.knows(topic, partition):
-                        raise from_code(3, f"topic {topic!r} while waiting for room")
+                        raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} while waiting for room")
                 waiter.turn = trio.Event()
                 await waiter.turn.wait()
             raise trio.ClosedResourceError("the producer was closed")
@@ -225,7 +227,7 @@ class ProduceManager(Generic[Ack]):
     def _adopt(self, snapshot: ClusterSnapshot, topics: Iterable[str]) -> None:
         for name in topics:
             info = snapshot.topics.get(name)
-            if info is None or info.error_code == 3:
+            if info is None or info.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self.accumulator.forget_topic(name)
             elif not info.error_code and info.partitions:
                 found = (info.partitions.get(number) for number in range(max(info.partitions) + 1))

@@ -12,7 +12,7 @@ from .._net.retry import Retry
 from .._state.sequences import Identity
 from ..config import ProducerConfig
 from ..errors import TrikafkaError, UnsupportedVersionError, from_code
-from .metadata import Metadata
+from ..interfaces import MetadataManager
 
 _log = logging.getLogger("trikafka.produce")
 
@@ -20,7 +20,7 @@ _log = logging.getLogger("trikafka.produce")
 class ProducerIds:
     """Gets producer ids. One task uses it, so there is one request at a time."""
 
-    def __init__(self, config: ProducerConfig, metadata: Metadata) -> None:
+    def __init__(self, config: ProducerConfig, metadata: MetadataManager) -> None:
         self._config, self._metadata = config, metadata
         self.reason = reasons.Reason()  # what the task that uses it waits for
 

@@ -40,8 +40,7 @@ class Reconciler:
         """
         revoked = self._assignment.begin_revocation(tps)
         if revoked:
-            await self._invoker.post(Change.REVOKED, revoked, telling)
-            self._assignment.revoked(revoked)
+            await self._invoker.post(Change.REVOKED, revoked, telling, lambda: self._assignment.revoked(revoked))
             _log.info("group %s: revoked %s", self._group, _names(revoked))
         return bool(revoked)
 
@@ -63,8 +62,7 @@ class Reconciler:
         """Everything owned is lost: tell the listeners, let go. ``wait``: also with nothing to lose, until the next receive."""
         lost = self.begin_loss()
         if lost or wait:
-            await self._invoker.post(Change.LOST, lost)
-        self._assignment.lost(lost)
+            await self._invoker.post(Change.LOST, lost, then=lambda: self._assignment.lost(lost))
         if lost:
             _log.info("group %s: lost %s", self._group, _names(lost))
 

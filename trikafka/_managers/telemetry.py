@@ -11,7 +11,7 @@ from .._net.deadlines import run_call
 from .._wire.extra_messages import GetTelemetrySubscriptionsRequest
 from ..config import ClientConfig
 from ..errors import DamagedResponseError, TelemetryNotSupportedError, TrikafkaError, UnsupportedVersionError, from_code
-from .metadata import Metadata
+from ..interfaces import MetadataManager
 
 _NOBODY = uuid.UUID(int=0)
 
@@ -19,7 +19,7 @@ _NOBODY = uuid.UUID(int=0)
 class Telemetry:
     """Asks any broker for the client's instance id."""
 
-    def __init__(self, config: ClientConfig, metadata: Metadata) -> None:
+    def __init__(self, config: ClientConfig, metadata: MetadataManager) -> None:
         self._config, self._metadata = config, metadata
         self._instance_id: uuid.UUID | None = None
 
@@ -50,4 +50,4 @@ class Telemetry:
 
     def _recover(self, error: TrikafkaError) -> None:
         if error.refresh_metadata:
-            self._metadata.mark_stale()
+            self._metadata.request_update()

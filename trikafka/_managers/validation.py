@@ -21,8 +21,8 @@ from .._state.assignment import AssignedPartition, Assignment
 from .._wire.fetch import EpochEndOffset
 from ..config import ConsumerConfig
 from ..errors import ErrorCode, TrikafkaError, UnsupportedVersionError, from_code
+from ..interfaces import MetadataManager
 from ..types import Node, TopicPartition
-from .metadata import Metadata
 from .missing import MissingPartitions
 from .resets import Resets
 
@@ -38,7 +38,7 @@ class PositionValidator:
         self,
         config: ConsumerConfig,
         brokers: Brokers,
-        metadata: Metadata,
+        metadata: MetadataManager,
         assignment: Assignment,
         missing: MissingPartitions,
         resets: Resets,

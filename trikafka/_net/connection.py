@@ -19,6 +19,7 @@ from trio.abc import Stream
 from .._wire import messages
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
+from ..error_codes import ErrorCode
 from ..errors import DamagedResponseError, KafkaConnectionError, ProtocolError
 from ..types import Node
 from .expiry import ExpiryWatch
@@ -103,7 +104,7 @@ class Connection:
     async def negotiate(self, software_version: str) -> None:
         """Ask for the versions that the broker speaks; an old broker responds in version 0 (KIP-511). Raises as :meth:`request`."""
         response = await self._ask(messages.api_versions_request(4, software_version), 4, None)
-        if response.error_code == 35:
+        if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             offered = messages.version_ranges(response).get(messages.ApiVersionsRequest.API_KEY, (0, 0))
             version = min(offered[1], 3)
             response = await self._ask(messages.api_versions_request(version, software_version), version, None)

@@ -408,13 +408,12 @@ class Assignment:
 
     def limit(self, until: Mapping[TopicPartition, int] | None) -> None:
         """Deliver, and fetch, only what stands before the offsets of ``until``, and nothing of others (``None``: no limits)."""
-        if until is None and self._limits is None:
+        if until is self._limits:
             return
-        changed, self._limits = until is not self._limits, until
+        self._limits = until
         for tp, partition in self.partitions.items():
             partition.limit_to(None if until is None else until.get(tp, 0))
-        if changed:
-            self.wake.fetch()
+        self.wake.fetch()
 
     def all_processed(self, besides: Container[AssignedPartition] = ()) -> None:
         """The user is done with all that he was handed, but for what is read as a stream: there that is its handler's to say."""

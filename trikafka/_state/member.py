@@ -1,14 +1,17 @@
 """The life of a group member as a table: its states and which may follow which. No I/O; the membership manager alone tells it.
 
+One table for both protocols. Of the consumer protocol (KIP-848) are only those beside which that stands, and those of all members.
+
 ====================  ======================================================================================
 UNJOINED              not in the group; the next step is to join
-JOINING               a JoinGroup is under way
+JOINING               a JoinGroup, or the first heartbeat of the consumer protocol, is under way
 SYNCING               the generation is known; a SyncGroup is under way
 PREPARE_REVOCATION    nothing more is delivered of what goes; it waits for the consuming task, and for the last commit
 REVOKING              the listeners are told what goes
 REVOKED               it is given up; an eager member joins next, a cooperative one takes what is new
 ASSIGNING             what is new is known; the listeners are told
 RECONCILING           (KIP-848) the assignment is known; listeners run, partitions come and go
+ACKNOWLEDGING         (KIP-848) that is done; the heartbeat that says so is due
 STABLE                in the group, consuming
 STALE                 left because ``max_poll_interval_ms`` passed; joins again at the next receive (KIP-62)
 FENCED                the group no longer knows the member; its partitions are lost, then it joins again
@@ -33,6 +36,7 @@ class MemberState(Enum):
     REVOKED = "revoked"
     ASSIGNING = "assigning"
     RECONCILING = "reconciling"
+    ACKNOWLEDGING = "acknowledging"
     STABLE = "stable"
     STALE = "stale"
     FENCED = "fenced"
@@ -43,14 +47,15 @@ _S = MemberState
 _OUT = frozenset({_S.FENCED, _S.STALE, _S.LEAVING})  # what may come at any time while the group knows the member
 _AFTER: dict[MemberState, frozenset[MemberState]] = {
     _S.UNJOINED: frozenset({_S.JOINING, _S.LEAVING}),
-    _S.JOINING: frozenset({_S.SYNCING, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.STALE}),
-    _S.SYNCING: frozenset({_S.PREPARE_REVOCATION, _S.ASSIGNING, _S.RECONCILING, _S.UNJOINED, _S.JOINING}) | _OUT,
+    _S.JOINING: frozenset({_S.SYNCING, _S.RECONCILING, _S.STABLE, _S.UNJOINED, _S.FENCED, _S.LEAVING, _S.STALE}),
+    _S.SYNCING: frozenset({_S.PREPARE_REVOCATION, _S.ASSIGNING, _S.UNJOINED, _S.JOINING}) | _OUT,
     _S.PREPARE_REVOCATION: frozenset({_S.REVOKING, _S.REVOKED}) | _OUT,
     _S.REVOKING: frozenset({_S.REVOKED}) | _OUT,
     _S.REVOKED: frozenset({_S.ASSIGNING, _S.JOINING}) | _OUT,
     _S.ASSIGNING: frozenset({_S.STABLE, _S.JOINING}) | _OUT,
-    _S.RECONCILING: frozenset({_S.STABLE, _S.JOINING, _S.FENCED, _S.STALE, _S.LEAVING}),
-    _S.STABLE: frozenset({_S.PREPARE_REVOCATION, _S.JOINING}) | _OUT,
+    _S.RECONCILING: frozenset({_S.ACKNOWLEDGING, _S.JOINING}) | _OUT,
+    _S.ACKNOWLEDGING: frozenset({_S.RECONCILING, _S.STABLE, _S.JOINING}) | _OUT,
+    _S.STABLE: frozenset({_S.RECONCILING, _S.PREPARE_REVOCATION, _S.JOINING}) | _OUT,
     _S.STALE: frozenset({_S.UNJOINED, _S.LEAVING}),
     _S.FENCED: frozenset({_S.UNJOINED, _S.LEAVING}),
     _S.LEAVING: frozenset({_S.UNJOINED}),
@@ -59,11 +64,15 @@ _AFTER: dict[MemberState, frozenset[MemberState]] = {
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Who the member is to the group. ``generation`` -1: not in it."""
+    """Who the member is to the group. ``generation`` -1: not in it.
+
+    With the consumer protocol (KIP-848) ``epochs`` is true, and the generation is the member's epoch.
+    """
 
     member_id: str = ""
     generation: int = -1
     instance_id: str | None = None
+    epochs: bool = False
 
     @property
     def joined(self) -> bool:
@@ -86,9 +95,9 @@ class Member:
         self.state = state
         self.settled = state is MemberState.STABLE or (self.settled and state is not MemberState.JOINING)
 
-    def know_as(self, member_id: str, generation: int = -1) -> None:
+    def know_as(self, member_id: str, generation: int = -1, *, epochs: bool = False) -> None:
         """Take over the identity that the group gave."""
-        self.identity = Identity(member_id, generation, self.identity.instance_id)
+        self.identity = Identity(member_id, generation, self.identity.instance_id, epochs)
 
     def forget(self, *, keep_id: bool = False) -> None:
         """The generation is over; ``keep_id``: join again as the same member."""

@@ -12,12 +12,21 @@ from typing import Protocol
 
 from .._wire._format import Buffer
 from .._wire.records import BatchEncoder, decode_records
+from ..error_codes import ErrorCode
 from ..errors import BrokerResponseError
 from ..types import RecordMetadata, TopicPartition
 from .sequences import Identity, on_wire
 
 #: Codes after which the broker may have the batch all the same: unknown, timed out, lost, too few replicas after the append, disk.
-AMBIGUOUS = frozenset((-1, 7, 13, 20, 56))
+AMBIGUOUS = frozenset(
+    (
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    )
+)
 
 
 class Signal(Protocol):

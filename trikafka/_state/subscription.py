@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from enum import Enum
 
 from ..errors import IllegalStateError
-from ..types import TopicPartition
+from ..types import SubscriptionPattern, TopicPartition
 from .assignment import Assignment
 
 
@@ -20,6 +20,7 @@ class Mode(Enum):
     NONE = "none"
     TOPICS = "topics"
     PATTERN = "pattern"
+    BROKER_PATTERN = "broker's pattern"
     MANUAL = "manual"
 
 
@@ -31,11 +32,12 @@ class Subscription:
         self.mode = Mode.NONE
         self.topics: frozenset[str] = frozenset()
         self.pattern: re.Pattern[str] | None = None
+        self.broker_pattern: SubscriptionPattern | None = None
 
     @property
     def grouped(self) -> bool:
         """Whether partitions come from the group."""
-        return self.mode in (Mode.TOPICS, Mode.PATTERN)
+        return self.mode in (Mode.TOPICS, Mode.PATTERN, Mode.BROKER_PATTERN)
 
     def subscribe(self, topics: Iterable[str]) -> None:
         """Follow ``topics`` as a member of the group."""
@@ -48,6 +50,15 @@ class Subscription:
         self._enter(Mode.PATTERN)
         self.pattern = pattern
 
+    def subscribe_broker_pattern(self, pattern: SubscriptionPattern) -> None:
+        """Follow every topic that the broker says matches ``pattern`` (KIP-848)."""
+        self._enter(Mode.BROKER_PATTERN)
+        self.broker_pattern = pattern
+
+    def follows(self, topic: str) -> bool:
+        """Whether ``topic`` is subscribed to, or may be: what the broker matches only the broker knows."""
+        return self.mode is Mode.BROKER_PATTERN or topic in self.topics
+
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Take exactly ``partitions``, without a group's coordination. Those that stay keep their positions."""
         self._enter(Mode.MANUAL)
@@ -57,7 +68,7 @@ class Subscription:
 
     def clear(self) -> None:
         """Forget everything."""
-        self.mode, self.topics, self.pattern = Mode.NONE, frozenset(), None
+        self.mode, self.topics, self.pattern, self.broker_pattern = Mode.NONE, frozenset(), None, None
         self._assignment.clear()
 
     def match(self, names: Iterable[str]) -> bool:

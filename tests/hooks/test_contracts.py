@@ -1,0 +1,206 @@
+"""A Protocol is the whole contract of its seat: a manager that has just what it names works there, and the client around it."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import pytest
+import trio
+from seat_fakes import FAKES, Takes
+from trio.testing import MockClock
+
+import trikafka
+from trikafka import TopicPartition, interfaces
+from trikafka._api import builtin
+from trikafka._api.context import _SHAPES
+from trikafka.hooks import HookSpecs, members_of, missing_members
+from trikafka.interfaces import ConsumerContext, ConsumerState, ManagerKind, ProducerContext
+from trikafka.testing import ScriptedCluster
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+CONSUMERS = [kind for kind in get_args(ManagerKind) if kind != "produce"]
+
+
+def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
+    return {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "plugins": plugins, **more}
+
+
+def test_there_is_a_fake_for_each_seat() -> None:
+    assert set(FAKES) == set(get_args(ManagerKind)) == set(_SHAPES)
+
+
+@pytest.mark.parametrize("kind", get_args(ManagerKind))
+def test_the_fake_has_what_the_protocol_names_and_nothing_else(kind: ManagerKind) -> None:
+    made = get_type_hints(FAKES[kind]).get("return", FAKES[kind])
+    assert {name for name in vars(made) if not name.startswith("_")} == members_of(_SHAPES[kind])
+
+
+@pytest.mark.parametrize("kinds", [*([kind] for kind in CONSUMERS), CONSUMERS], ids=lambda kinds: "+".join(kinds))
+async def test_a_consumer_works_around_it(kinds: list[ManagerKind], autojump_clock: MockClock) -> None:
+    plugin = Takes(**{kind: FAKES[kind] for kind in kinds})
+    with trio.fail_after(60):
+        async with ScriptedCluster(topics={"t": 2}) as cluster:
+            for number in range(2):
+                cluster.append("t", number, [b"%d" % offset for offset in range(5)])
+            given = settings(cluster, plugin, group_id="g", auto_offset_reset="earliest", group_protocol="classic")
+            async with trikafka.open_consumer("t", **given) as consumer:
+                got = [await consumer.receive() for _ in range(10)]
+                assert sorted((record.partition, record.offset) for record in got) == [(p, o) for p in range(2) for o in range(5)]
+                await consumer.commit()
+                committed = await consumer.committed([T0, T1])
+                assert {tp: at and at.offset for tp, at in committed.items()} == {T0: 5, T1: 5}
+                assert await consumer.beginning_offsets([T0]) == {T0: 0}
+                assert await consumer.end_offsets([T0, T1]) == {T0: 5, T1: 5}
+                assert len(await consumer.partitions_for("t")) == 2
+                consumer.seek(T1, 3)
+                assert await consumer.position(T1) == 3
+                assert (await consumer.receive()).offset == 3
+                cluster.append("t", 0, [b"later"])
+                while (record := await consumer.receive()).partition != 0:
+                    pass
+                assert record.value == b"later"
+                await consumer.unsubscribe()
+                consumer.subscribe(["t"])
+                cluster.append("t", 0, [b"again"])
+                assert (await consumer.receive()).topic == "t"
+                assert consumer.assignment() == {T0, T1}
+            if "commit" not in kinds:
+                assert cluster.committed("g", ("t", 0)) is not None
+
+
+async def test_a_producer_works_around_it(autojump_clock: MockClock) -> None:
+    pytest.importorskip("pyarrow")
+    import pyarrow as pa
+
+    plugin = Takes(produce=FAKES["produce"], metadata=FAKES["metadata"])
+    with trio.fail_after(60):
+        async with ScriptedCluster(topics={"t": 2}) as cluster:
+            async with trikafka.open_producer(**settings(cluster, plugin, buffer_memory=70_000, linger_ms=5)) as producer:
+                assert (await producer.send("t", b"1", partition=0)).offset == 0
+                ack = producer.send_nowait("t", b"2", partition=0)
+                await producer.flush(timeout=5)
+                assert ack.done
+                acks = [await producer.enqueue("t", b"x" * 10_000, partition=1) for _ in range(20)]  # waits for room
+                assert (await producer.send_arrow("t", pa.table({"value": [b"a", b"b"]}), partition=0)).rows == 2
+                assert len(await producer.partitions_for("t")) == 2
+                await producer.flush()
+                assert all(ack.done for ack in acks)
+                assert producer.statistics().records_delivered == 24
+            assert len(cluster.records("t", 0)) == 4
+
+
+@pytest.mark.parametrize("kind", ["metadata", "coordinator", "offsets"])
+async def test_an_admin_client_works_around_it(kind: ManagerKind, autojump_clock: MockClock) -> None:
+    with trio.fail_after(60):
+        async with ScriptedCluster(topics={"t": 2}) as cluster:
+            async with trikafka.open_admin(**settings(cluster, Takes(**{kind: FAKES[kind]}))) as admin:
+                assert set(await admin.list_topics()) == {"t"}
+                assert (await admin.describe_cluster()).controller is not None
+                await admin.list_groups()
+                await admin.list_group_offsets("g")
+
+
+def test_nothing_in_a_contract_is_without_a_type() -> None:
+    for shape in (*_SHAPES.values(), ConsumerContext, ProducerContext, ConsumerState):
+        for name in members_of(shape) - {"manager"}:  # which has a signature for each kind
+            promised = inspect.getattr_static(shape, name)
+            promised = promised.fget if isinstance(promised, property) else promised
+            signature = inspect.signature(promised)
+            parameters = [each for each in signature.parameters.values() if each.name != "self"]
+            untyped = [each.name for each in parameters if each.annotation is inspect.Parameter.empty]
+            assert not untyped, (shape, name)
+            assert signature.return_annotation is not inspect.Signature.empty, (shape, name)
+
+
+def test_trikafkas_own_factories_take_nothing_that_others_are_not_offered() -> None:
+    """``client.x`` and ``client.core.x`` in the factories are members of the contexts and of ``ConsumerState``."""
+    tree = ast.parse(Path(builtin.__file__).read_text())
+    offered = members_of(ConsumerContext) | members_of(ProducerContext)
+    taken, of_core = set(), set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            if isinstance(node.value, ast.Name) and node.value.id == "client":
+                taken.add(node.attr)
+            core = isinstance(node.value, ast.Name) and node.value.id == "core"
+            if core or (isinstance(node.value, ast.Attribute) and node.value.attr == "core"):
+                of_core.add(node.attr)
+    assert {"config", "brokers", "manager", "core"} <= taken <= offered
+    assert {"member", "assignment"} <= of_core <= members_of(ConsumerState)
+
+
+@pytest.mark.parametrize("kind", get_args(ManagerKind))
+def test_what_is_missing_is_named_at_open(kind: ManagerKind) -> None:
+    assert missing_members(object(), _SHAPES[kind]) == sorted(members_of(_SHAPES[kind]))
+
+
+def test_listeners_and_observers_can_be_inherited_and_made_in_part(tmp_path: Path) -> None:
+    pytest.importorskip("mypy")
+    program = """
+        from collections.abc import Sequence
+        from typing import assert_type
+        from trikafka import RebalanceListener, TopicPartition, hookimpl
+        from trikafka.interfaces import ClientContext, CommitManager, ConsumerContext, ManagerKind, Observer
+
+        class Listener(RebalanceListener):
+            async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+                print(partitions)
+
+        class Watcher(Observer):
+            def closed(self) -> None: ...
+
+        class Plugin:
+            @hookimpl
+            def trikafka_rebalance_listener(self, context: ClientContext) -> RebalanceListener:
+                return Listener()
+
+            @hookimpl
+            def trikafka_observer(self, context: ClientContext) -> Observer:
+                return Watcher()
+
+            @hookimpl
+            def trikafka_request_manager(self, kind: ManagerKind, context: ConsumerContext) -> object | None:
+                assert_type(context.manager("commit"), CommitManager)
+                assert_type(context.config.group_id, str | None)
+                for partition in context.core.assignment.fetchable:
+                    assert_type(partition.position, int | None)
+                    partition.failed("not an exception")  # the one mistake
+                return None
+
+        Listener(), Watcher(), Plugin()
+    """
+    file = tmp_path / "program.py"
+    file.write_text(textwrap.dedent(program))
+    command = [sys.executable, "-m", "mypy", "--strict", "--no-error-summary", str(file)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=Path(trikafka.__file__).parents[1], timeout=300)
+    (said,) = done.stdout.splitlines()
+    assert 'Argument 1 to "failed" of "PartitionView" has incompatible type "str"; expected "Exception"' in said
+
+
+async def test_those_that_are_inherited_do_nothing(autojump_clock: MockClock) -> None:
+    listener = trikafka.RebalanceListener()
+    await listener.on_partitions_assigned([T0])
+    await listener.on_partitions_revoked([T0])
+    await listener.on_partitions_lost([T0])
+    observer = interfaces.Observer()
+    observer.failed(ValueError())
+    observer.closed()
+
+
+def test_the_documentation_has_each_contract_as_it_is() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "plugins.md").read_text()
+    found = {}
+    for row in re.findall(r"^\| `(\w+)` \| `(\w+Manager)` \|.*\| ([^|]+) \|$", text, re.MULTILINE):
+        found[row[0]] = (row[1], set(re.findall(r"`(\w+)`", row[2])))
+    assert list(found) == list(get_args(ManagerKind))
+    assert found == {kind: (shape.__name__, set(members_of(shape))) for kind, shape in _SHAPES.items()}
+    offered = set(re.findall(r"`(\w+)", "".join(re.findall(r"^\| of the context.*?\n\n", text, re.MULTILINE | re.DOTALL))))
+    assert members_of(ConsumerContext) | members_of(ProducerContext) <= offered
+    hooks = {name for name in vars(HookSpecs) if name.startswith("trikafka_")}
+    assert set(re.findall(r"^\| `(trikafka_\w+)", text, re.MULTILINE)) == hooks

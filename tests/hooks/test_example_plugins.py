@@ -1,0 +1,163 @@
+"""The example packages: installed as their users would, and run. On a real broker: tests/live/test_plugins_live.py."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+import subprocess
+import sys
+import tomllib
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+import trikafka
+from trikafka import CommitFailedError, OffsetAndMetadata, RecordBatch, TopicPartition
+from trikafka.testing import ScriptedCluster
+
+EXAMPLES = Path(__file__).parents[2] / "examples" / "plugins"
+T0 = TopicPartition("t", 0)
+
+
+@pytest.fixture
+def modules(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The modules of the packages, importable."""
+    for package in EXAMPLES.iterdir():
+        monkeypatch.syspath_prepend(str(package))
+    import trikafka_group_log
+    import trikafka_sqlite_offsets
+
+    return trikafka_sqlite_offsets, trikafka_group_log
+
+
+def writer(path: Path, offsets: Any) -> Any:
+    def write(batch: RecordBatch) -> None:
+        with closing(sqlite3.connect(path, isolation_level="immediate")) as database, database:
+            offsets.advance(database, "g", batch)
+            database.execute("create table if not exists results (part, at, value)")
+            database.executemany("insert into results values (?, ?, ?)", [(r.partition, r.offset, r.value) for r in batch])
+
+    return write
+
+
+def results(path: Path) -> list[tuple[int, int]]:
+    with closing(sqlite3.connect(path)) as database:
+        return database.execute("select part, at from results order by part, at").fetchall()
+
+
+def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
+    given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g", "plugins": plugins}
+    return given | {"auto_offset_reset": "earliest", "enable_auto_commit": False} | more
+
+
+def test_the_commit_manager_is_swapped_in_under_50_lines() -> None:
+    text = (EXAMPLES / "sqlite_offsets" / "trikafka_sqlite_offsets.py").read_text()
+    code = [line for line in text.splitlines() if line.strip()]
+    assert len(code) < 50
+
+
+async def test_hand_over_with_offsets_in_sqlite(modules: Any, tmp_path: Path) -> None:
+    """One that dies between two batches, one that goes on, and one that comes back too late: each record once."""
+    offsets, _ = modules
+    path = tmp_path / "results.db"
+    write, plugin = writer(path, offsets), offsets.SqliteOffsets(str(path))
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        for number in range(4):
+            cluster.append("t", 0, [b"%d" % (10 * number + n) for n in range(10)])
+        async with trikafka.open_consumer("t", **settings(cluster, plugin, max_poll_records=10)) as consumer:
+            write(await consumer.receive_batch(timeout=5))
+            late = await consumer.receive_batch(timeout=5)  # received, and not written
+            assert await consumer.committed([T0]) == {T0: OffsetAndMetadata(10)}
+        async with trikafka.open_consumer("t", **settings(cluster, plugin, max_poll_records=10)) as consumer:
+            for _ in range(2):
+                await trio.to_thread.run_sync(write, await consumer.receive_batch(timeout=5))
+        with pytest.raises(CommitFailedError, match="t-0 was processed beyond 10 by another member"):
+            write(late)
+        assert results(path) == [(0, n) for n in range(30)]
+        assert not cluster.requests("OffsetCommit")
+        assert not cluster.requests("OffsetFetch")
+
+
+async def test_a_plain_commit_works_too(modules: Any, tmp_path: Path) -> None:
+    offsets, _ = modules
+    plugin = offsets.SqliteOffsets(str(tmp_path / "o.db"))
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.append("t", 0, [b"x"] * 5)
+        async with trikafka.open_consumer("t", **settings(cluster, plugin, enable_auto_commit=True)) as consumer:
+            for _ in range(3):
+                await consumer.receive()
+        async with trikafka.open_consumer("t", **settings(cluster, plugin)) as consumer:
+            assert (await consumer.receive()).offset == 3
+            await consumer.commit({T0: OffsetAndMetadata(1, metadata="back")})
+            assert await consumer.committed([T0]) == {T0: OffsetAndMetadata(1, metadata="back")}
+
+
+async def test_a_database_that_is_locked_is_named(modules: Any, tmp_path: Path) -> None:
+    offsets, _ = modules
+    path = tmp_path / "o.db"
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        async with trikafka.open_consumer(**settings(cluster, offsets.SqliteOffsets(str(path)))) as consumer:
+            with closing(sqlite3.connect(path)) as database:
+                database.execute("begin exclusive")
+                with pytest.raises(trikafka.PluginError, match=r"^plugin 'SqliteOffsets': commit.commit failed: .* is locked"):
+                    await consumer.commit({T0: 1}, timeout=0.05)
+
+
+async def test_a_listener_and_an_observer_count(modules: Any, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    _, group_log = modules
+    caplog.set_level("INFO", "trikafka_group_log")
+    plugin = group_log.GroupLog()
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        async with trikafka.open_consumer("t", **settings(cluster, plugin, client_id="worker")) as consumer:
+            await consumer.receive_batch(timeout=5)
+    assert plugin.counts == {"opened": 1, "assigned": 2, "revoked": 2, "closed": 1}
+    said = [record.getMessage() for record in caplog.records if record.name == "trikafka_group_log"]
+    assert said == ["worker: opened ", "worker: assigned t-0, t-1", "worker: revoked t-0, t-1", "worker: closed after 5.0 s"]
+
+
+def install(site: Path) -> None:
+    """What installing a package comes to: its module, and its entry points where Python looks for them. (pip would need its
+    build tools here, and a network for those.)"""
+    for package in EXAMPLES.iterdir():
+        project = tomllib.loads((package / "pyproject.toml").read_text())
+        about = project["project"]
+        info = site / f"{about['name'].replace('-', '_')}-{about['version']}.dist-info"
+        info.mkdir(parents=True)
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {about['name']}\nVersion: {about['version']}\n")
+        points = [f"{name} = {value}" for name, value in about["entry-points"]["trikafka"].items()]
+        (info / "entry_points.txt").write_text("\n".join(["[trikafka]", *points]))
+        for module in project["tool"]["setuptools"]["py-modules"]:
+            shutil.copy(package / f"{module}.py", site)
+
+
+def test_installed_they_are_found(tmp_path: Path) -> None:
+    """A client has them then without being told."""
+    site = tmp_path / "site"
+    install(site)
+    program = f"""if True:
+        import sys; sys.path.insert(0, {str(site)!r})
+        import trio, trikafka
+        from trikafka.testing import ScriptedCluster
+
+        async def main():
+            async with ScriptedCluster(topics={{"t": 1}}) as cluster:
+                cluster.append("t", 0, [b"x"] * 5)
+                given = dict(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial)
+                given |= dict(group_id="g", auto_offset_reset="earliest")
+                async with trikafka.open_consumer("t", **given) as consumer:
+                    await consumer.receive()
+                    await consumer.commit()
+                assert not cluster.requests("OffsetCommit")
+        trio.run(main)
+        import trikafka_group_log
+        print(dict(trikafka_group_log.plugin.counts))
+        """
+    environment = {"TRIKAFKA_OFFSETS_DB": str(tmp_path / "o.db"), "PYTHONPATH": str(EXAMPLES.parents[1])}
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
+    assert done.stdout == "{'opened': 1, 'assigned': 1, 'revoked': 1, 'closed': 1}\n", done.stderr
+    with closing(sqlite3.connect(tmp_path / "o.db")) as database:
+        assert database.execute("select * from kafka_offsets").fetchall() == [("g", "t", 0, 1, "")]

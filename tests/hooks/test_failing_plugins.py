@@ -1,0 +1,379 @@
+"""A plugin that fails while the client runs: seat by method by kind of failure. The error names it, within the call's limit."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, get_args
+
+import pytest
+import trio
+
+try:
+    import pyarrow as pa
+except ImportError:
+    pa = None
+from seat_fakes import Takes
+from trio.testing import MockClock
+
+import trikafka
+import trikafka.interfaces
+from trikafka import KafkaTimeoutError, PluginError, TopicPartition
+from trikafka._api.context import _SHAPES
+from trikafka.hooks import members_of
+from trikafka.interfaces import ManagerKind
+from trikafka.testing import ScriptedCluster
+
+T0 = TopicPartition("t", 0)
+#: What the calls of the walk may take (seconds), each by itself.
+LIMIT = 3.0
+#: What is not to be seen: work in the background that does nothing is a member that sends no heartbeats, a consumer without
+#: records. Health and the log tell of that (``stall_warning_ms``); no call waits for it.
+SILENT = {(kind, "run", "hangs") for kind in ("metadata", "fetch", "heartbeat", "membership")} | {
+    ("metadata", "changed", "hangs"),  # a cluster in which nothing changes
+    ("produce", "run", "hangs"),
+}
+
+
+class Faulty:
+    """Trikafka's own manager, but for one member."""
+
+    def __init__(self, inner: Any, member: str, fault: str) -> None:
+        self._inner, self._member, self._fault = inner, member, fault
+        self._armed = False
+
+    def __getattr__(self, name: str) -> Any:
+        if name != self._member:
+            return getattr(self._inner, name)
+        right = getattr(type(self._inner), name, None)
+        if isinstance(right, property) or not callable(getattr(self._inner, name, None)):
+            return self._property(name)
+        return self._async(name) if inspect.iscoroutinefunction(right) else self._plain(name)
+
+    def _property(self, name: str) -> Any:
+        if self._fault == "raises":
+            raise KeyError("oops")
+        return Garbage()
+
+    def _plain(self, name: str) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            if self._fault == "raises":
+                raise KeyError("oops")
+            return nothing() if self._fault == "is async" else Garbage()
+
+        return method
+
+    def _async(self, name: str) -> Callable[..., Any]:
+        async def method(*args: Any, **kwargs: Any) -> Any:
+            await trio.lowlevel.checkpoint()
+            if self._fault == "raises":
+                raise KeyError("oops")
+            if self._fault == "raises a group":
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._raise)
+            if self._fault == "hangs":
+                await trio.sleep_forever()
+            return Garbage()
+
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            return Garbage()
+
+        return plain if self._fault == "is plain" else method
+
+    async def _raise(self) -> None:
+        raise KeyError("oops")
+
+
+class Garbage:
+    """What nobody expects."""
+
+
+async def nothing() -> None: ...
+
+
+def rows() -> Iterator[tuple[ManagerKind, str, str]]:
+    for kind in get_args(ManagerKind):
+        for member in sorted(members_of(_SHAPES[kind])):
+            promised = inspect.getattr_static(_SHAPES[kind], member)
+            returns = str(getattr(promised, "__annotations__", {}).get("return"))
+            lies = ["lies"] if returns != "None" or not callable(promised) or member == "run" else []
+            if inspect.iscoroutinefunction(promised):
+                faults = ["raises", "raises a group", "hangs", "is plain", *lies]
+            elif callable(promised):
+                faults = ["raises", "is async", *lies]
+            else:
+                faults = ["raises", *lies]
+            for fault in faults:
+                if (member, fault) not in (("ask_any", "lies"), ("wait_for_room", "lies")):  # any type is right
+                    yield kind, member, fault
+
+
+ROWS = [row for row in rows() if row not in SILENT]
+IDS = [f"{kind}.{member} {fault}" for kind, member, fault in ROWS]
+
+
+async def walk(consumer: trikafka.Consumer, cluster: ScriptedCluster, errors: list[BaseException]) -> None:
+    """Call everything, each with its limit; go on past what fails, as long as the client lives."""
+
+    async def attempt(call: Callable[[], Any]) -> None:
+        began = trio.current_time()
+        try:
+            result = call()
+            if hasattr(result, "__await__"):
+                await result
+        except (trikafka.TrikafkaError, trio.ClosedResourceError) as error:
+            errors.append(error)
+        assert trio.current_time() - began <= LIMIT + 0.051
+
+    await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
+    await attempt(lambda: consumer.commit({T0: 1}, timeout=LIMIT))
+    await attempt(lambda: consumer.committed([T0], timeout=LIMIT))
+    await attempt(lambda: consumer.end_offsets([T0, TopicPartition("u", 0)], timeout=LIMIT))
+    await attempt(lambda: consumer.partitions_for("v", timeout=LIMIT))
+    await attempt(lambda: consumer.list_topics(timeout=LIMIT))
+    await attempt(lambda: consumer.position(T0, timeout=LIMIT))
+    cluster.fail("OffsetFetch", 16, times=1)  # not the coordinator
+    cluster.fail("OffsetCommit", 16, times=1)
+    await attempt(lambda: consumer.committed([T0], timeout=LIMIT))
+    await attempt(lambda: consumer.commit({T0: 1}, timeout=LIMIT))
+    await attempt(lambda: consumer.enforce_rebalance("a test"))
+    await attempt(lambda: consumer.unsubscribe(timeout=LIMIT))
+    await attempt(lambda: consumer.subscribe(["t"]))
+    await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
+    cluster.move_leader("t", 0, 1 - (cluster.partition("t", 0).leader or 0))  # with a hint in the next response
+    await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
+    cluster.fail("ListOffsets", 6, times=None)  # not the leader, for ever
+    await attempt(lambda: consumer.seek_to_end([T0]))
+    await attempt(lambda: consumer.position(T0, timeout=LIMIT))
+    cluster.fail("Heartbeat", 25, times=1)  # fenced
+    await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
+    await attempt(lambda: consumer.receive_batch(timeout=LIMIT))
+
+
+async def produce(producer: trikafka.Producer) -> None:
+    await producer.send("t", b"1")
+    await producer.enqueue("t", b"2")
+    producer.send_nowait("t", b"3")
+    await producer.flush(timeout=LIMIT)
+    producer.statistics()
+    if pa is not None:
+        await producer.send_arrow("t", pa.table({"value": [b"4", b"5"]}))
+    for _ in range(20):
+        await producer.enqueue("t", b"x" * 10_000)
+
+
+def told(errors: list[BaseException], caplog: pytest.LogCaptureFixture) -> str:
+    """All that the user gets to see."""
+    lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    lines += [f"{type(error).__name__}: {error}" for error in errors]
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize(("kind", "member", "fault"), ROWS, ids=IDS)
+async def test_the_error_names_plugin_seat_and_method(
+    kind: ManagerKind, member: str, fault: str, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    plugin = Takes(**{kind: lambda context: Faulty(context.builtin(kind), member, fault)})
+    common = {
+        "plugins": [plugin],
+        "default_api_timeout_ms": LIMIT * 1000,
+        "request_timeout_ms": 1000,
+        "close_timeout_ms": LIMIT * 1000,
+        "retry_backoff_max_ms": 100,
+    }
+    errors: list[BaseException] = []
+    with trio.fail_after(120):
+        async with ScriptedCluster(nodes=2, topics={"t": 1, "u": 1}) as cluster:
+            cluster.append("t", 0, [b"x"] * 10)
+            common |= {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+            try:
+                if kind == "produce":
+                    settings = {"buffer_memory": 70_000, "max_block_ms": LIMIT * 1000, "delivery_timeout_ms": 9000}
+                    async with trikafka.open_producer(**common, **settings) as producer:
+                        await produce(producer)
+                else:
+                    more = {"group_id": "g", "auto_offset_reset": "earliest", "group_protocol": "classic"}
+                    more["heartbeat_interval_ms"] = 500
+                    async with trikafka.open_consumer("t", **common, **more) as consumer:
+                        await walk(consumer, cluster, errors)
+            except Exception as error:
+                errors.append(error)
+            text = told(errors, caplog)
+            assert f"plugin 'Takes': {kind}.{member}" in text, text
+            if fault in ("raises", "raises a group"):
+                assert "oops" in text
+            assert all(isinstance(error, trikafka.TrikafkaError) for error in errors), errors
+
+
+async def test_a_run_that_only_returns_ends_the_client(autojump_clock: MockClock) -> None:
+    class Idle:
+        async def run(self) -> None:
+            await trio.sleep(1)
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        with pytest.raises(trikafka.ClientFailedError, match=r"plugin 'Takes': fetch.run returned, ") as caught:  # noqa: PT012
+            given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+            async with trikafka.open_consumer(plugins=[Takes(fetch=lambda context: Idle())], **given) as consumer:
+                consumer.assign([T0])
+                began = trio.current_time()
+                await consumer.receive()
+        assert trio.current_time() - began == pytest.approx(1.0, abs=0.01)
+        assert isinstance(caught.value.__cause__, PluginError)
+
+
+@pytest.mark.parametrize("timeout", [0.0, 0.5, 7.0])
+async def test_a_commit_that_hangs_keeps_the_calls_limit(timeout: float, autojump_clock: MockClock) -> None:
+    plugin = Takes(commit=lambda context: Faulty(context.builtin("commit"), "commit", "hangs"))
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g", "enable_auto_commit": False}
+        async with trikafka.open_consumer(plugins=[plugin], **given) as consumer:
+            consumer.assign([T0])
+            began = trio.current_time()
+            with pytest.raises(KafkaTimeoutError) as caught:
+                await consumer.commit({T0: 1}, timeout=timeout)
+            assert trio.current_time() - began == pytest.approx(timeout + 0.05)
+            assert str(caught.value) == (
+                f"commit did not finish within {timeout:g} s"
+                " (1 attempt; the last one failed with: plugin 'Takes': commit.commit did not return)"
+            )
+            with trio.move_on_after(0.2) as scope:  # the user's own scopes cut in at once, and raise nothing
+                await consumer.commit({T0: 1}, timeout=9)
+            assert scope.cancelled_caught
+
+
+async def test_a_listener_of_a_plugin_is_named(autojump_clock: MockClock) -> None:
+    class Listener(trikafka.RebalanceListener):
+        async def on_partitions_assigned(self, partitions: Any) -> None:
+            raise ValueError("not today")
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_rebalance_listener(self) -> Listener:
+            return Listener()
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g"}
+        async with trikafka.open_consumer("t", plugins=[Plugin()], **given) as consumer:
+            with pytest.raises(PluginError, match=r"^plugin 'Plugin': listener.on_partitions_assigned failed: .*today") as caught:
+                await consumer.receive()
+            assert isinstance(caught.value.__cause__, ValueError)
+
+
+async def test_a_listener_with_plain_methods_is_an_error_at_open() -> None:
+    class Listener(trikafka.RebalanceListener):
+        def on_partitions_revoked(self, partitions: Any) -> None: ...  # type: ignore[override]
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_rebalance_listener(self) -> Listener:
+            return Listener()
+
+    with pytest.raises(PluginError, match=r"plugin 'Plugin': .*Listener.*, of which on_partitions_revoked must be `async def`"):
+        async with trikafka.open_consumer(bootstrap_servers="h:1", plugins=[Plugin()]):
+            pass
+
+
+async def test_a_listener_with_plain_methods_is_an_error_where_it_is_given(autojump_clock: MockClock) -> None:
+    class Listener(trikafka.RebalanceListener):
+        def on_partitions_assigned(self, partitions: Any) -> None: ...  # type: ignore[override]
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g"}
+        async with trikafka.open_consumer(**given) as consumer:
+            with pytest.raises(trikafka.ConfigurationError, match=r"must be `async def`: on_partitions_assigned of "):
+                consumer.subscribe(["t"], Listener())
+            assert not consumer.subscription()
+
+
+async def test_an_observer_that_would_have_to_be_awaited_is_an_error_at_open() -> None:
+    class Watcher(trikafka.interfaces.Observer):
+        async def closed(self) -> None: ...  # type: ignore[override]
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_observer(self) -> Watcher:
+            return Watcher()
+
+    with pytest.raises(PluginError, match=r"^plugin 'Plugin': .*Watcher.*, of which closed must be plain functions"):
+        async with trikafka.open_producer(bootstrap_servers="h:1", plugins=[Plugin()]):
+            pass
+
+
+async def test_an_assignor_of_a_plugin_is_named(autojump_clock: MockClock) -> None:
+    class Broken:
+        name, cooperative = "broken", False
+
+        def assign(self, members: Any, partitions: Any) -> Any:
+            raise ZeroDivisionError
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_assignor(self, name: str) -> object:
+            return Broken()
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "group_id": "g", "group_protocol": "classic"}
+        async with trikafka.open_consumer("t", plugins=[Plugin()], partition_assignment_strategy=["broken"], **given) as consumer:
+            with pytest.raises(PluginError, match=r"^plugin 'Plugin': assignor 'broken'.assign failed: ZeroDivisionError"):
+                await consumer.receive_batch(timeout=10)
+
+
+@pytest.mark.parametrize("method", ["opened", "failed", "closed"])
+async def test_an_observer_never_breaks_the_client(
+    method: str, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+) -> None:
+    class Watcher:
+        def __getattr__(self, name: str) -> Any:
+            if name not in ("opened", "failed", "closed"):
+                raise AttributeError(name)
+            return self.told
+
+        def told(self, *args: object) -> None:
+            if method == "failed" and not (args and isinstance(args[0], Exception)):
+                return
+            if method == "closed" and args:
+                return
+            if method == "opened" and (not args or isinstance(args[0], Exception)):
+                return
+            raise ValueError("no")
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_observer(self) -> object:
+            return Watcher()
+
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        if method == "failed":
+            plugin = Takes(fetch=lambda context: Faulty(context.builtin("fetch"), "run", "raises"))
+            with pytest.raises(trikafka.ClientFailedError, match=r"fetch\.run failed: KeyError"):
+                async with trikafka.open_consumer(plugins=[Plugin(), plugin], **given):
+                    await trio.sleep_forever()
+        else:
+            async with trikafka.open_producer(plugins=[Plugin()], **given) as producer:
+                await producer.send("t", b"x")
+    said = [record.getMessage() for record in caplog.records if record.name == "trikafka.plugins"]
+    assert said == [f"plugin 'Plugin': observer.{method} failed: ValueError('no')"]
+
+
+@pytest.mark.parametrize("chosen", ["raise", 7, "0", None, True])
+async def test_a_partitioner_of_a_plugin_is_named(chosen: Any, autojump_clock: MockClock) -> None:
+    def choose(topic: str, key: bytes | None, numbers: Any) -> Any:
+        if chosen == "raise":
+            raise KeyError(key)
+        return chosen
+
+    class Plugin:
+        @trikafka.hookimpl
+        def trikafka_partitioner(self, name: str) -> object:
+            return choose
+
+    what = "failed: KeyError" if chosen == "raise" else f"chose {chosen!r} of 2 partitions of 't'"
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        given = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_producer(plugins=[Plugin()], partitioner="mine", **given) as producer:
+            with pytest.raises(PluginError) as caught:
+                await producer.send("t", b"v", key=b"k")
+            assert str(caught.value).startswith(f"plugin 'Plugin': partitioner 'mine' {what}")
+            assert (await producer.send("t", b"v", partition=1)).partition == 1

@@ -1,0 +1,356 @@
+"""Members by the consumer protocol (KIP-848) in groups of a real Kafka: ours, the Java client's and librdkafka's."""
+
+from __future__ import annotations
+
+import functools
+import signal
+import sys
+import textwrap
+import uuid
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import pytest
+import trio
+from test_groups_live import PARTITIONS, Stage, in_time, until
+from trikafka_broker.cluster import KafkaCluster
+from trikafka_broker.trio_api import Cluster
+
+from trikafka import NewTopic, RebalanceListener, SubscriptionPattern, TopicPartition, open_admin, open_consumer, open_producer
+from trikafka.errors import FencedInstanceIdError
+
+if TYPE_CHECKING:
+    from trikafka._api.consumer import Consumer
+
+#: Sessions and heartbeats that a test can wait for.
+QUICK = {
+    "group.consumer.min.session.timeout.ms": "4000",
+    "group.consumer.session.timeout.ms": "4000",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
+
+
+@pytest.fixture(scope="module")
+def quick_broker() -> Iterator[KafkaCluster]:
+    """One real broker, shared by the tests of this file."""
+    with KafkaCluster(properties=QUICK) as cluster:
+        cluster.start()
+        yield cluster
+
+
+class History(RebalanceListener):
+    """Who has what: notes the changes of all members in one list, and that nobody gets what another still has."""
+
+    def __init__(self, owners: dict[int, str], name: str, noted: list[tuple[str, str, list[int]]]) -> None:
+        self.owners, self.name, self.noted = owners, name, noted
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        self._note("assigned", partitions)
+        for tp in partitions:
+            assert tp.partition not in self.owners, f"{self.name} got {tp}, which {self.owners[tp.partition]} still has"
+            self.owners[tp.partition] = self.name
+
+    async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        self._note("revoked", partitions)
+        for tp in partitions:
+            assert self.owners.pop(tp.partition) == self.name
+
+    async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        self._note("lost", partitions)
+        for tp in partitions:
+            if self.owners.get(tp.partition) == self.name:
+                del self.owners[tp.partition]
+
+    def _note(self, what: str, partitions: Sequence[TopicPartition]) -> None:
+        self.noted.append((self.name, what, sorted(tp.partition for tp in partitions)))
+
+
+class Scene(Stage):
+    """A topic that is written to, and a group that reads it by the consumer protocol, or by the one that a member names."""
+
+    def __init__(self, bootstrap: str, topic: str) -> None:
+        super().__init__(bootstrap, topic, "range")
+        self.owners: dict[int, str] = {}
+        self.noted: list[tuple[str, str, list[int]]] = []
+
+    def settings(self, **more: Any) -> dict[str, Any]:
+        return {
+            "bootstrap_servers": self.bootstrap,
+            "group_id": self.topic,
+            "group_protocol": "consumer",
+            "auto_offset_reset": "earliest",
+            "enable_auto_commit": False,
+        } | more
+
+    async def member(
+        self, name: str, leave: Callable[[], bool] = lambda: False, topics: Any = None, **settings: Any
+    ) -> None:
+        """A member of ours that commits what it has processed, until it is to leave."""
+        async with open_consumer(**self.settings(**settings)) as consumer:
+            consumer.subscribe(topics or [self.topic], History(self.owners, name, self.noted))
+            while not leave():
+                for record in await consumer.receive_batch(timeout=0.1):
+                    self.note(name, record.value)
+                await consumer_commits(consumer)
+
+    async def spread(self, *counts: int) -> None:
+        """Wait until the partitions are spread over so many members."""
+        await until(lambda: sorted(list(self.owners.values()).count(name) for name in set(self.owners.values())) == sorted(counts))
+
+
+async def consumer_commits(consumer: Consumer) -> None:
+    if consumer.assignment() and consumer.statistics().generation >= 0:
+        await consumer.commit()
+
+
+@asynccontextmanager
+async def scene_of(bootstrap: str) -> AsyncIterator[tuple[Scene, trio.Nursery]]:
+    topic = f"modern-{uuid.uuid4().hex[:8]}"
+    async with open_admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics({topic: NewTopic(PARTITIONS, 1)})
+    scene = Scene(bootstrap, topic)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(scene.write)
+        yield scene, nursery
+        nursery.cancel_scope.cancel()
+
+
+@in_time
+async def test_three_of_ours_come_and_go_and_everything_is_seen_once(quick_broker: KafkaCluster) -> None:
+    async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
+        leave = [trio.Event() for _ in range(3)]
+        nursery.start_soon(scene.member, "a", leave[0].is_set)
+        await scene.more("a")
+        nursery.start_soon(scene.member, "b", leave[1].is_set)
+        await scene.spread(3, 3)
+        nursery.start_soon(scene.member, "c", leave[2].is_set)
+        await scene.spread(2, 2, 2)
+        await scene.more("c")
+        kept = {number for number, owner in scene.owners.items() if owner == "a"}
+        assert all(kept.isdisjoint(numbers) for name, what, numbers in scene.noted if (name, what) == ("a", "revoked"))
+        leave[1].set()
+        await scene.spread(3, 3)
+        leave[2].set()
+        await scene.spread(6)
+        await scene.more("a", 300)
+        await scene.all_seen()
+        leave[0].set()
+        await until(lambda: not scene.owners)
+        assert set(scene.counts.values()) == {1}  # nothing missed, nothing twice
+        assert not [noted for noted in scene.noted if noted[1] == "lost"]
+
+
+@asynccontextmanager
+async def java_member(cluster: Cluster, scene: Scene, protocol: str) -> AsyncIterator[None]:
+    """Kafka's console consumer; on the way out it is asked to end, and leaves the group."""
+    properties = {"group.protocol": protocol, "auto.offset.reset": "earliest", "auto.commit.interval.ms": "200"}
+    if protocol == "classic":
+        properties["heartbeat.interval.ms"] = "300"
+    given = [part for key, value in properties.items() for part in ("--command-property", f"{key}={value}")]
+    command = cluster.java_command(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer",
+        *("--bootstrap-server", scene.bootstrap, "--topic", scene.topic, "--group", scene.topic, *given),
+    )
+
+    async def listen(process: trio.Process) -> None:
+        assert process.stdout is not None
+        rest = b""
+        async for data in process.stdout:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                scene.note("java", line)
+
+    async with trio.open_nursery() as nursery:
+        process = await nursery.start(functools.partial(trio.run_process, command, capture_stdout=False, stdout=-1, check=False))
+        nursery.start_soon(listen, process)
+        try:
+            yield
+        finally:
+            process.send_signal(signal.SIGTERM)
+
+
+@pytest.mark.parametrize("theirs", ["consumer", "classic"])
+@pytest.mark.parametrize("ours", ["consumer", "classic"])
+@in_time
+async def test_a_group_with_a_java_member(quick_broker: KafkaCluster, ours: str, theirs: str) -> None:
+    """Also of both protocols: the broker turns the group from one kind into the other and back while it runs."""
+    cluster = Cluster(quick_broker)
+    async with scene_of(cluster.bootstrap_servers) as (scene, nursery):
+        java_is_there = trio.Event()
+        settings = {"group_protocol": ours} | ({"heartbeat_interval_ms": 300} if ours == "classic" else {})
+        nursery.start_soon(functools.partial(scene.member, "first", java_is_there.is_set, **settings))
+        await scene.more("first")
+        async with java_member(cluster, scene, theirs):
+            await scene.more("java", 200)
+            java_is_there.set()
+            await scene.more("java", 600)  # it has taken over what was ours
+            nursery.start_soon(functools.partial(scene.member, "second", **settings))
+            await scene.more("second", 200)
+            await scene.more("java", 200)
+        await scene.more("second", 600)
+        await scene.all_seen()
+        doubled = {number for number, count in scene.counts.items() if count > 1}
+        assert doubled <= set(scene.seen["java"])  # it commits at an interval; we after each batch
+        assert not set(scene.seen["first"]) & set(scene.seen["second"])
+
+
+async def librdkafka_member(scene: Scene, leave: Callable[[], bool]) -> None:
+    def run() -> None:
+        consumer = confluent_kafka.Consumer(
+            {
+                "bootstrap.servers": scene.bootstrap,
+                "group.id": scene.topic,
+                "group.protocol": "consumer",
+                "auto.offset.reset": "earliest",
+                "auto.commit.interval.ms": 200,
+            }
+        )
+        consumer.subscribe([scene.topic])
+        while not leave():
+            message = consumer.poll(0.1)
+            if message is not None and message.error() is None:
+                trio.from_thread.run_sync(scene.note, "librdkafka", message.value())
+        consumer.close()
+
+    await trio.to_thread.run_sync(run)
+
+
+@in_time
+async def test_a_group_with_a_librdkafka_member(quick_broker: KafkaCluster) -> None:
+    async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
+        leave_first, leave_theirs = trio.Event(), trio.Event()
+        nursery.start_soon(scene.member, "first", leave_first.is_set)
+        await scene.more("first")
+        nursery.start_soon(librdkafka_member, scene, leave_theirs.is_set)
+        try:
+            await scene.more("librdkafka", 200)
+            leave_first.set()
+            await scene.more("librdkafka", 600)
+            nursery.start_soon(scene.member, "second")
+            await scene.more("second", 200)
+            await scene.more("librdkafka", 200)
+        finally:
+            leave_theirs.set()
+        await scene.more("second", 600)
+        await scene.all_seen()
+        assert set(scene.counts.values()) == {1}
+
+
+@in_time
+async def test_a_running_group_goes_to_the_new_protocol_and_back(quick_broker: KafkaCluster) -> None:
+    """Two of ours by the classic protocol are replaced one after the other by two of the new, and these again by two of the old."""
+    async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
+        leave: dict[str, trio.Event] = {}
+        classic: dict[str, Any] = {"group_protocol": "classic", "heartbeat_interval_ms": 300}
+        classic["partition_assignment_strategy"] = ["cooperative-sticky"]
+        names = []
+        for name, settings in [("c1", classic), ("c2", classic), ("n1", {}), ("n2", {}), ("c3", classic), ("c4", classic)]:
+            leave[name] = trio.Event()
+            nursery.start_soon(functools.partial(scene.member, name, leave[name].is_set, **settings))
+            names.append(name)
+            if len(names) > 2:
+                await scene.more(name, 50)
+                leave[names.pop(0)].set()
+            await scene.spread(*([3, 3] if len(names) == 2 else [6]))
+            await scene.more(name)
+        await scene.all_seen()
+        assert set(scene.counts.values()) == {1}
+        assert not [noted for noted in scene.noted if noted[1] == "lost"]
+
+
+_VICTIM = """
+    import sys, trio, trikafka
+
+    async def main(bootstrap, topic, *instance):
+        settings = dict(bootstrap_servers=bootstrap, group_id=topic, auto_offset_reset="earliest", group_protocol="consumer")
+        if instance:
+            settings["group_instance_id"] = instance[0]
+        async with trikafka.open_consumer(topic, **settings) as consumer:
+            async for record in consumer:
+                print(record.value.decode(), flush=True)
+
+    trio.run(main, *sys.argv[1:])
+"""
+
+
+async def start_victim(scene: Scene, nursery: trio.Nursery, *arguments: str) -> tuple[trio.Process, list[int]]:
+    """Start a process with a member, and wait until it has printed some."""
+    command = [sys.executable, "-c", textwrap.dedent(_VICTIM), scene.bootstrap, scene.topic, *arguments]
+    victim = await nursery.start(functools.partial(trio.run_process, command, stdout=-1, check=False))
+    printed = b""
+    while printed.count(b"\n") < 200:
+        printed += await victim.stdout.receive_some()
+    return victim, [int(line) for line in printed.split(b"\n")[:-1]]
+
+
+@in_time
+async def test_a_member_that_is_killed_is_replaced_after_its_session(quick_broker: KafkaCluster) -> None:
+    async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
+        nursery.start_soon(scene.member, "stays")
+        await scene.more("stays")
+        victim, _ = await start_victim(scene, nursery)
+        assert len(scene.owners) == 3
+        victim.kill()
+        killed = trio.current_time()
+        await until(lambda: len(scene.owners) == 6)
+        assert 3 < trio.current_time() - killed < 8
+        await scene.all_seen()
+
+
+@in_time
+async def test_a_static_member_restarts_and_gets_back_what_it_had(quick_broker: KafkaCluster) -> None:
+    async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
+        nursery.start_soon(functools.partial(scene.member, "stays", group_instance_id="one"))
+        await scene.more("stays")
+        had: list[list[int]] = []
+        for _ in range(2):
+            leave = trio.Event()
+            nursery.start_soon(functools.partial(scene.member, "restarts", leave.is_set, group_instance_id="two"))
+            await scene.spread(3, 3)
+            await scene.more("restarts")
+            had.append(sorted(number for number, owner in scene.owners.items() if owner == "restarts"))
+            leave.set()
+            await until(lambda: "restarts" not in scene.owners.values())
+        assert had[0] == had[1]
+        assert [what for name, what, _ in scene.noted if name == "stays"] == ["assigned", "revoked"]
+        await until(lambda: len(scene.owners) == 6)  # its session is over
+        await scene.all_seen()
+        assert set(scene.counts.values()) == {1}
+
+
+@in_time
+async def test_a_static_member_that_was_killed_holds_its_name_until_its_session_ends(quick_broker: KafkaCluster) -> None:
+    async with scene_of(quick_broker.bootstrap_servers) as (scene, nursery):
+        victim, _ = await start_victim(scene, nursery, "one")
+        victim.kill()
+        async with open_consumer(**scene.settings(group_instance_id="one")) as consumer:
+            consumer.subscribe([scene.topic])
+            with pytest.raises(FencedInstanceIdError, match="UNRELEASED_INSTANCE_ID"):
+                await consumer.receive()
+            await trio.sleep(5)
+            consumer.subscribe([scene.topic])
+            await consumer.receive()
+
+
+@in_time
+async def test_a_pattern_of_the_brokers_and_a_topic_that_comes(quick_broker: KafkaCluster) -> None:
+    prefix = f"re-{uuid.uuid4().hex[:6]}"
+    bootstrap = quick_broker.bootstrap_servers
+
+    async def make(name: str) -> None:
+        async with open_admin(bootstrap_servers=bootstrap) as admin:
+            await admin.create_topics({name: NewTopic(2, 1)})
+        async with open_producer(bootstrap_servers=bootstrap) as producer:
+            await producer.send(name, name.encode())
+
+    await make(f"{prefix}-one")
+    await make(f"not-{prefix}")
+    async with open_consumer(bootstrap_servers=bootstrap, group_id=prefix, auto_offset_reset="earliest") as consumer:
+        consumer.subscribe(SubscriptionPattern(f"{prefix}-.*"))
+        assert (await consumer.receive()).value == f"{prefix}-one".encode()
+        await make(f"{prefix}-two")
+        assert (await consumer.receive()).value == f"{prefix}-two".encode()
+        assert consumer.subscription() == {f"{prefix}-one", f"{prefix}-two"}

@@ -1,0 +1,73 @@
+"""The membership manager of the consumer group protocol (KIP-848): the broker assigns, and each member brings that about by itself.
+
+Two tasks beside each other: one sends heartbeats (:mod:`.consumer_heartbeat`), the other brings what is owned to the last target
+that a response told (:mod:`.target_reconciler`), while heartbeats go on. What is done, the next heartbeat acknowledges, at once.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from .._net.gather import with_background
+from .._state.cluster import ClusterSnapshot
+from ..errors import GroupIdNotFoundError, GroupProtocolMismatchError, TrikafkaError
+from .consumer_heartbeat import ConsumerHeartbeats
+from .membership_base import GroupParts, MembershipBase
+from .target_reconciler import News, TargetReconciler
+from .topic_ids import TopicIds
+
+
+class WrongGroupType(Exception):
+    """The group is not one of this protocol, and cannot become one."""
+
+    def __init__(self, error: TrikafkaError) -> None:
+        self.error = error
+        super().__init__(str(error))
+
+
+class ConsumerMembership(MembershipBase):
+    """Keeps the consumer in its group by ConsumerGroupHeartbeat.
+
+    ``gives_way``: :meth:`run` raises :exc:`WrongGroupType` where the coordinator refuses the protocol to a member that joins;
+    without, that is the user's error like others.
+    """
+
+    def __init__(self, parts: GroupParts, topic_ids: TopicIds, *, gives_way: bool = False) -> None:
+        super().__init__(parts)
+        self._gives_way = gives_way
+        self._to_say = News()
+        self._target = TargetReconciler(parts, topic_ids, self._to_say.tell)
+        self._heartbeats = ConsumerHeartbeats(parts, self._to_say, self._target)
+
+    def rejoin(self, why: str) -> None:
+        """Tell the coordinator what there is to tell, now: more cannot be asked of it."""
+        super().rejoin(why)
+        self._to_say.tell()
+        self._target.look()
+
+    async def run(self) -> None:
+        # The session is the broker's to decide, and the poll interval is what the user gave (classic: at least the session).
+        self._poll_timer.limit_to(self._config.max_poll_interval_ms / 1000)
+        await super().run()
+
+    async def _generation(self, seen: ClusterSnapshot) -> None:
+        self._target.start_over()
+        await with_background([partial(self._target.run, seen)], partial(self._heartbeats.run, self.fenced))
+
+    async def _enter_fatal(self, error: TrikafkaError) -> None:
+        refused = isinstance(error, GroupIdNotFoundError | GroupProtocolMismatchError) and not self._member.identity.joined
+        if self._gives_way and refused:
+            raise WrongGroupType(error)
+        await super()._enter_fatal(error)
+
+    async def _leave_group(self, *, closing: bool = False) -> None:
+        operation = self._config.group_membership_operation if closing else "default"
+        await self._heartbeats.leave(operation)
+
+    def _still_known(self) -> bool:
+        return True
+
+    def reset(self) -> None:
+        super().reset()
+        if self._heartbeats.in_group:
+            self._heartbeats.outside()  # with its id, so that the next run leaves

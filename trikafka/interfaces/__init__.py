@@ -1,0 +1,71 @@
+"""What plugins implement, and the values that they exchange with trikafka. No I/O, no behaviour.
+
+A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of these contracts. By idea:
+
+* :mod:`.managers`: the seats of a client, each with the whole contract of the manager in it (``trikafka_request_manager``);
+* :mod:`.context`: what a factory gets to know of the client; :mod:`.state`, :mod:`.network`, :mod:`.cluster`: the parts of that;
+* :mod:`.listeners`: rebalance listeners and observers (``trikafka_rebalance_listener``, ``trikafka_observer``);
+* :mod:`.sink`: where an export writes (``trikafka_sink``).
+"""
+
+from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
+from .context import ClientContext, ConsumerContext, OfferedAssignor, Partitioner, ProducerContext
+from .listeners import Observer, RebalanceListener
+from .managers import (
+    CommitManager,
+    Committed,
+    CoordinatorManager,
+    FetchManager,
+    Found,
+    HeartbeatManager,
+    ManagerKind,
+    MembershipManager,
+    MetadataManager,
+    OffsetsManager,
+    PositionsManager,
+    ProduceManager,
+    RecordAccumulator,
+)
+from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
+from .sink import ExportManifest, ExportPlan, ExportStage, ExportState, PlannedFile, Sink, SinkReport, WrittenFile
+from .state import ConsumerState
+
+__all__ = [
+    "BrokerAccess",
+    "BrokerConnection",
+    "Call",
+    "ClientContext",
+    "ClusterSnapshot",
+    "CommitManager",
+    "Committed",
+    "ConsumerContext",
+    "ConsumerState",
+    "CoordinatorKind",
+    "CoordinatorManager",
+    "ExportManifest",
+    "ExportPlan",
+    "ExportStage",
+    "ExportState",
+    "FetchManager",
+    "Found",
+    "HeartbeatManager",
+    "ManagerKind",
+    "MembershipManager",
+    "MetadataManager",
+    "Observer",
+    "OffsetsManager",
+    "OfferedAssignor",
+    "Partitioner",
+    "PlannedFile",
+    "PositionsManager",
+    "ProduceManager",
+    "ProducerContext",
+    "Purpose",
+    "RebalanceListener",
+    "RecordAccumulator",
+    "Response",
+    "Sink",
+    "SinkReport",
+    "TopicInfo",
+    "WrittenFile",
+]

@@ -1,0 +1,55 @@
+"""Who is told what happens in a client: rebalance listeners and observers. To inherit from: the methods here do nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ..types import TopicPartition
+from .context import ClientContext
+
+
+class RebalanceListener:
+    """Is told when the group gives and takes partitions, inside ``receive``, in the task that consumes.
+
+    Inherit from it to get methods that do nothing; any object with these methods will do. Heartbeats go on meanwhile. A method that
+    is cancelled is called again by the next receive. What it raises comes out of ``receive``, and the rebalance goes on; of a
+    plugin's listener as a :exc:`PluginError` that names the plugin, unless it is an error of trikafka's. One that takes longer than
+    ``max_poll_interval_ms`` is cancelled for good, for the group has gone on by then: ``receive`` raises
+    :exc:`~trikafka.errors.KafkaTimeoutError`, and the next one loses what was assigned and joins again.
+
+    On ``unsubscribe``, ``aclose`` and at the end of ``async with`` the methods run in the task that leaves, within its limit, and
+    only once a method that still runs in another task has ended: two never run at the same time. No heartbeats are sent then.
+    ``unsubscribe`` and ``aclose`` cannot be called inside a method, and no new receive can be begun there.
+
+    When the ``async with`` block is cancelled, no method is called: a second is left, for the last commit and the goodbye. What
+    must be done then too, belongs into a ``finally`` of the user's.
+    """
+
+    async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
+        """These partitions are new. Nothing of them has been fetched yet: ``seek`` here wins."""
+
+    async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
+        """These partitions go to another member after this returns; they can still be committed here, also on leaving.
+
+        What auto commit has to commit of them was committed just before.
+        """
+
+    async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
+        """These partitions are gone already, and may be with another member: committing them fails."""
+
+
+class Observer:
+    """Watches one client. Inherit from it to get methods that do nothing; any object with these methods will do.
+
+    Plain functions, called in the client's tasks: they must be quick. What they raise is logged, the first time, and changes
+    nothing for the client.
+    """
+
+    def opened(self, context: ClientContext) -> None:
+        """The client is open."""
+
+    def failed(self, error: Exception) -> None:
+        """A background task failed; the client ends."""
+
+    def closed(self) -> None:
+        """The client is closed."""

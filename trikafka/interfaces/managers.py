@@ -1,0 +1,285 @@
+"""The seats of a client: what the request manager in each of them does. A Protocol here is the whole contract of its seat.
+
+A manager that has what its Protocol names works in that seat; nothing beyond that is asked of it. Async methods may be cancelled
+at any checkpoint. What they raise is an error of trikafka's tree; anything else that comes out of a plugin's
+manager reaches the user as a :exc:`PluginError` that names the plugin, the seat and the method, with the cause chained. A ``run``
+goes on until it is cancelled: if it returns, the client ends with such an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sized
+from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
+
+from ..errors import TrikafkaError
+from ..types import Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
+from .network import Call
+
+T = TypeVar("T")
+
+#: The seats that a request manager can take. Each owns its state and one kind of conversation with the brokers.
+ManagerKind = Literal["metadata", "coordinator", "offsets", "commit", "positions", "fetch", "heartbeat", "membership", "produce"]
+#: partition -> what was found; ``None`` where no record is that young.
+Found = dict[TopicPartition, OffsetAndTimestamp | None]
+#: partition -> what is committed; ``None`` where nothing is.
+Committed = dict[TopicPartition, OffsetAndMetadata | None]
+
+
+@runtime_checkable
+class MetadataManager(Protocol):
+    """Knows the cluster. In every client."""
+
+    @property
+    def snapshot(self) -> ClusterSnapshot:
+        """The cluster as last seen: immutable, replaced by a newer one (``version``) with each refresh."""
+
+    def want(self, topics: Iterable[str], *, everything: bool = False) -> None:
+        """Set which topics every refresh asks for; ``everything``: all topics of the cluster."""
+
+    def add_topic(self, topic: str) -> None:
+        """Add a topic to those."""
+
+    def request_update(self) -> None:
+        """Refresh soon, in the background: something that the snapshot says was found wrong."""
+
+    def learn_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> frozenset[TopicPartition]:
+        """A broker's hint who leads partitions by now (KIP-951): node id and epoch of each; ``nodes`` may be new.
+
+        Returns those for which that was news.
+        """
+
+    async def changed(self, seen: ClusterSnapshot) -> ClusterSnapshot:
+        """Wait for a snapshot newer than ``seen``."""
+
+    async def refresh(self, topics: Iterable[str] = ()) -> ClusterSnapshot:
+        """Ask now, also for ``topics``; callers at the same time share the request. Raises a retriable error if nobody responds."""
+
+    async def topic(self, name: str) -> TopicInfo | None:
+        """A topic, looked up if unknown; ``None`` if there is none."""
+
+    async def ask_any(self, message: Callable[[], Any]) -> Any:
+        """Send what any broker can respond to (``message`` makes the request anew for each that is tried); the response."""
+
+    async def bootstrap(self) -> None:
+        """Make the first contact, while the client opens. Raises :exc:`BootstrapError` when no address answers."""
+
+    async def run(self) -> None:
+        """Refresh by age and on :meth:`request_update`, until cancelled."""
+
+
+@runtime_checkable
+class CoordinatorManager(Protocol):
+    """Finds coordinators of groups and transactional ids. In consumers and admin clients."""
+
+    async def find(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
+        """The coordinator of ``key``. Raises a retriable error while there is none."""
+
+    def mark_unknown(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
+        """It has moved or does not respond: look it up again at the next use."""
+
+
+@runtime_checkable
+class OffsetsManager(Protocol):
+    """Looks up offsets by time, or of the ends of partitions. In consumers and admin clients."""
+
+    async def look_up(self, call: Call, wanted: Mapping[TopicPartition, int], found: Found) -> Found:
+        """One attempt to find, for each partition of ``wanted``, the offset of a time (ms since the epoch, or an ``OffsetSpec``).
+
+        Adds to ``found``, which holds what earlier attempts found, and returns it. Raises a retriable error when some are missing.
+        """
+
+
+@runtime_checkable
+class CommitManager(Protocol):
+    """Writes and reads the committed offsets of a group. In consumers with a ``group_id``."""
+
+    async def commit(
+        self,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        *,
+        timeout: float | None = None,
+        name: str = "commit",
+        check: Callable[[], None] = lambda: None,
+    ) -> None:
+        """Commit ``offsets`` within ``timeout`` seconds (``None``: ``default_api_timeout_ms``); ``name`` is the call's, for errors.
+
+        ``check`` is to be called before each attempt: it raises when they are not the member's to commit any more. Raises
+        :exc:`CommitFailedError`, :exc:`KafkaTimeoutError`. Cancelled while it is under way, it may or may not have happened.
+        """
+
+    async def committed(
+        self, partitions: Iterable[TopicPartition] | None, *, timeout: float | None = None, name: str = "committed"
+    ) -> Committed:
+        """What is committed for ``partitions`` (``None``: for all that have a commit). As :meth:`commit`."""
+
+    async def fetch_once(self, call: Call, partitions: list[TopicPartition] | None) -> Committed:
+        """One attempt to read, as a step of another call: where does the consumer begin? Says something of each partition."""
+
+    def recover(self, error: TrikafkaError) -> None:
+        """An attempt of :meth:`fetch_once` failed with ``error``: forget what that proves wrong (the coordinator, say)."""
+
+
+@runtime_checkable
+class PositionsManager(Protocol):
+    """Finds where to begin in partitions without a position (``ConsumerState.assignment.unlocated``). In consumers."""
+
+    @property
+    def last_error(self) -> TrikafkaError | None:
+        """Why the last attempt did not find all positions, if it did not: the cause of a ``position()`` that times out."""
+
+    async def run(self) -> None:
+        """Locate partitions until cancelled. What cannot be located for good is told ``failed(error)``."""
+
+
+@runtime_checkable
+class FetchManager(Protocol):
+    """Fetches what is assigned (``ConsumerState.assignment.fetchable``) into the buffer. In consumers."""
+
+    async def run(self) -> None:
+        """Fetch until cancelled."""
+
+
+@runtime_checkable
+class HeartbeatManager(Protocol):
+    """Says to the coordinator that the member lives. In consumers with a ``group_id``."""
+
+    async def run(self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None]) -> None:
+        """Send heartbeats until cancelled, or until ``fenced`` was told why the member is out of its group.
+
+        ``rejoin`` is told (why) when the group rebalances. Started anew for each generation.
+        """
+
+
+@runtime_checkable
+class MembershipManager(Protocol):
+    """Keeps the consumer in its group. In consumers with a ``group_id``."""
+
+    @property
+    def fatal(self) -> TrikafkaError | None:
+        """The error that stopped the group's work, until the user subscribes again. Every receive raises it."""
+
+    def subscription_changed(self) -> None:
+        """The user subscribed to something else: ``fatal`` is forgotten, and it is tried again."""
+
+    async def run(self) -> None:
+        """The background work, until cancelled. Started anew after each :meth:`reset`."""
+
+    def rejoin(self, why: str) -> None:
+        """Join again soon; ``why`` is for the broker's log (KIP-800)."""
+
+    async def leave(self, *, closing: bool = False) -> None:
+        """Leave the group. :meth:`run` has ended before. Best effort: what fails is logged, not raised.
+
+        ``closing``: the consumer closes, and does not only end its subscription.
+        """
+
+    def reset(self) -> None:
+        """Be out of the group, also where :meth:`leave` was cancelled or not reached; the next :meth:`run` makes up for it."""
+
+
+# --- the producer's ---------------------------------------------------------------------------------------------------
+
+
+class RecordAppender(Protocol):
+    """The quick way in for one record. Called for every record: no checkpoint, no waiting."""
+
+    def append(
+        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None
+    ) -> Any:
+        """Take a record and return its ack, or ``None``: no room, others wait for room, or its partition is not known."""
+
+
+class RecordCounters(Protocol):
+    """What has become of records and batches since the producer was opened: for ``statistics()``."""
+
+    accepted: int
+    delivered: int
+    failed: int
+    batches_retried: int
+    batches_split: int
+
+
+class RecordAccumulator(Protocol):
+    """The records that a producer has accepted and that have no outcome yet. Groups of rows and batches are its own kinds."""
+
+    @property
+    def appender(self) -> RecordAppender:
+        """The quick way in."""
+
+    @property
+    def used(self) -> int:
+        """Bytes of ``buffer_memory`` in use."""
+
+    @property
+    def largest(self) -> int:
+        """The largest that a record may be, in bytes."""
+
+    @property
+    def counters(self) -> RecordCounters:
+        """What has become of the records."""
+
+    def append(
+        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None, admitted: bool = False
+    ) -> Any:
+        """As :meth:`RecordAppender.append`; ``admitted``: it is the caller's turn among those who wait for room."""
+
+    def unsettled(self) -> Sized:
+        """The batches without an outcome."""
+
+    def abort(self, error: Exception) -> None:
+        """Fail everything that has no outcome: the producer ends."""
+
+    def too_large(self, topic: str, size: int, what: str = "a record") -> Exception:
+        """The error that says so."""
+
+    def hurry(self, batches: Iterable[Any]) -> None:
+        """Let these batches linger no more."""
+
+    def split_rows(self, topic: str, columns: Any, explicit: Any, keyed: bool) -> Iterable[Any]:
+        """Decide to which partitions the rows of a table go: groups of rows."""
+
+    def extend(self, topic: str, columns: Any, group: Any, start: int, admitted: bool = False) -> Any:
+        """Take rows of a group, from ``start`` on, into a batch; ``None``: no room."""
+
+
+@runtime_checkable
+class ProduceManager(Protocol):
+    """Owns the producer's ``accumulator``, sends what waits in it and settles its acks. In producers."""
+
+    @property
+    def accumulator(self) -> RecordAccumulator:
+        """The records accepted so far. The same one for the manager's whole life."""
+
+    @property
+    def requests_in_flight(self) -> int:
+        """Produce requests without a response."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody is let in any more."""
+
+    @property
+    def waiting(self) -> int:
+        """How many tasks wait for room."""
+
+    async def run(self) -> None:
+        """Send, until cancelled. Every record that was accepted has its outcome within ``delivery_timeout_ms``."""
+
+    async def learn(self, topic: str, partition: int | None) -> None:
+        """Get to know a topic. Raises a retriable error if there is no such topic or partition."""
+
+    def knows(self, topic: str, partition: int | None) -> bool:
+        """Whether a record's partition is known, so that only room can be missing."""
+
+    async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
+        """Wait until it is one's turn and ``take`` finds room; return what it returns. Cancelled: nothing has been taken.
+
+        Raises a retriable error when the topic or partition is gone, :exc:`trio.ClosedResourceError` when closed meanwhile.
+        """
+
+    async def drain(self) -> None:
+        """Send what has been accepted so far without lingering; return when each record has its outcome."""
+
+    def close(self) -> None:
+        """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
