@@ -49,4 +49,4 @@ async def within(call: Call, least: float, work: Callable[[], Awaitable[T]]) -> 
     """Run the one step of a call that ends by itself or not at all. Raises the call's timeout past its limit."""
     with reasons.reasoning() as reason, trio.move_on_after(max(least, call.left)):
         return await work()
-    raise call.expired(reason.told().waiting_for)
+    raise call.expired(reason.told())

@@ -93,15 +93,18 @@ class Call:
             self._same_since = trio.current_time()
         return trio.current_time() - self._same_since >= error.patience
 
-    def expired(self, inside: str = "") -> KafkaTimeoutError:
+    def expired(self, inside: reasons.Told | None = None) -> KafkaTimeoutError:
         """The error that says that the limit has passed, with the last error as its cause, or what the call was waiting for.
 
         ``inside`` tells where the call was cut off, in spite of what its last error was.
         """
         last_error: Exception | None = self.last_error
-        if inside:
-            before = "no response" if last_error is None else f"{last_error},"
-            last_error = RequestTimedOutError(f"{before} while waiting for {inside}")
+        if inside is not None:
+            last_error = inside.error or last_error
+            if inside.waiting_for:
+                before = "no response" if last_error is None else f"{last_error},"
+                cut_off = RequestTimedOutError(f"{before} while waiting for {inside.waiting_for}")
+                cut_off.__cause__, last_error = last_error, cut_off
         if last_error is None and self._reason is not None:
             last_error = self._reason.error()
         error = KafkaTimeoutError(self.name, self.limit, self.attempts, last_error)
