@@ -55,6 +55,29 @@ async def test_a_partition_without_a_leader_is_told_once_and_when_it_goes_on(
         assert consumer.health().ok
 
 
+async def test_brokers_that_cannot_be_reached(autojump_clock: Clock) -> None:
+    async with cluster_of(records=3, nodes=2) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        await consumer.receive_batch()
+        leader = cluster.partition("t", 0).leader
+        cluster.refuse(leader)
+        cluster.disconnect(leader)
+        await consumer.receive_batch(timeout=5)
+        health = consumer.health()
+        assert [node.node_id for node in health.unreachable] == [leader]
+        assert not any("no broker of the cluster" in reason for reason in health.reasons)
+        cluster.refuse(1 - leader)
+        cluster.disconnect()
+        await consumer.receive_batch(timeout=5)
+        health = consumer.health()
+        assert not health.ok
+        assert health.reasons[0].startswith("no broker of the cluster can be reached: since ")
+        for node in (0, 1):
+            cluster.refuse(node, False)
+        await consumer.receive_batch(timeout=30)
+        assert consumer.health().ok
+
+
 async def test_records_that_nobody_receives(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
     async with cluster_of(records=9) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])

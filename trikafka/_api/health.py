@@ -13,12 +13,13 @@ from types import MappingProxyType
 
 import trio
 
+from .._net.outages import Outages
 from .._state.assignment import AssignedPartition
 from .._state.member import MemberState
 from .._state.partition_state import PartitionState
 from ..errors import TrikafkaError
 from ..interfaces import MetadataManager, PositionsManager
-from ..types import TopicPartition
+from ..types import Node, TopicPartition
 from .consumer_core import ConsumerCore
 
 _log = logging.getLogger("trikafka.consumer")
@@ -30,13 +31,15 @@ class ConsumerHealth:
     """Whether a consumer works. ``ok`` is false when something has gone wrong that more waiting may not mend.
 
     ``reasons`` says what, one sentence each; ``state`` is the member's (``"unjoined"`` without a group); ``stalled`` holds the
-    partitions without progress, each with the reason; ``error`` is what stopped the group's work, if anything did.
+    partitions without progress, each with the reason; ``unreachable`` the brokers that no connection can be made to, each with the
+    cause (one of several is not yet a reason); ``error`` is what stopped the group's work, if anything did.
     """
 
     ok: bool
     reasons: tuple[str, ...]
     state: str
     stalled: Mapping[TopicPartition, str]
+    unreachable: Mapping[Node, str]
     error: Exception | None
 
 
@@ -118,10 +121,14 @@ class Watchdog:
         return None
 
 
-def consumer_health(core: ConsumerCore, watchdog: Watchdog, fatal: Exception | None, *, closed: bool) -> ConsumerHealth:
+def consumer_health(
+    core: ConsumerCore, watchdog: Watchdog, outages: Outages, fatal: Exception | None, *, closed: bool
+) -> ConsumerHealth:
     """What :meth:`trikafka.Consumer.health` returns."""
-    state, grouped = core.member.state, core.subscription.grouped
-    stalled = watchdog.stalled(trio.current_time())
+    state, grouped, now = core.member.state, core.subscription.grouped, trio.current_time()
+    stalled = watchdog.stalled(now)
+    away = outages.unreachable()
+    unreachable = {node: f"since {now - outage.since:.0f} s: {outage.error}" for node, outage in away.items()}
     reasons = []
     if closed:
         reasons.append("the consumer is closed")
@@ -131,5 +138,7 @@ def consumer_health(core: ConsumerCore, watchdog: Watchdog, fatal: Exception | N
         reasons.append("nothing was received for max_poll_interval_ms, so the member left the group; the next receive joins again")
     if grouped and state is MemberState.FENCED and fatal is None:
         reasons.append("the group has fenced the member; the next receive joins again")
+    if outages.all_away:
+        reasons.append("no broker of the cluster can be reached: " + "; ".join(unreachable.values()))
     reasons += [f"{tp}: no progress: {why}" for tp, why in stalled.items()]
-    return ConsumerHealth(not reasons, tuple(reasons), state.value, MappingProxyType(stalled), fatal)
+    return ConsumerHealth(not reasons, tuple(reasons), state.value, MappingProxyType(stalled), MappingProxyType(unreachable), fatal)

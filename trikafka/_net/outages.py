@@ -49,6 +49,11 @@ class Outages:
         """The brokers of the cluster that cannot be reached."""
         return {away.node: away for number, away in self._away.items() if number in self._known and away.node is not None}
 
+    @property
+    def all_away(self) -> bool:
+        """Whether none of the brokers of the cluster can be reached."""
+        return bool(self._known) and self._known <= self._away.keys()
+
     def when_lost(self, ask: Callable[[], object]) -> None:
         """Call ``ask`` whenever a connection is lost: it should look what has become of the broker."""
         self._on_lost = ask
