@@ -20,7 +20,7 @@ else:
 
 
 class Ack(_Ticket):
-    """The promise of a outcome on one record. An ack that nobody waits for costs nothing; a failure is then logged."""
+    """The promise of one record's outcome. An ack that nobody waits for costs nothing; a failure is then logged."""
 
     __slots__ = ()
 

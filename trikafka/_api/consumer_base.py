@@ -23,8 +23,8 @@ class ConsumerBase:
         self._unsubscribe_error: Exception | None = None  # what a listener raised in the background, for the next receive
 
     def _open(self) -> None:
-        """Raise once closed. The hooks that run on closing may still commit and ask."""
-        if self._closed and (self._shut or not self._parts.invoker.inside()):
+        """Raise once closed. The handlers that closing waits for, and the hooks that run then, may still commit and ask."""
+        if self._closed and (self._shut or not (self._leaving.revoking or self._parts.invoker.inside())):
             raise trio.ClosedResourceError("this consumer is closed")
 
     def _settled(self) -> None:

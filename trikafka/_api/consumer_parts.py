@@ -93,7 +93,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.fill("fetch")
         if config.group_id is not None:
             self._fill_group_seats()
-        self.watchdog = Watchdog(self.core, self.metadata, self.positions, config.stall_warning_ms / 1000)
+        self.watchdog = Watchdog(self.core, self.brokers.outages, self.metadata, self.positions, config.stall_warning_ms / 1000)
         self.core.on_assigned(self._assigned)
         offered = answers(self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self)
         self._plugin_listeners = [GuardedListener(listener, self.seat(plugin, "listener")) for plugin, listener in offered]

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -56,8 +57,10 @@ class _Seen:
 class Watchdog:
     """Watches the partitions of one consumer."""
 
-    def __init__(self, core: ConsumerCore, metadata: MetadataManager, positions: PositionsManager, limit: float) -> None:
-        self._core, self._metadata, self._positions, self._limit = core, metadata, positions, limit
+    def __init__(
+        self, core: ConsumerCore, outages: Outages, metadata: MetadataManager, positions: PositionsManager, limit: float
+    ) -> None:
+        self._core, self._outages, self._metadata, self._positions, self._limit = core, outages, metadata, positions, limit
         self._seen: dict[AssignedPartition, _Seen] = {}
 
     async def run(self) -> None:
@@ -90,6 +93,8 @@ class Watchdog:
         """Why a partition makes no progress, as far as one can tell from here."""
         if partition.error is not None:
             return f"it failed, and no receive has been told yet: {partition.error}"
+        if (away := self._away(partition.tp)) is not None:
+            return away
         if (leader := self._leaderless(partition.tp)) is not None:
             return f"it has no leader that can be asked: {leader}"
         match partition.state:
@@ -112,6 +117,16 @@ class Watchdog:
         if partition.paused or partition.limit is not None:
             return True
         return partition.state is PartitionState.FETCHING and partition.lag == 0 and self._leaderless(partition.tp) is None
+
+    def _away(self, tp: TopicPartition) -> str | None:
+        """Why its leader, or any broker, cannot be reached, if that is so."""
+        unreachable = self._outages.unreachable()
+        if self._outages.all_away:
+            return f"no broker of the cluster can be reached: {next(iter(unreachable.values())).error}"
+        with suppress(TrikafkaError):
+            outage = unreachable.get(self._metadata.snapshot.leader(tp))
+            return None if outage is None else f"its leader cannot be reached: {outage.error}"
+        return None
 
     def _leaderless(self, tp: TopicPartition) -> TrikafkaError | None:
         try:

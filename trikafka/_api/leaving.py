@@ -42,6 +42,11 @@ class Leaving:
         """Whether some task leaves now."""
         return self._ended is not None
 
+    @property
+    def revoking(self) -> bool:
+        """Whether handlers are waited for, the last commit is made or the hooks run: the group has not been left yet."""
+        return self._ended is not None and not self._last_step
+
     async def join(self, deadline: float) -> None:
         """Wait for the leave under way; the earlier deadline counts."""
         assert self._ended is not None

@@ -24,6 +24,7 @@ from .reader import Decoder, PartitionReader
 #: Iteration over buffered records lets other tasks run at least this often (seconds).
 _FAIRNESS = 0.001
 
+_BUSY = "a receive is under way already, in another task or around this rebalance listener"
 Until = Mapping[TopicPartition, int]
 Ready = tuple[PartitionReader, RecordBatch]
 
@@ -257,7 +258,7 @@ class Receiver:
 
     def _claim(self) -> None:
         if self._busy:
-            raise trio.BusyResourceError("another task is receiving from this consumer already")
+            raise trio.BusyResourceError(_BUSY)
         if self._closed_to is not None:
             raise trio.BusyResourceError(self._closed_to)
         self._claim_records()
@@ -265,7 +266,7 @@ class Receiver:
     def give_up(self) -> None:
         """Somebody else reads the partitions from now on: put back what is under way. The user has come back."""
         if self._busy:
-            raise trio.BusyResourceError("another task is receiving from this consumer already")
+            raise trio.BusyResourceError(_BUSY)
         if self._closed_to is not None:
             raise trio.BusyResourceError(self._closed_to)
         self._release()

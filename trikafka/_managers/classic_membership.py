@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
 import trio
-from kafka.protocol.admin import DescribeGroupsRequest
 from kafka.protocol.consumer.group import LeaveGroupRequest
 
 from .._net.gather import with_background
@@ -132,6 +131,9 @@ class ClassicMembership(MembershipBase):
         topics = joined.assign_from(AssignableTopics.from_snapshot(await self._topics.known(joined.topics), joined.topics))
         assigned = set(mine)
         if joined.members.keys() != {self._member.identity.member_id}:
+            # Imported here, for it brings all of the admin client's messages, and only a static leader's return needs it.
+            from kafka.protocol.admin import DescribeGroupsRequest
+
             request = DescribeGroupsRequest(groups=[self._group], include_authorized_operations=False)
             response = await self._requests.ask(request, self._config.request_timeout, "coordinator")
             for member in response.groups[0].members:

@@ -189,6 +189,8 @@ def check_listener(listener: RebalanceListener | None) -> None:
     """Raise :exc:`ConfigurationError` for what a user gave as a listener and is none."""
     if listener is None:
         return
+    if isinstance(listener, type):
+        raise ConfigurationError(f"listener must be an object, not a class: write {listener.__name__}(...)")
     if missing := missing_members(listener, RebalanceListener):
         raise ConfigurationError(f"listener must be a RebalanceListener; {listener!r} has no {', '.join(missing)}")
     if plain := plain_methods(listener, RebalanceListener):

@@ -44,6 +44,8 @@ def check_headers(headers: HeaderPairs) -> tuple[tuple[tuple[str, bytes | None],
         if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
             raise TypeError(f"headers must be pairs of a name (str) and a value (bytes or None), not {header!r}")
         name, value = header
+        if isinstance(value, str):
+            raise TypeError(f"header value must be bytes, not str; encode it first: ({name!r}, {value!r}.encode())")
         value = None if value is None else as_bytes("header value", value)
         size += _format.HEADER_OVERHEAD + len(name.encode()) + (0 if value is None else len(value))
         checked.append((name, value))

@@ -25,6 +25,8 @@ from .start import At, Start, place
 
 #: How soon a member of a group notices that it has reached the end, where nothing arrives that tells it (seconds).
 _LOOK = 0.2
+#: A member that has nothing may still be given something (seconds): the newer group protocol assigns after the join.
+_ASSIGNED_WITHIN = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,10 +113,15 @@ class Consuming:
 
     async def _follow(self, consumer: Consumer) -> None:
         ends: dict[TopicPartition, int] = {}
+        owned_or_new = trio.current_time()
         while True:
             batch = await consumer.receive_batch(timeout=_LOOK if self._plan.until_end else None)
             if batch and await self._print(consumer, batch):
                 return
+            if consumer.assignment():
+                owned_or_new = trio.current_time()
+            elif trio.current_time() < owned_or_new + _ASSIGNED_WITHIN:
+                continue
             if self._plan.until_end and await self._at_end(consumer, ends):
                 return
 

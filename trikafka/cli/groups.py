@@ -110,9 +110,7 @@ async def _partitions(admin: Admin, group: str, owners: dict[TopicPartition, str
 def _as_text(group: dict[str, Any]) -> str:
     members = {member["member_id"]: member for member in group["members"]}
     count = f"{len(members)} members" if len(members) != 1 else "1 member"
-    if group["type"] not in (None, "classic"):
-        count = "members are not shown"
-    kind = ", ".join(text for text in (group["state"], group["type"], group["protocol"], count) if text)
+    kind = ", ".join(dict.fromkeys(text for text in (group["state"], group["type"], group["protocol"], count) if text))
     rows = [
         (p["topic"], p["partition"], p["offset"], p["end"], p["lag"], p["member_id"], members.get(p["member_id"], {}).get("host"))
         for p in group["partitions"]

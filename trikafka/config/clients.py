@@ -231,7 +231,7 @@ class ProducerConfig(ClientConfig):
     delivery_timeout_ms: float = setting(120_000, "from send to the verdict, retries included (KIP-91)", least=1)
     max_in_flight_requests_per_connection: int = setting(5, "produce requests to one broker at a time", least=1, most=100)
     transactional_id: str | None = setting(
-        None, "names this producer across restarts; makes transactions possible", empty=False
+        None, "for transactions, which are not there yet: setting it is an error", empty=False
     )
     partitioner: Literal["default"] | str = setting(
         "default", "'default' (murmur2 of the key, sticky without one), or one that a plugin offers", java="partitioner.class"

@@ -196,7 +196,7 @@ class ProducerSettings(ClientSettings, total=False):
     """Produce requests to one broker at a time. At least 1, at most 100. Default: 5."""
 
     transactional_id: str | None
-    """Names this producer across restarts; makes transactions possible. Default: None."""
+    """For transactions, which are not there yet: setting it is an error. Default: None."""
 
     partitioner: Literal['default'] | str
     """'default' (murmur2 of the key, sticky without one), or one that a plugin offers. Java's name: partitioner.class. Default:

@@ -168,4 +168,6 @@ def _from_json(body: Mapping[str, Any]) -> Exception:
     for attribute, value in body["attributes"].items():
         if not attribute.startswith("_"):
             vars(error)[attribute] = _from_json(value) if isinstance(value, dict) else value
+    if isinstance(error.code, int):
+        error.code = errors.from_code(error.code).code  # a member of the enum again
     return error
