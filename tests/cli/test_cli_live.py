@@ -114,7 +114,7 @@ def test_a_group_goes_on_where_it_was(command: Command, topic: str, tmp_path: Pa
     assert [(p["offset"], p["end"], p["lag"]) for p in described["partitions"]] == [(10, 10, 0)] * 3
     assert command("consume", topic, "-G", group, "--until-end").out == b""
     table = command("groups", group).out.decode()
-    assert table.splitlines()[0] == f"{group}  (Empty, classic, 0 members)  lag 0"
+    assert table.splitlines()[0] == f"{group}  (Empty, consumer, 0 members)  lag 0"
     assert table.splitlines()[1].split() == ["TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "HOST"]
     assert command("groups", "--delete", group).code == 0
     assert group not in command("groups", "--list").out.decode()
