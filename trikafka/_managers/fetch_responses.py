@@ -24,6 +24,8 @@ from .resets import Resets
 
 _log = logging.getLogger("trikafka.fetch")
 _LARGE_RESPONSE = 262_144
+#: So often in a row a leader may name a replica that the cluster does not know before it is read from itself.
+_PATIENCE_FOR_REPLICAS = 3
 
 
 class FetchResponses:
@@ -111,6 +113,8 @@ class FetchResponses:
             self._plan.prefer(partition, replica, trio.current_time() + self._config.metadata_max_age_ms / 1000)
         else:
             self._metadata.request_update()
+            if self._plan.failures(partition) >= _PATIENCE_FOR_REPLICAS:
+                self._plan.distrust_replicas(trio.current_time() + self._config.metadata_max_age_ms / 1000)
             self._put_off(partition)
 
     def _take_error(self, wanted: Wanted, part: FetchedPartition, node: Node, *, hinted: bool) -> None:
