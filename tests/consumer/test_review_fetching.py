@@ -38,8 +38,7 @@ async def test_a_validation_that_ends_while_the_partition_is_given_up(autojump_c
 async def test_receive_nowait_of_a_stream_raises_what_stops_it(autojump_clock: Clock) -> None:
     async with cluster_of(2, records=2) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
-        async for stream in consumer.partitions():
-            break
+        stream = await anext(consumer.partitions())
         assert (await stream.receive()).offset == 0
         stream.receive_nowait()
         cluster.fail("Fetch", ErrorCode.TOPIC_AUTHORIZATION_FAILED, 1)
@@ -78,8 +77,7 @@ async def test_a_revocation_waits_for_a_handler_that_uses_receive_nowait(autojum
 async def test_cancelled_while_another_task_reads_the_stream_is_cancelled(autojump_clock: Clock) -> None:
     async with cluster_of(records=3) as cluster, consumer_of(cluster) as consumer:
         consumer.assign([T0])
-        async for stream in consumer.partitions():
-            break
+        stream = await anext(consumer.partitions())
         await stream.receive()
         await trio.sleep(1)
         out: list[Any] = []
@@ -241,3 +239,92 @@ async def test_a_seek_of_the_user_after_the_topic_was_created_anew_wins(autojump
         consumer.resume([T0])
         with trio.fail_after(30):
             assert await values(consumer, 1) == [b"new4"]
+
+
+async def test_a_response_that_names_what_was_not_asked_for_is_no_hot_loop(autojump_clock: Clock) -> None:
+    async with cluster_of(records=3) as cluster, consumer_of(cluster) as consumer:
+        seen: list[Any] = []
+
+        async def strange(request: Any, default: Any) -> Any:
+            request.max_wait_ms = 0
+            response = await default()
+            seen.extend(response.responses)
+            if seen:
+                response.responses = seen[:1]
+                response.responses[0].partitions[0].partition_index = 99
+                response.responses[0].partitions[0].records = b""
+            return response
+
+        consumer.assign([T0])
+        await values(consumer, 3)
+        cluster.on("Fetch", strange)
+        cluster.append("t", 0, [b"3"])
+        before = len(cluster.requests("Fetch"))
+        with trio.move_on_after(5):
+            await consumer.receive()
+        assert seen
+        assert len(cluster.requests("Fetch")) - before < 40
+
+
+async def test_replicas_that_name_each_other_are_no_hot_loop(autojump_clock: Clock) -> None:
+    async with cluster_of(records=3, nodes=2) as cluster, consumer_of(cluster, client_rack="a") as consumer:
+
+        async def other(request: Any, default: Any) -> Any:
+            response = await default()
+            for topic in response.responses:
+                for part in topic.partitions:
+                    part.preferred_read_replica, part.records, part.error_code = 1, b"", 0
+            return response
+
+        async def back(request: Any, default: Any) -> Any:
+            response = await default()
+            for topic in response.responses:
+                for part in topic.partitions:
+                    part.preferred_read_replica, part.records, part.error_code = 0, b"", 0
+            return response
+
+        cluster.on("Fetch", other, node=0)
+        cluster.on("Fetch", back, node=1)
+        consumer.assign([T0])
+        with trio.move_on_after(5):
+            await consumer.receive()
+        assert len(cluster.requests("Fetch")) < 60
+
+
+@pytest.mark.parametrize("code", [ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.OFFSET_NOT_AVAILABLE, ErrorCode.KAFKA_STORAGE_ERROR])
+async def test_a_replica_that_only_fails_starves_nobody(autojump_clock: Clock, code: ErrorCode) -> None:
+    async with cluster_of(records=3, nodes=2) as cluster, consumer_of(cluster, client_rack="a") as consumer:
+
+        async def other(request: Any, default: Any) -> Any:
+            response = await default()
+            if request.rack_id:
+                for topic in response.responses:
+                    for part in topic.partitions:
+                        part.preferred_read_replica, part.records = 1, b""
+            return response
+
+        cluster.on("Fetch", other, node=0)
+        cluster.fail("Fetch", code, None, node=1)
+        consumer.assign([T0])
+        with trio.fail_after(20):
+            assert await values(consumer, 1) == [b"0"]
+
+
+async def test_a_log_that_always_parts_behind_the_position_is_no_hot_loop(autojump_clock: Clock) -> None:
+    async with cluster_of(records=3) as cluster, consumer_of(cluster) as consumer:
+
+        async def diverging(request: Any, default: Any) -> Any:
+            response = await default()
+            for topic in response.responses:
+                for part in topic.partitions:
+                    part.records, part.diverging_epoch = b"", type(part).EpochEndOffset(epoch=0, end_offset=1000)
+            return response
+
+        consumer.assign([T0])
+        await values(consumer, 3)
+        cluster.on("Fetch", diverging)
+        cluster.append("t", 0, [b"3"])
+        before = len(cluster.requests("Fetch"))
+        with trio.move_on_after(5):
+            await consumer.receive()
+        assert len(cluster.requests("Fetch")) - before < 40

@@ -207,7 +207,7 @@ class PartitionStream:
         return self.attended_elsewhere and not self._left and (self._entered or self._assigned.progress.in_hand)
 
     def do_not_await_me(self) -> None:
-        """If this task is its handler: it is not at work on what it holds, and does not count as its handler until it comes back."""
+        """If this task is its handler: it is not at work on what it holds, and does not count as that until it comes back."""
         if self._task is trio.lowlevel.current_task():
             self._task = None
 

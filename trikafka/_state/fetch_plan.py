@@ -240,7 +240,7 @@ class FetchPlan:
         return True
 
     def _is_of_another_topic(self, partition: AssignedPartition, source: _Source) -> bool:
-        """Whether the topic was created anew since its position was found. A paused one learns that, too: later seeks are for it."""
+        """Whether the topic was created anew since its position was found. A paused one learns that, too: later seeks count."""
         if partition.state is not PartitionState.FETCHING or (topic_id := self._topic_id(partition.tp.topic)) is None:
             return False
         before, source.topic_id = source.topic_id, topic_id
