@@ -12,7 +12,7 @@ from trio.testing import MockClock as Clock
 from trikafka import TopicPartition
 from trikafka._api.partition_stream import PartitionStream
 from trikafka.error_codes import ErrorCode
-from trikafka.errors import AuthorizationError
+from trikafka.errors import AuthorizationError, ConfigurationError
 from trikafka.testing import ScriptedCluster
 
 
@@ -328,3 +328,13 @@ async def test_a_log_that_always_parts_behind_the_position_is_no_hot_loop(autoju
         with trio.move_on_after(5):
             await consumer.receive()
         assert len(cluster.requests("Fetch")) - before < 40
+
+
+@pytest.mark.parametrize("name", ["a b", ".", "x" * 250, "t/1"])
+async def test_a_name_that_no_topic_can_have_is_an_error_where_it_is_given(autojump_clock: Clock, name: str) -> None:
+    async with cluster_of() as cluster, consumer_of(cluster, group_id="g") as consumer:
+        with pytest.raises(ConfigurationError, match="topic"):
+            consumer.subscribe([name])
+        with pytest.raises(ConfigurationError, match="topic"):
+            consumer.assign([TopicPartition(name, 0)])
+        assert consumer.subscription() == frozenset()
