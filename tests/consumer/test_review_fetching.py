@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, Notes, cluster_of, consumer_of, member_of, until, values
+from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
 from trikafka import TopicPartition
@@ -338,3 +338,17 @@ async def test_a_name_that_no_topic_can_have_is_an_error_where_it_is_given(autoj
         with pytest.raises(ConfigurationError, match="topic"):
             consumer.assign([TopicPartition(name, 0)])
         assert consumer.subscription() == frozenset()
+
+
+async def test_a_partition_that_comes_back_in_the_same_fetch_session_knows_its_lag(autojump_clock: Clock) -> None:
+    """The broker tells only what has changed since it told the partition that was there before."""
+    async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0, T1])
+        await values(consumer, 6)
+        await trio.sleep(2)
+        consumer.assign([T1])
+        consumer.assign([T0, T1])
+        consumer.seek(T0, 3)
+        await trio.sleep(60)
+        assert consumer.current_lag(T0) == 0
+        assert consumer.health().ok
