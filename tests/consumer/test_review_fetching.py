@@ -9,7 +9,7 @@ import trio
 from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
-from trikafka import TopicPartition
+from trikafka import OffsetAndMetadata, TopicPartition
 from trikafka._api.partition_stream import PartitionStream
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import AuthorizationError, ConfigurationError
@@ -350,5 +350,18 @@ async def test_a_partition_that_comes_back_in_the_same_fetch_session_knows_its_l
         consumer.assign([T0, T1])
         consumer.seek(T0, 3)
         await trio.sleep(60)
+        assert consumer.current_lag(T0) == 0
+        assert consumer.health().ok
+
+
+async def test_after_a_truncation_to_the_end_the_lag_is_known(autojump_clock: Clock) -> None:
+    """The response that told of it told the ends of the log, too; the session does not tell them again."""
+    async with cluster_of(nodes=2) as cluster, consumer_of(cluster) as consumer:
+        for _ in range(10):
+            cluster.append("t", 0, [b"x"])
+        consumer.assign([T0])
+        consumer.seek(T0, OffsetAndMetadata(30, 0))
+        await trio.sleep(60)
+        assert await consumer.position(T0) == 10
         assert consumer.current_lag(T0) == 0
         assert consumer.health().ok

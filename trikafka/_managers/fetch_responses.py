@@ -78,6 +78,9 @@ class FetchResponses:
     def _take(self, wanted: Wanted, part: FetchedPartition, node: Node) -> bool:
         """Take in one partition's part that is no error; whether it changed anything."""
         (partition, number, offset), records = wanted.ticket, part.records
+        if part.diverging is None or part.high_watermark >= 0:  # also then: a session does not tell twice
+            stable = part.last_stable_offset if part.last_stable_offset >= 0 else None
+            partition.log_ends(LogEnds(part.high_watermark, part.log_start_offset, stable))
         if part.diverging is not None:
             if part.diverging.end_offset < offset:
                 self._resets.truncated(partition, part.diverging)
@@ -86,8 +89,6 @@ class FetchResponses:
             else:
                 partition.confirmed(part.diverging.epoch)
             return True
-        stable = part.last_stable_offset if part.last_stable_offset >= 0 else None
-        partition.log_ends(LogEnds(part.high_watermark, part.log_start_offset, stable))
         if part.preferred_replica >= 0 and part.preferred_replica != node.node_id:
             if not self._plan.reads_from_follower(partition, node.node_id):
                 self._prefer(partition, part.preferred_replica)
