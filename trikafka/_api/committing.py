@@ -61,16 +61,17 @@ class Committing(ConsumerBase):
             todo = _offsets(offsets)
         if self._subscription.grouped and (foreign := [tp for tp in todo if tp not in owned]):
             raise PartitionNotOwnedError(foreign)
-        began = {tp: owned[tp] for tp in todo if tp in owned}
+        began = {tp: (owned[tp], owned[tp].position) for tp in todo if tp in owned}
 
         def check() -> None:
             self._check_membership()
-            if gone := [tp for tp, partition in began.items() if self._assignment.partitions.get(tp) is not partition]:
+            if gone := [tp for tp, (partition, _) in began.items() if self._assignment.partitions.get(tp) is not partition]:
                 raise PartitionNotOwnedError(gone)
 
         await commits.commit(todo, timeout=timeout, check=check)
-        for tp, partition in began.items():  # the user says that it is processed: auto commit must not go back
-            partition.processed_upto(todo[tp].offset)
+        for tp, (partition, position) in began.items():  # the user says that it is processed: auto commit must not go back
+            if position is None or (partition.position or 0) >= position:  # unless he did, meanwhile
+                partition.processed_upto(todo[tp].offset)
         if self._parts.auto_commit is not None:
             self._parts.auto_commit.committed(todo)
 

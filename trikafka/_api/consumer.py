@@ -272,6 +272,7 @@ class Consumer(LookUps, Committing):
         self._outside_listeners("unsubscribe")
         deadline = trio.current_time() + limit
         if self._leaving.under_way:
+            self._parts.streams.do_not_await_me()
             await self._leaving.join(deadline)
             return
         self._begin_unsubscribing(deadline)
@@ -308,6 +309,7 @@ class Consumer(LookUps, Committing):
         self._parts.core.news()
         left = False
         while self._leaving.under_way:
+            self._parts.streams.do_not_await_me()
             await self._leaving.join(deadline)
             left = self._leaving.complete
         if left:  # another task has done it all

@@ -81,7 +81,8 @@ class PartitionStream:
                 else:
                     await trio.lowlevel.checkpoint_if_cancelled()
             except trio.Cancelled:
-                self._came_back()
+                if not self._busy:  # else another task has gone on from what was in hand; that must not hide the cancellation
+                    self._came_back()
                 raise
             if cursor.live:
                 return cursor.take()
@@ -102,7 +103,7 @@ class PartitionStream:
             raise trio.EndOfChannel from None
 
     def receive_nowait(self) -> Record:
-        """The next record if it is buffered. Raises :exc:`trio.WouldBlock` otherwise, :exc:`trio.EndOfChannel` at the end."""
+        """The next record if it is buffered. Raises :exc:`trio.WouldBlock` otherwise, and what :meth:`receive` raises."""
         cursor = self._cursor
         if cursor is not None and cursor.live:
             self._last_seen = trio.current_time()
@@ -110,9 +111,13 @@ class PartitionStream:
             if cursor.live:
                 return cursor.take()
         self._came_back()
+        self._task = trio.lowlevel.current_task()
+        self._streams.check()
         if self.ended:
             raise trio.EndOfChannel
         self._claim()
+        if (error := self._assigned.take_error()) is not None:
+            raise error
         while self._streams.has_records(self._assigned):
             if (batch := self._reader.next_batch_nowait()) is not None:
                 return self._begin_records(batch)
@@ -200,6 +205,11 @@ class PartitionStream:
     def in_use(self) -> bool:
         """Whether its handler, in another task, still holds records or has said that it is not done."""
         return self.attended_elsewhere and not self._left and (self._entered or self._assigned.progress.in_hand)
+
+    def do_not_await_me(self) -> None:
+        """If this task is its handler: it is not at work on what it holds, and does not count as that until it comes back."""
+        if self._task is trio.lowlevel.current_task():
+            self._task = None
 
     def overdue_at(self, limit: float) -> float | None:
         """When its handler will have held what it has for ``limit`` seconds; ``None``: it holds nothing, or was warned about."""

@@ -115,6 +115,12 @@ class Streams:
         if self._iterating:
             self._core.news()
 
+    def do_not_await_me(self) -> None:
+        """This task waits until the consumer has left: leaving must not wait for it, if it handles a stream."""
+        for stream in self._open.values():
+            stream.do_not_await_me()
+        self._core.wake.commit()
+
     async def drained(self, partitions: Iterable[TopicPartition], until: float) -> None:
         """Return when the handlers of these partitions have come back from what they hold, or at ``until``."""
         going = set(partitions)

@@ -24,6 +24,8 @@ from .resets import Resets
 
 _log = logging.getLogger("trikafka.fetch")
 _LARGE_RESPONSE = 262_144
+#: So often in a row a leader may name a replica that is unknown, or fails, before it is read from itself.
+_PATIENCE_FOR_REPLICAS = 3
 
 
 class FetchResponses:
@@ -55,7 +57,9 @@ class FetchResponses:
         for part in response.partitions:
             tp = TopicPartition(part.topic, part.partition)
             wanted = session.asked.get(tp)
-            if wanted is None or wanted.overtaken:
+            if wanted is None:  # nobody asked for it: not even a broker that says such things all the time is asked without end
+                continue
+            if wanted.overtaken:
                 news = True
             elif part.error_code:
                 self._take_error(wanted, part, node, hinted=tp in led_elsewhere)
@@ -74,17 +78,22 @@ class FetchResponses:
     def _take(self, wanted: Wanted, part: FetchedPartition, node: Node) -> bool:
         """Take in one partition's part that is no error; whether it changed anything."""
         (partition, number, offset), records = wanted.ticket, part.records
+        if part.diverging is None or part.high_watermark >= 0:  # also then: a session does not tell twice
+            stable = part.last_stable_offset if part.last_stable_offset >= 0 else None
+            partition.log_ends(LogEnds(part.high_watermark, part.log_start_offset, stable))
         if part.diverging is not None:
             if part.diverging.end_offset < offset:
                 self._resets.truncated(partition, part.diverging)
+            elif wanted.fetch_epoch == part.diverging.epoch:
+                return False  # that was said in the request: nothing has changed
             else:
                 partition.confirmed(part.diverging.epoch)
             return True
-        stable = part.last_stable_offset if part.last_stable_offset >= 0 else None
-        partition.log_ends(LogEnds(part.high_watermark, part.log_start_offset, stable))
         if part.preferred_replica >= 0 and part.preferred_replica != node.node_id:
-            self._prefer(partition, part.preferred_replica)
-            return True
+            if not self._plan.reads_from_follower(partition, node.node_id):
+                self._prefer(partition, part.preferred_replica)
+                return True
+            self._plan.prefer(partition, None)  # only a leader knows better
         self._plan.progressed(partition)
         if not records:
             return False
@@ -107,11 +116,16 @@ class FetchResponses:
         """The leader wants it to be fetched from a replica (KIP-392)."""
         if replica in self._metadata.snapshot.nodes:
             _log.debug("%s: going on at the preferred replica %d", partition.tp, replica)
-            self._plan.progressed(partition)
             self._plan.prefer(partition, replica, trio.current_time() + self._config.metadata_max_age_ms / 1000)
         else:
             self._metadata.request_update()
+            self._doubt_replicas(partition)
             self._put_off(partition)
+
+    def _doubt_replicas(self, partition: AssignedPartition) -> None:
+        """A replica that its leader named is no use. A leader that goes on naming such is read from itself for a while."""
+        if self._plan.failures(partition) >= _PATIENCE_FOR_REPLICAS:
+            self._plan.distrust_replicas(trio.current_time() + self._config.metadata_max_age_ms / 1000)
 
     def _take_error(self, wanted: Wanted, part: FetchedPartition, node: Node, *, hinted: bool) -> None:
         partition, _, offset = wanted.ticket
@@ -119,6 +133,7 @@ class FetchResponses:
         from_follower = self._plan.reads_from_follower(partition, node.node_id)
         if from_follower:  # whatever it is, the leader knows better
             self._plan.prefer(partition, None)
+            self._doubt_replicas(partition)
         if from_follower and error.code in (ErrorCode.OFFSET_OUT_OF_RANGE, ErrorCode.OFFSET_NOT_AVAILABLE):
             self._put_off(partition)
         elif error.code == ErrorCode.OFFSET_OUT_OF_RANGE:

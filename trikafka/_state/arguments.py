@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from .._wire import _format
+from ..config.topics import check_topic_name
 from ..errors import ConfigurationError
 from ..types import OffsetAndMetadata, TopicPartition
 
@@ -21,6 +22,7 @@ def checked_partition(given: Any) -> TopicPartition:
         raise ConfigurationError(f"a partition is a TopicPartition(topic, number), not {given!r}") from None
     if not isinstance(topic, str) or not topic:
         raise ConfigurationError(f"a partition's topic must be a name, not {topic!r}")
+    check_topic_name(topic)
     if isinstance(number, bool) or not isinstance(number, int) or number < 0:
         raise ConfigurationError(f"a partition's number must be a whole number from 0, not {number!r}")
     return TopicPartition(topic, number)
@@ -66,7 +68,7 @@ def topic_names(topics: Iterable[str]) -> list[str]:
     names = list(topics)
     if wrong := [name for name in names if not isinstance(name, str) or not name]:
         raise ConfigurationError(f"a topic must be a name, not {wrong[0]!r}")
-    return names
+    return [check_topic_name(name) for name in names]
 
 
 def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> OffsetAndMetadata:

@@ -166,10 +166,11 @@ class AssignedPartition:
         self._update()
 
     def validated(self) -> None:
-        """The position is in the leader's log."""
-        self._to(_S.FETCHING)
-        self._update()
-        self._table.wake.deliver(self)
+        """The position is in the leader's log. Of one that is given up by now nobody wants to know."""
+        if self.state is _S.VALIDATING:
+            self._to(_S.FETCHING)
+            self._update()
+            self._table.wake.deliver(self)
 
     def confirmed(self, epoch: int) -> None:
         """The leader's log agrees up to where the fetch goes on; ``epoch`` is that of the record before."""

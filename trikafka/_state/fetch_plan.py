@@ -150,7 +150,11 @@ class FetchPlan:
         for wanted in self.sessions[node].wanted.values():
             if self.reads_from_follower(wanted.ticket.partition, node):
                 self.prefer(wanted.ticket.partition, None)
-                self._no_replicas_until = until
+                self.distrust_replicas(until)
+
+    def distrust_replicas(self, until: float) -> None:
+        """Leaders name replicas that are no use: everything is read from the leaders themselves until then."""
+        self._no_replicas_until = until
 
     def trusts_replicas(self, now: float) -> bool:
         """Whether leaders are to name preferred replicas."""
@@ -192,7 +196,7 @@ class FetchPlan:
     def _node_of(self, partition: AssignedPartition, source: _Source, now: float) -> int | None:
         """The broker to fetch it from now, if it is to be fetched."""
         self._unmark(partition)
-        if not partition.fetchable or self._is_waiting(partition, source, now):
+        if self._is_of_another_topic(partition, source) or not partition.fetchable or self._is_waiting(partition, source, now):
             return None
         try:
             node = self._snapshot.leader(partition.tp).node_id
@@ -226,20 +230,24 @@ class FetchPlan:
         return False
 
     def _is_valid(self, partition: AssignedPartition, source: _Source) -> bool:
-        """Whether the position is in this topic, and in its present leader's log, as far as is known."""
-        topic_id, before = self._topic_id(partition.tp.topic), source.topic_id
+        """Whether the position is in its present leader's log, as far as is known."""
         epoch, known = self._snapshot.leader_epoch(partition.tp), source.leader_epoch
-        if topic_id is not None:
-            source.topic_id = topic_id
-        if before is not None and topic_id is not None and before != topic_id:
-            source.leader_epoch = epoch
-            self._found.recreated.append(partition)
-            return False
         if epoch > known:
             source.leader_epoch = epoch
             if known >= 0 and partition.progress.leader_epoch is not None:
                 partition.begin_validation()
                 return False
+        return True
+
+    def _is_of_another_topic(self, partition: AssignedPartition, source: _Source) -> bool:
+        """Whether the topic was created anew since its position was found. A paused one learns that, too: later seeks count."""
+        if partition.state is not PartitionState.FETCHING or (topic_id := self._topic_id(partition.tp.topic)) is None:
+            return False
+        before, source.topic_id = source.topic_id, topic_id
+        if before is None or before == topic_id:
+            return False
+        source.leader_epoch = self._snapshot.leader_epoch(partition.tp)
+        self._found.recreated.append(partition)
         return True
 
     def _topic_id(self, topic: str) -> UUID | None:

@@ -83,6 +83,7 @@ class FetchSession:
         """What the next request says. The broker counts as knowing it from here on, until :meth:`lost` or :meth:`refused`."""
         if self._epoch == 0 or not self._fits():
             return self._full()
+        self._hand_over_log_ends()
         topics = self._topics(self._changed)
         forgotten: dict[str, list[int]] = defaultdict(list)
         for tp in self._forgotten:
@@ -92,6 +93,13 @@ class FetchSession:
         self._forgotten.clear()
         ids = None if self._ids is None else {name: self._ids[name] for name in {*topics, *forgotten}}
         return SessionRequest((self._id, self._epoch), False, topics, forgotten, ids)
+
+    def _hand_over_log_ends(self) -> None:
+        """What went and came back is the same to the broker, which only tells changes: so what it told before still holds."""
+        for tp in self._changed:
+            before, partition = self.asked.get(tp), self.wanted[tp].ticket.partition
+            if before is not None and before.ticket.partition is not partition:
+                partition.log_ends(before.ticket.partition.log)
 
     def responded(self, session_id: int) -> None:
         """The response came, and has this session: 0 if the broker has none (any more)."""

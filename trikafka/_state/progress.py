@@ -71,6 +71,12 @@ class Marks:
         if self._delivered:
             self._end = max(self._end, self._delivered[-1])
 
+    def done_before(self, offset: int) -> None:
+        """Everything before ``offset`` is processed, by whatever else the user said."""
+        upto = bisect_left(self._delivered, offset, self._head)
+        self._done.difference_update(self._delivered[self._head : upto])
+        self._head = upto
+
     def mark(self, offsets: Iterable[int], processed: int, position: int) -> int:
         """The records at ``offsets`` are processed; returns the offset before which all are."""
         delivered, done, head = self._delivered, self._done, self._head
@@ -179,6 +185,9 @@ class Progress:
         if position is None or processed is None:
             return
         processed = max(processed, min(offset, position))
+        if self._marks is not None:
+            self._marks.done_before(processed)
+            processed = self._marks.mark((), processed, position)  # those behind it may be marked already
         if self._cursor is not None:
             self._cursor.processed = processed
         self._processed = processed
