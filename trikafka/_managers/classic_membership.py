@@ -134,7 +134,10 @@ class ClassicMembership(MembershipBase):
         if joined.members.keys() != {self._member.identity.member_id}:
             request = DescribeGroupsRequest(groups=[self._group], include_authorized_operations=False)
             response = await self._requests.ask(request, self._config.request_timeout, "coordinator")
-            for member in response.groups[0].members:
+            described = [group for group in response.groups if not group.error_code]
+            if not described:
+                return True  # nobody knows, so everything is assigned anew
+            for member in described[0].members:
                 assigned.update(group_messages.decode_assignment(member.member_assignment))
         return assigned != {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
 
