@@ -161,15 +161,37 @@ async def test_a_commit_that_is_taken_back_leaves_alone_what_the_later_one_wrote
         assert cluster.committed("g", T1) == OffsetAndMetadata(5)
 
 
-async def test_a_cooperative_member_whose_join_nobody_answers(autojump_clock: Clock) -> None:
-    settings: Any = {"partition_assignment_strategy": ["cooperative-sticky"], "session_timeout_ms": 6_000}
-    async with cluster_of(1, nodes=2, records=3) as cluster, member_of(cluster, **settings) as consumer:
+async def test_a_cooperative_member_whose_join_nobody_answers_is_out_after_a_session(autojump_clock: Clock) -> None:
+    """A JoinGroup may take for as long as the slowest member does. But its coordinator has to be there meanwhile."""
+    told: list[Any] = []
+    settings: Any = {"partition_assignment_strategy": ["cooperative-sticky"], "session_timeout_ms": 6_000, "group_id": "g"}
+    async with cluster_of(1, nodes=2, records=3) as cluster, consumer_of(cluster, **settings) as consumer:
         cluster.move_leader("t", 0, 1)
+        consumer.subscribe(["t"], Notes(told))
         await values(consumer, 3)
-        cluster.silence("JoinGroup", None)
+        cluster.freeze(0)
+        began = trio.current_time()
         consumer.enforce_rebalance()
-        await cluster.seen("JoinGroup", 3)
+        await trio.sleep_until(began + 5)
+        cluster.append("t", 0, [b"still mine"])
+        assert await values(consumer, 1) == [b"still mine"]
+        await trio.sleep_until(began + 7)
+        cluster.append("t", 0, [b"another's"])
+        assert not await consumer.receive_batch(timeout=1)
+        assert [what for what, _ in told] == ["assigned", "lost"]
+
+
+async def test_a_cooperative_member_that_joins_for_long_keeps_what_it_reads(autojump_clock: Clock) -> None:
+    told: list[Any] = []
+    settings: Any = {"partition_assignment_strategy": ["cooperative-sticky"], "session_timeout_ms": 6_000, "group_id": "g"}
+    async with cluster_of(1, records=3) as cluster, consumer_of(cluster, **settings) as consumer:
+        consumer.subscribe(["t"], Notes(told))
+        await values(consumer, 3)
+        cluster.delay("JoinGroup", 30, 1)
+        consumer.enforce_rebalance()
         await trio.sleep(20)
-        cluster.append("t", 0, [b"x"])
-        got = await consumer.receive_batch(timeout=1)
-        assert not got, consumer.statistics()
+        cluster.append("t", 0, [b"mine"])
+        assert await values(consumer, 1) == [b"mine"]
+        await trio.sleep(20)
+        assert consumer.statistics().state == "stable"
+        assert [what for what, _ in told] == ["assigned"]
