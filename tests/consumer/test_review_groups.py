@@ -10,7 +10,7 @@ import trio
 from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until, values
 from trio.testing import MockClock as Clock
 
-from trikafka.errors import ErrorCode, KafkaTimeoutError, TrikafkaError
+from trikafka.errors import ErrorCode, GroupIdNotFoundError, KafkaTimeoutError, TrikafkaError
 from trikafka.types import OffsetAndMetadata
 
 BEAT = "ConsumerGroupHeartbeat"
@@ -22,13 +22,10 @@ async def drain(consumer: Any) -> None:
         pass
 
 
-@pytest.mark.parametrize("code", [ErrorCode.UNSUPPORTED_VERSION])
-async def test_auto_goes_on_by_the_classic_protocol_where_the_broker_offers_the_other_and_refuses_it(
-    autojump_clock: Clock, code: ErrorCode
-) -> None:
+async def test_auto_goes_on_by_the_classic_protocol_where_the_other_is_offered_and_refused(autojump_clock: Clock) -> None:
     """As brokers do whose feature ``group.version`` is not on, as after an upgrade of the cluster: they offer it all the same."""
     async with cluster_of(1, records=1) as cluster:
-        cluster.fail(BEAT, code, None)
+        cluster.fail(BEAT, ErrorCode.UNSUPPORTED_VERSION, None)
         async with consumer_of(cluster, "t", group_id="g", group_protocol="auto") as consumer:
             with trio.fail_after(5):
                 assert await values(consumer, 1) == [b"0"]
@@ -85,6 +82,23 @@ async def test_what_was_read_by_hand_is_not_committed_as_a_member(autojump_clock
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.parametrize("interval", [0, -5])
+async def test_a_response_without_an_interval_makes_no_storm(autojump_clock: Clock, interval: int) -> None:
+    async def answer(request: Any, default: Any) -> Any:
+        got = await default()
+        got.heartbeat_interval_ms = interval
+        return got
+
+    async with cluster_of(1, records=1) as cluster:
+        cluster.on(BEAT, answer)
+        cluster.delay(BEAT, 0.001)
+        async with consumer_of(cluster, "t", group_id="g", group_protocol="consumer") as consumer:
+            await values(consumer, 1)
+            before = len(cluster.requests(BEAT))
+            await trio.sleep(1)
+            assert len(cluster.requests(BEAT)) - before in range(5, 12)
+
+
 async def test_a_joined_member_whose_group_is_unknown_joins_again(autojump_clock: Clock) -> None:
     """As when the broker has let it go and turned the group into a classic one, or lost the group."""
     told: list[Any] = []
@@ -96,6 +110,18 @@ async def test_a_joined_member_whose_group_is_unknown_joins_again(autojump_clock
         with trio.fail_after(20):
             assert await values(consumer, 1) == [b"0"]
         assert [what for what, _ in told] == ["assigned", "lost", "assigned"]
+
+
+async def test_a_group_that_cannot_be_joined_is_the_users_error(autojump_clock: Clock) -> None:
+    async with cluster_of(1, records=3) as cluster:
+        cluster.fail(BEAT, ErrorCode.GROUP_ID_NOT_FOUND, 1)
+        async with consumer_of(cluster, "t", group_id="g", group_protocol="consumer") as consumer:
+            for _ in range(2):
+                with trio.fail_after(6), pytest.raises(GroupIdNotFoundError, match="group 'g'"):
+                    await consumer.receive()
+            assert len(cluster.requests(BEAT)) == 1
+            consumer.subscribe(["t"])
+            assert await values(consumer, 1) == [b"0"]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

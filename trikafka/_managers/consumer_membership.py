@@ -56,10 +56,10 @@ class ConsumerMembership(MembershipBase):
         self._target.start_over()
         try:
             await with_background([partial(self._target.run, seen)], partial(self._heartbeats.run, self.fenced))
-        except GroupIdNotFoundError as error:
-            if not self._member.identity.joined:
+        except TrikafkaError as error:
+            if not (self._member.identity.joined and self._is_refusal(error)):
                 raise
-            # Its coordinator let the member go, and the group ended with that or became a classic one: it may join anew.
+            # Its coordinator let the member go, and the group ended with that, or it became a classic one: it may join anew.
             error.retriable = True
             self.fenced(error)
 
