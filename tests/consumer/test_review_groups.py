@@ -49,6 +49,20 @@ async def test_who_leaves_right_after_a_loop_that_was_blocked_for_a_session_has_
         assert not cluster.requests("OffsetCommit")
 
 
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+async def test_nor_is_it_committed_by_a_cancelled_exit(autojump_clock: Clock, protocol: str) -> None:
+    settings: Any = {"group_id": "g", "group_protocol": protocol, "auto_commit_interval_ms": 1_000_000}
+    async with cluster_of(2, records=50) as cluster:
+        with trio.CancelScope() as scope:
+            async with consumer_of(cluster, "t", **settings) as consumer:
+                await values(consumer, 3)
+                await trio.sleep(0.5)
+                autojump_clock.jump(60)
+                scope.cancel()
+                await trio.lowlevel.checkpoint()
+        assert not cluster.requests("OffsetCommit")
+
+
 async def test_by_the_consumer_protocol_a_listener_has_the_poll_interval_that_the_group_was_told(autojump_clock: Clock) -> None:
     async def hang(what: str) -> None:
         if what == "assigned":
