@@ -18,7 +18,6 @@ from trikafka.errors import (
     ConfigurationError,
     ErrorCode,
     FencedInstanceIdError,
-    GroupIdNotFoundError,
     InvalidRegularExpressionError,
     UnsupportedAssignorError,
     UnsupportedVersionError,
@@ -526,7 +525,6 @@ async def test_the_coordinator_moves_and_the_member_stays(autojump_clock: Clock)
         (ErrorCode.TOPIC_AUTHORIZATION_FAILED, AuthorizationError),
         (ErrorCode.UNRELEASED_INSTANCE_ID, FencedInstanceIdError),
         (ErrorCode.FENCED_INSTANCE_ID, FencedInstanceIdError),
-        (ErrorCode.GROUP_ID_NOT_FOUND, GroupIdNotFoundError),
     ],
 )
 @pytest.mark.parametrize("joined", [False, True])

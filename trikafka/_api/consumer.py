@@ -66,7 +66,8 @@ class Consumer(LookUps, Committing):
         A :class:`SubscriptionPattern`, in RE2's syntax, is matched by the broker; that takes the consumer protocol (KIP-848).
         Replaces an earlier subscription and listener; without any topic it begins to :meth:`unsubscribe`, in the background.
         Raises :exc:`ConfigurationError` without a ``group_id`` or for what is no listener (its methods are ``async``),
-        :exc:`IllegalStateError` after :meth:`assign`, :exc:`trio.BusyResourceError` while another task unsubscribes.
+        :exc:`IllegalStateError` after :meth:`assign` or another kind of subscription (topics, a pattern, the broker's pattern),
+        :exc:`trio.BusyResourceError` while another task unsubscribes.
         After an error that stopped the group's work (no authorization, say) it is tried again.
         """
         self._settled()

@@ -71,7 +71,7 @@ class ConsumerParts(Context[ConsumerConfig]):
     def __init__(self, config: ConsumerConfig, service: Service) -> None:
         super().__init__(config, service)
         self.core = ConsumerCore(config)
-        self.invoker = RebalanceListenerInvoker(self.before_revoke, self.core.news, self.core.poll_timer.limit)
+        self.invoker = RebalanceListenerInvoker(self.before_revoke, self.core.news, lambda: self.core.poll_timer.limit)
         self.reconciler = Reconciler(config.group_id, self.core.assignment, self.invoker)
         self.readers = Readers(config, self.core.buffer)
         self.streams = Streams(config, self.core, self.readers, self.invoker)
@@ -169,9 +169,9 @@ class ConsumerParts(Context[ConsumerConfig]):
 
     async def before_revoke(self, partitions: Sequence[TopicPartition], since: float, deadline: float) -> bool:
         """Wait for what streams hold, and commit. Returns whether to go on: not if only this receive was too short for that."""
-        limit = min(self.core.poll_timer.limit, deadline - since)
-        await self.streams.drained(partitions, since + limit / 2)  # the other half is for the commit and the listeners
-        patience = since + self.config.default_api_timeout
+        deadline = min(deadline, since + self.core.poll_timer.limit)
+        await self.streams.drained(partitions, since + (deadline - since) / 2)  # the other half is for the commit and the listeners
+        patience = since + min(self.config.default_api_timeout, self.core.poll_timer.limit)
         return await self.auto_commit_now(partitions, deadline) or trio.current_time() >= patience
 
     async def auto_commit_now(self, partitions: Sequence[TopicPartition], deadline: float) -> bool:

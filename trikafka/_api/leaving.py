@@ -71,6 +71,7 @@ class Leaving:
         if parts.auto_commit is not None:
             parts.auto_commit.hold()
         try:
+            parts.core.poll_timer.check_session(trio.current_time())  # a blocked loop may have let nobody look at the clock
             await parts.stop_membership()
             failed = await self._revoke_all(how)
             self._last_step = True
@@ -89,15 +90,16 @@ class Leaving:
         if how is Exit.CLEAN:
             core.assignment.all_processed(besides=parts.streams.partitions)
         owned = core.assignment.begin_revocation()
+        lost = core.member.state in (MemberState.FENCED, MemberState.STALE)
         with self._step() as scope:
             # A commit that nobody answers is given up after its own limit: the rest of the time is for what follows.
             commits_until = min(self._step_ends(), trio.current_time() + parts.config.request_timeout)
             if how is Exit.CANCELLED:
                 now = trio.current_time()
                 scope.deadline = min(scope.deadline, now + max(0.0, self._deadline - now) / 2)
-                await parts.auto_commit_now(owned, commits_until)
+                if not lost:
+                    await parts.auto_commit_now(owned, commits_until)
             elif core.subscription.grouped and owned:
-                lost = core.member.state in (MemberState.FENCED, MemberState.STALE)
                 if not lost:
                     core.member.to(MemberState.LEAVING)
                 try:

@@ -41,11 +41,14 @@ class AutoCommit:
             for tp in chosen
             if (processed := owned[tp].processed) is not None and self._last.get(tp) != processed
         }
-        return self._left_behind | mine
+        # As a member it commits what it was assigned: the rest may be with another, who is further.
+        return mine if self._subscription.grouped else self._left_behind | mine
 
     async def commit(self, partitions: Iterable[TopicPartition] | None = None, timeout: float | None = None) -> bool:
         """Commit what is due. A failure is logged: the records will be seen again. Returns False if only the time ran out."""
         due = self.due(partitions)
+        if self._subscription.grouped:
+            self._left_behind = {}
         if not due or (self._subscription.grouped and not self._member.identity.joined):
             return True  # outside the group there may be newer commits of others
         try:

@@ -52,7 +52,7 @@ class ClassicMembership(MembershipBase):
         self._last: LastAssignment | None = None  # for the assignor that made it: what to leave where it is
 
     async def _generation(self, seen: ClusterSnapshot) -> None:
-        joined = await self._join()
+        joined = await self._join_while_owning() if self._owned() else await self._join()
         works: list[Callable[[], Awaitable[object]]] = [
             partial(self._heartbeats.run, self.rejoin, self.fenced),
             partial(self._watch_topics, joined, seen),
@@ -73,6 +73,24 @@ class ClassicMembership(MembershipBase):
             return
         owned = self._reconciler.owned
         await self._revoke(owned if self._protocol is RebalanceProtocol.EAGER else self._reconciler.to_revoke(owned))
+
+    async def _join_while_owning(self) -> Joined:
+        """Join, with heartbeats beside it: a cooperative member goes on reading what it owns, so it has to know of its session.
+
+        How long a JoinGroup may take tells nothing: the slowest member has the rebalance timeout.
+        """
+        joined: list[Joined] = []
+
+        async def join() -> None:
+            joined.append(await self._join())
+
+        await with_background([partial(self._heartbeats.run, lambda why: None, self._fenced_while_joining)], join)
+        return joined[0]
+
+    def _fenced_while_joining(self, error: TrikafkaError) -> None:
+        """The generation may just have ended with this very join, whose response is on its way."""
+        if error.code != ErrorCode.ILLEGAL_GENERATION:
+            self.fenced(error)
 
     async def _join(self) -> Joined:
         while True:
@@ -136,7 +154,10 @@ class ClassicMembership(MembershipBase):
 
             request = DescribeGroupsRequest(groups=[self._group], include_authorized_operations=False)
             response = await self._requests.ask(request, self._config.request_timeout, "coordinator")
-            for member in response.groups[0].members:
+            described = [group for group in response.groups if not group.error_code]
+            if not described:
+                return True  # nobody knows, so everything is assigned anew
+            for member in described[0].members:
                 assigned.update(group_messages.decode_assignment(member.member_assignment))
         return assigned != {TopicPartition(topic, number) for topic, numbers in topics.items() for number in numbers}
 

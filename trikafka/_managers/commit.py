@@ -68,11 +68,13 @@ class _Commit:
             if other is not self and other.alive:
                 later[other] = None
                 del self.left[tp]
+            elif tp not in other.left:  # that one failed, but not with this partition
+                del self.left[tp]
         return list(later)
 
     def take_back(self, failed: _Commit) -> None:
-        """A later commit failed: what was left to it is this one's to write after all."""
-        self.left.update({tp: position for tp, position in self._given.items() if tp in failed._given})
+        """A later commit failed: what was left to it, and it has not written, is this one's to write after all."""
+        self.left.update({tp: position for tp, position in self._given.items() if tp in failed.left})
 
 
 class Commits:

@@ -26,6 +26,8 @@ from .target_reconciler import News, TargetReconciler
 _log = logging.getLogger("trikafka.heartbeat")
 #: The least that a broker gets to respond (seconds), however short its interval is.
 _LEAST_LIMIT = 1.0
+#: However short an interval (seconds) a response tells: without one there would be no pause at all.
+_LEAST_INTERVAL = 0.1
 #: How soon (seconds) a member that has just joined asks again while it has nothing, and for how many intervals: the coordinator
 #: makes new assignments once a second at most, and others have to let go first. To wait for the interval would be idling.
 _SOON, _SETTLING_INTERVALS = 1.0, 2
@@ -110,7 +112,7 @@ class ConsumerHeartbeats:
     def _take(self, response: Any) -> None:
         joins = not self._member.identity.joined
         self._member.know_as(self._member_id, response.member_epoch, epochs=True)
-        self._interval = response.heartbeat_interval_ms / 1000
+        self._interval = max(response.heartbeat_interval_ms / 1000, _LEAST_INTERVAL)
         self._limit = min(self._config.request_timeout, max(self._interval, _LEAST_LIMIT))
         if joins:
             self._settled_at = trio.current_time() + _SETTLING_INTERVALS * self._interval

@@ -10,7 +10,9 @@ from functools import partial
 
 from .._net.gather import with_background
 from .._state.cluster import ClusterSnapshot
-from ..errors import GroupIdNotFoundError, GroupProtocolMismatchError, TrikafkaError
+from .._state.subscription import Mode
+from ..error_codes import ErrorCode
+from ..errors import GroupIdNotFoundError, GroupProtocolMismatchError, TrikafkaError, UnsupportedVersionError
 from .consumer_heartbeat import ConsumerHeartbeats
 from .membership_base import GroupParts, MembershipBase
 from .target_reconciler import News, TargetReconciler
@@ -52,13 +54,28 @@ class ConsumerMembership(MembershipBase):
 
     async def _generation(self, seen: ClusterSnapshot) -> None:
         self._target.start_over()
-        await with_background([partial(self._target.run, seen)], partial(self._heartbeats.run, self.fenced))
+        try:
+            await with_background([partial(self._target.run, seen)], partial(self._heartbeats.run, self.fenced))
+        except TrikafkaError as error:
+            if not (self._member.identity.joined and self._is_refusal(error)):
+                raise
+            # Its coordinator let the member go, and the group ended with that, or it became a classic one: it may join anew.
+            error.retriable = True
+            self.fenced(error)
 
     async def _enter_fatal(self, error: TrikafkaError) -> None:
-        refused = isinstance(error, GroupIdNotFoundError | GroupProtocolMismatchError) and not self._member.identity.joined
-        if self._gives_way and refused:
+        if self._gives_way and not self._member.identity.joined and self._is_refusal(error):
             raise WrongGroupType(error)
         await super()._enter_fatal(error)
+
+    def _is_refusal(self, error: TrikafkaError) -> bool:
+        """Whether the coordinator does not take the protocol, in this group or at all.
+
+        A broker whose feature ``group.version`` is off, as after an upgrade of its cluster, offers the request and refuses it.
+        """
+        if isinstance(error, UnsupportedVersionError):  # a pattern takes a newer version of it
+            return self._subscription.mode is not Mode.BROKER_PATTERN
+        return isinstance(error, GroupIdNotFoundError | GroupProtocolMismatchError) or error.code == ErrorCode.UNSUPPORTED_VERSION
 
     async def _leave_group(self, *, closing: bool = False) -> None:
         operation = self._config.group_membership_operation if closing else "default"

@@ -59,11 +59,12 @@ class _Posted:
 class RebalanceListenerInvoker:
     """Runs the rebalance listeners. At most one change is posted at a time, by the membership task.
 
-    ``wake`` is called when something was posted: a receive that waits has to look. ``limit`` (seconds): the rebalance timeout. The
-    group goes on without a member that takes longer, so a method of a listener that does is cancelled and not called again.
+    ``wake`` is called when something was posted: a receive that waits has to look. ``limit`` tells the rebalance timeout
+    (seconds), which the group's protocol decides. The group goes on without a member that takes longer, so a method of a listener
+    that does is cancelled and not called again.
     """
 
-    def __init__(self, before_revoke: BeforeRevoke, wake: Callable[[], object], limit: float) -> None:
+    def __init__(self, before_revoke: BeforeRevoke, wake: Callable[[], object], limit: Callable[[], float]) -> None:
         self._before_revoke, self._wake, self._limit = before_revoke, wake, limit
         self._heard: set[TopicPartition] = set()  # assigned, and the listeners know it
         self._telling = trio.Lock()  # a receive and a leave may be in two tasks
@@ -171,10 +172,11 @@ class RebalanceListenerInvoker:
             for listener in listeners[posted.told :] if partitions else ():
                 name = f"on_partitions_{posted.change.value}"
                 try:
-                    with trio.move_on_after(self._limit) as scope:
+                    limit = self._limit()
+                    with trio.move_on_after(limit) as scope:
                         await getattr(listener, name)(partitions)
                     if scope.cancelled_caught:
-                        raise KafkaTimeoutError(f"{name} of {listener!r}", self._limit)
+                        raise KafkaTimeoutError(f"{name} of {listener!r}", limit)
                 except Exception as error:
                     failed = failed or error
                 posted.told += 1

@@ -285,6 +285,9 @@ class MembershipBase(ABC):
         except TrikafkaError:
             if not self._ending.out:
                 raise
+        finally:  # also where this is cancelled now: who leaves then has lost what he had
+            if self._ending.out:
+                self._member.to(MemberState.STALE if self._ending.reason is Reason.STALE else MemberState.FENCED)
         settled = self._member.settled
         if self._ending.reason is Reason.FENCED:
             await self._lose(MemberState.FENCED)
