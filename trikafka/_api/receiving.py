@@ -24,7 +24,7 @@ from .reader import Decoder, PartitionReader
 #: Iteration over buffered records lets other tasks run at least this often (seconds).
 _FAIRNESS = 0.001
 
-_BUSY = "a receive is under way already, in another task or around this rebalance listener"
+_BUSY = "somebody is receiving from this consumer already: another task, or the receive that runs this rebalance listener"
 Until = Mapping[TopicPartition, int]
 Ready = tuple[PartitionReader, RecordBatch]
 

@@ -17,7 +17,6 @@ import trio
 from .._net.brokers import Purpose
 from .._net.retry import Retry
 from .._state.member import MemberState
-from ..error_codes import ErrorCode
 from ..errors import FencedInstanceIdError, MemberFencedError, RequestTimedOutError, TrikafkaError, from_code
 from .consumer_group_messages import LEAVE, LEAVE_FOR_A_WHILE, HeartbeatState, assigned, leave_request, new_member_id
 from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts
@@ -174,8 +173,5 @@ class ConsumerHeartbeats:
         response = await self._requests.ask(request, limit, purpose)
         if response.error_code:
             detail = f": {response.error_message}" if response.error_message else ""
-            code = response.error_code
-            if code == ErrorCode.GROUP_ID_NOT_FOUND and self._member.identity.joined:  # the brokers have lost it: it is made anew
-                code = ErrorCode.UNKNOWN_MEMBER_ID
-            raise from_code(code, f"{what} group {self._group!r}{detail}")
+            raise from_code(response.error_code, f"{what} group {self._group!r}{detail}")
         return response

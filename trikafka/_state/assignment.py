@@ -309,7 +309,6 @@ class Assignment:
         self.failed: dict[AssignedPartition, None] = {}
         self._changed: dict[AssignedPartition, None] | None = None  # in what can be fetched; once somebody asks
         self._missing: dict[AssignedPartition, tuple[float, int]] = {}  # since when the cluster has not known them
-        self._log_ends: dict[TopicPartition, LogEnds] = {}  # of those that went: a fetch session tells only what is new (KIP-227)
         self._receivers = 0  # receives under way
         self._limits: Mapping[TopicPartition, int] | None = None
         self._read_committed, self._marks = read_committed, marks
@@ -471,7 +470,6 @@ class Assignment:
 
     def _new(self, tp: TopicPartition, state: PartitionState) -> AssignedPartition:
         partition = AssignedPartition(self, tp, state, Progress(marks=self._marks))
-        partition.log_ends(self._log_ends.pop(tp, LogEnds()))
         if self._limits is not None:
             partition.limit_to(self._limits.get(tp, 0))
         return partition
@@ -480,7 +478,6 @@ class Assignment:
         for tp in tps:
             if (partition := self.partitions.pop(tp, None)) is not None:
                 partition.enter(_S.GONE)
-                self._log_ends[tp] = partition.log
                 self._missing.pop(partition, None)
 
     def _came_or_went(self) -> None:
