@@ -25,7 +25,6 @@ NOT_YET: dict[str, set[str]] = {
     "_api/producer.py": {"last_error"},
     "_managers/produce.py": {"exhausted", "signal", "identity"},
     "_state/intake.py": {"careful", "entry", "free", "leader", "spent", "sticky", "sticky_queue"},
-    "_api/context.py": {"on_failure"},
     "_state/outbatch.py": {"owner"},
     "_state/partition_queue.py": {"sequence", "identity"},
 }

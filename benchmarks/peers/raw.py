@@ -15,7 +15,7 @@ from crc32c import crc32c
 from kafka.protocol.consumer.fetch import FetchRequest
 
 from trikafka._wire import messages
-from trikafka._wire.fetch import end_of_batches, read_fetch_answer
+from trikafka._wire.fetch import end_of_batches, read_fetch_response
 
 from .. import tuning
 from ..jobs import Job, Outcome, Window
@@ -117,7 +117,7 @@ def consume_raw(job: Job) -> Outcome:
     with Window() as window:
         fetcher.ask(offsets)
         while count < job.records:
-            parts = read_fetch_answer(fetcher.take(), _VERSION).partitions
+            parts = read_fetch_response(fetcher.take(), _VERSION).partitions
             for part in parts:
                 if part.error_code:
                     raise RuntimeError(f"partition {part.partition}: error code {part.error_code}")

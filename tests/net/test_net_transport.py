@@ -14,7 +14,7 @@ from netting import NODE, Line, Peer, config, metadata_request
 from trikafka._net.connection import Connection
 from trikafka._net.in_flight import InFlightRequest
 from trikafka._net.transport import SocketTransport, StreamTransport, transport_of
-from trikafka._wire.produce import ProduceAnswer, ProduceMessage
+from trikafka._wire.produce import ProduceMessage, ProduceResponse
 from trikafka.errors import KafkaConnectionError, ProtocolError, TrikafkaError
 
 
@@ -179,7 +179,7 @@ async def test_requests_from_many_tasks_while_the_socket_is_full() -> None:
 
         line.nursery.start_soon(serve)
         for each in asked:
-            assert isinstance(await each.outcome(), ProduceAnswer)
+            assert isinstance(await each.outcome(), ProduceResponse)
         assert not isinstance(line.connection._failure, TrikafkaError)
 
 

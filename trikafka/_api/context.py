@@ -61,7 +61,7 @@ class Context(Generic[Config]):
         self._seats: dict[ManagerKind, Any] = {}
         self._closed = False
         self.observers = Observers(answers(self.plugins, "trikafka_observer", Observer, context=self))
-        service.on_failure = lambda error: self.observers.tell("failed", error)
+        service.when_failed(lambda error: self.observers.tell("failed", error))
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a task that ends with the client, and whose failure ends it."""

@@ -49,7 +49,7 @@ class Service:
         self.closing = trio.CancelScope(shield=True)
         self.failure: Exception | None = None
         self.interrupt: BaseException | None = None  # Ctrl-C, where it hit a background task
-        self.on_failure: Callable[[Exception], None] = lambda error: None
+        self._on_failure: Callable[[Exception], None] = lambda error: None
 
     def __enter__(self) -> Service:
         return self
@@ -110,6 +110,10 @@ class Service:
             self._body.cancel()
             self._hurry()
 
+    def when_failed(self, tell: Callable[[Exception], None]) -> None:
+        """Have ``tell`` called with the failure that ends the client, if one does."""
+        self._on_failure = tell
+
     def fail(self, error: Exception) -> None:
         """End the ``async with`` block with ``error`` as the cause. The first failure counts."""
         if self.failure is None:
@@ -117,7 +121,7 @@ class Service:
             _log.debug("a background task failed", exc_info=error)
             self._body.cancel()
             self._hurry()
-            self.on_failure(error)
+            self._on_failure(error)
 
     def _hurry(self) -> None:
         """What closing waits for may never come now."""

@@ -29,7 +29,7 @@ from .._state.accumulator import Accumulator, Limits, Partitioner
 from .._state.arguments import HeaderPairs
 from .._state.cluster import ClusterSnapshot
 from .._state.outbatch import BatchState, OutBatch
-from .._wire.produce import Part, ProduceAnswer, ProduceMessage
+from .._wire.produce import Part, ProduceMessage, ProduceResponse
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
@@ -387,7 +387,7 @@ class ProduceManager(Generic[Ack]):
                 connection.throttle(throttle / 1000)
             self._take(batches, response)
 
-    def _take(self, batches: list[OutBatch], response: ProduceAnswer) -> None:
+    def _take(self, batches: list[OutBatch], response: ProduceResponse) -> None:
         """Hand each batch its part of the response."""
         parts = {(part.topic, part.partition): part for part in response.partitions}
         for batch in batches:

@@ -253,6 +253,3 @@ def end_of_batches(records: memoryview, start: int) -> int | None:
     ``start`` when there is no complete batch; ``None`` for the old formats, whose offsets show only when they are decoded.
     """
     return _implementation.current.end_of_batches(records, start)
-
-
-FetchAnswer, read_fetch_answer = FetchResponse, read_fetch_response  #: the old names

@@ -23,7 +23,6 @@ __all__ = [
     "ApiMessage",
     "ApiVersionsRequest",
     "EncodedRequest",
-    "Outgoing",
     "VersionRanges",
     "api_versions_request",
     "choose_version",
@@ -62,9 +61,6 @@ class EncodedRequest(NamedTuple):
     def frame(self) -> bytes:
         """The request in one piece."""
         return b"".join(self.pieces)
-
-
-Outgoing = EncodedRequest  #: the old name
 
 
 def choose_version(request: ApiMessage | type[ApiMessage] | RawRequest, ranges: VersionRanges, peer: str) -> int:

@@ -123,6 +123,3 @@ def _read_partition(reader: Reader, topic: str, version: int) -> ProducedPartiti
             if tag == 0 and version >= 10:
                 found.current_leader = read_leader(field)
     return found
-
-
-ProduceAnswer = ProduceResponse  #: the old name

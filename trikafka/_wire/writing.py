@@ -110,6 +110,3 @@ def compact_count(count: int) -> bytes:
         count >>= 7
     out.append(count)
     return bytes(out)
-
-
-HandMade = RawRequest  #: the old name
