@@ -25,7 +25,7 @@ from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
-from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
+from ..errors import AuthenticationError, BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
 from ..types import Node, PartitionInfo, TopicPartition
 
 T = TypeVar("T")
@@ -127,6 +127,9 @@ class Metadata:
         names = self._names()
         responses, errors = await self._first(self._bootstrap, lambda node: self._ask(node, names))
         if not responses:
+            for error in errors:
+                if isinstance(error, AuthenticationError):  # the other addresses are of no help
+                    raise error
             reached = any(not isinstance(error, KafkaConnectionError) for error in errors)
             what = "no bootstrap address answered as a Kafka broker" if reached else "no bootstrap address could be reached"
             raise BootstrapError(f"{what}: {'; '.join(map(str, errors))}") from errors[0]
