@@ -265,7 +265,7 @@ class AuthenticationError(BrokerResponseError):
 
 
 class HandshakeError(AuthenticationError):
-    """TLS or SASL ended on this side, or without a code: a certificate that is not trusted or not there, no token. ``code`` is ``None``."""
+    """TLS or SASL ended without a broker's code: a certificate that is not trusted or not there, no token. ``code`` is ``None``."""
 
     name = ""
 

@@ -60,7 +60,8 @@ class HookSpecs:
     def trikafka_sasl(self, mechanism: str, config: ClientConfig) -> Callable[[Node], object] | None:
         """Offer the SASL mechanism of this name: a function, async or not, of the broker's node, called at each authentication.
 
-        It returns an object with ``first() -> bytes`` and ``respond(challenge: bytes) -> bytes | None`` (``None``: done), async or not.
+        It returns an object with ``first() -> bytes`` and ``respond(challenge: bytes) -> bytes | None`` (``None``: done), async
+        or not.
         """
 
     @hookspec

@@ -73,10 +73,7 @@ class Metadata:
         """Have the background task refresh soon."""
         self._update_requested.set()
 
-
-    def learn_leaders(
-        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]
-    ) -> frozenset[TopicPartition]:
+    def learn_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> frozenset[TopicPartition]:
         """A broker said who leads instead of it, and where that is (KIP-951). Returns the partitions for which that is news."""
         seen, snapshot = self._snapshot, self._snapshot.with_leaders(leaders, {node.node_id: node for node in nodes})
         if snapshot is seen:

@@ -17,8 +17,8 @@ from .._wire.sasl import Mechanism, OAuthBearer, make_password_mechanism
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import AuthenticationError, ConfigurationError, HandshakeError, PluginError, TrikafkaError, from_code
-from ..types import Node
-from .oauth import ClientCredentials, OAuthToken
+from ..types import Node, OAuthToken
+from .oauth import ClientCredentials
 from .session import Ask
 
 #: Of a third party: makes the mechanism for one authentication with a broker.

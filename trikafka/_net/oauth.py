@@ -8,26 +8,17 @@ import time
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import trio
 
 from ..config import ClientConfig
 from ..errors import HandshakeError
+from ..types import OAuthToken
 
 #: A token is asked for anew when so much of its life is over.
 _RENEW_AFTER = 0.8
 _MOST_BYTES = 1 << 20
-
-
-@dataclass(frozen=True, slots=True)
-class OAuthToken:
-    """A token for OAUTHBEARER. ``extensions`` go with it (KIP-342)."""
-
-    value: str = field(repr=False)
-    extensions: Mapping[str, str] = field(default_factory=dict)
 
 
 class ClientCredentials:

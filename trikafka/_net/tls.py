@@ -53,7 +53,7 @@ class TlsTransport:
         """The names that the peer's certificate is for."""
         certificate = self._tls.getpeercert() or {}
         names = certificate.get("subjectAltName") or [pair for part in certificate.get("subject", ()) for pair in part]
-        return ", ".join(repr(pair[1]) for pair in names) or None  # type: ignore[misc]
+        return ", ".join(repr(pair[1]) for pair in names) or None
 
     async def handshake(self) -> None:
         """Shake hands. Raises :exc:`ssl.SSLError`, what the inner transport raises, and ``EOFError`` if the peer closes."""
@@ -95,7 +95,7 @@ class TlsTransport:
                 raise explain(error, self._node) from error
             if not count:
                 return total
-            total += count  # type: ignore[operator]  # with a buffer it returns a number
+            total += count
         return total
 
     async def _receive(self) -> None:

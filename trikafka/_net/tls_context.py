@@ -41,7 +41,7 @@ class TlsContexts:
     def _look(self) -> object:
         """What tells whether a file has changed."""
         config = self._config
-        seen = []
+        seen: list[tuple[int, int, int] | None] = []
         for text in (config.ssl_cafile, config.ssl_certfile, config.ssl_keyfile, config.ssl_crlfile):
             if text is not None and _PEM not in text:
                 try:

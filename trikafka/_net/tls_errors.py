@@ -14,7 +14,7 @@ _WRONG_NAME = (62, 64)
 #: Alerts by which a broker says that it does not like this client's certificate.
 _CLIENT_CERTIFICATE = {
     "TLSV13_ALERT_CERTIFICATE_REQUIRED": "it asks for a client certificate (mutual TLS): set ssl_certfile and ssl_keyfile",
-    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this client's certificate, or asks for one: see ssl_certfile and ssl_keyfile",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not accept this client's certificate, or asks for one (ssl_certfile, ssl_keyfile)",
     "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not accept this client's certificate (ssl_certfile)",
     "SSLV3_ALERT_CERTIFICATE_EXPIRED": "this client's certificate (ssl_certfile) has expired",
     "SSLV3_ALERT_CERTIFICATE_REVOKED": "this client's certificate (ssl_certfile) was revoked",

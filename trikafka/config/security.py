@@ -33,7 +33,10 @@ class SecurityConfig:
         None, "a context to use for TLS as it is, instead of the other ssl_ settings", java=None
     )
     ssl_cafile: str | None = setting(
-        None, "the authorities to trust: a PEM file, or PEM text; None: the system's", empty=False, java="ssl.truststore.certificates"
+        None,
+        "the authorities to trust: a PEM file, or PEM text; None: the system's",
+        empty=False,
+        java="ssl.truststore.certificates",
     )
     ssl_certfile: str | None = setting(
         None,
@@ -57,9 +60,7 @@ class SecurityConfig:
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | str | None = setting(
         None, "how to authenticate, with a SASL_ security_protocol; a plugin may offer others", empty=False
     )
-    sasl_plain_username: str | None = setting(
-        None, "the user's name for PLAIN and SCRAM", empty=False, java=None
-    )
+    sasl_plain_username: str | None = setting(None, "the user's name for PLAIN and SCRAM", empty=False, java=None)
     sasl_plain_password: str | None = setting(None, "the user's password for PLAIN and SCRAM", java=None, secret=True)
     sasl_credentials: Credentials | None = setting(  # noqa: RUF009
         None,
@@ -83,9 +84,7 @@ class SecurityConfig:
         None, "the client's secret there", java="sasl.oauthbearer.client.credentials.client.secret", secret=True
     )
     sasl_oauth_scope: str | None = setting(None, "the scope to ask for there", empty=False, java="sasl.oauthbearer.scope")
-    sasl_oauth_extensions: Mapping[str, str] | None = setting(  # noqa: RUF009
-        None, "extensions to send with a token (KIP-342)", java=None
-    )
+    sasl_oauth_extensions: Mapping[str, str] | None = setting(None, "extensions to send with a token (KIP-342)", java=None)
     sasl_kerberos_service_name: str = setting("kafka", "the brokers' name with Kerberos, for GSSAPI", empty=False)
 
     @property
@@ -108,13 +107,15 @@ class SecurityConfig:
     def _check_tls(self, given: list[str]) -> None:
         if given and not self.uses_tls:
             raise ConfigurationError(
-                f"{given[0]} needs security_protocol='SSL' (or 'SASL_SSL'), not {self.security_protocol!r}: nothing would be encrypted"
+                f"{given[0]} needs security_protocol='SSL' (or 'SASL_SSL'), not {self.security_protocol!r}"
             )
         others = [name for name in given if name not in ("ssl_context", "ssl_check_hostname")]
         if self.ssl_context is not None and others:
             raise ConfigurationError(f"ssl_context is used as it is: {others[0]} cannot be given beside it")
-        if self.ssl_context is not None and self.ssl_context.check_hostname != self.ssl_check_hostname and (
-            "ssl_check_hostname" in given
+        if (
+            self.ssl_context is not None
+            and self.ssl_context.check_hostname != self.ssl_check_hostname
+            and ("ssl_check_hostname" in given)
         ):
             raise ConfigurationError("ssl_check_hostname is ssl_context's own: set ssl_context.check_hostname")
         if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
@@ -130,7 +131,7 @@ class SecurityConfig:
         mechanism = self.sasl_mechanism
         if mechanism is None:
             raise ConfigurationError(
-                f"security_protocol={self.security_protocol!r} needs sasl_mechanism: one of {', '.join(SASL_BUILTIN)}, or a plugin's"
+                f"security_protocol={self.security_protocol!r} needs sasl_mechanism: {', '.join(SASL_BUILTIN)}, or a plugin's"
             )
         if mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
             self._check_password(mechanism)

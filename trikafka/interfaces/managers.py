@@ -184,9 +184,7 @@ class MembershipManager(Protocol):
 class RecordAppender(Protocol):
     """The quick way in for one record. Called for every record: no checkpoint, no waiting."""
 
-    def append(
-        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None
-    ) -> Any:
+    def append(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None) -> Any:
         """Take a record and return its ack, or ``None``: no room, others wait for room, or its partition is not known."""
 
 

@@ -248,7 +248,8 @@ class KafkaCluster:
 
     def _choose_ports(self, node: int, earlier: dict[str, int]) -> dict[str, int]:
         ports = {
-            name: self._ports.take_preferred(earlier.get(name, 0)) for name in [CONTROLLER, *self.settings.client_listeners]
+            name: self._ports.take_preferred(earlier.get(name, 0))
+            for name in [CONTROLLER, *self.settings.client_listeners]
         }
         wanted = self.settings.port
         if wanted is None:

@@ -1,7 +1,7 @@
 """A secured listener beside the plain one: TLS with an authority that is thrown away, SASL, and access rules.
 
-Owns the files under `security/` in a cluster's directory, the broker properties that go with them, and the settings by which
-trikafka, librdkafka and Java connect. The certificates come from `trustme` (extra `tls`), and nobody else trusts them.
+Owns the files under `security/` in a cluster's directory, the broker properties that go with them, and the settings by
+which trikafka, librdkafka and Java connect. The certificates come from `trustme` (extra `tls`); nobody else trusts them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from .errors import BrokerError
 
@@ -65,10 +66,10 @@ class SecurityOptions:
         prefix = f"listener.name.{SECURED.lower()}."
         if self.tls:
             properties |= {
-                f"{prefix}ssl.keystore.type": "PEM",
-                f"{prefix}ssl.keystore.location": directory / "broker.pem",
-                f"{prefix}ssl.truststore.type": "PEM",
-                f"{prefix}ssl.truststore.location": directory / "ca.pem",
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": directory / "broker.pem",
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": directory / "ca.pem",
                 f"{prefix}ssl.client.auth": "required" if self.mtls else "none",
             }
         if self.sasl:
@@ -92,7 +93,7 @@ class SecurityOptions:
         return arguments
 
     def trikafka_settings(self, directory: Path, mechanism: str | None = None) -> dict[str, object]:
-        """Settings for `trikafka.open_*`, the bootstrap servers left out. `mechanism` is the first one if it is not given."""
+        """Settings for `trikafka.open_*` without the bootstrap servers. `mechanism` is by default the first one."""
         settings: dict[str, object] = {}
         if self.listener:
             settings["security_protocol"] = self.listener[SECURED]
@@ -123,7 +124,10 @@ class SecurityOptions:
             mechanism = mechanism or self.mechanisms[0]
             settings["sasl.mechanism"] = mechanism
             if mechanism == "OAUTHBEARER":
-                settings |= {"enable.sasl.oauthbearer.unsecure.jwt": "true", "sasl.oauthbearer.config": f"principal={USER}"}
+                settings |= {
+                    "enable.sasl.oauthbearer.unsecure.jwt": "true",
+                    "sasl.oauthbearer.config": f"principal={USER}",
+                }
             else:
                 settings |= {"sasl.username": USER, "sasl.password": PASSWORD}
         return settings
@@ -141,10 +145,11 @@ class SecurityOptions:
         return settings
 
 
-def write_certificates(directory: Path, names: Sequence[str] = _NAMES, broker: Mapping[str, object] | None = None) -> None:
+def write_certificates(directory: Path, names: Sequence[str] = _NAMES, broker: Mapping[str, Any] | None = None) -> None:
     """Write `ca.pem`, `broker.pem` and `client.pem`, the last two with their keys, unless they are there.
 
-    `broker` are further arguments of trustme's `issue_cert` for the broker's, such as `not_after`. Raises `BrokerError` without trustme.
+    `broker` are further arguments of trustme's `issue_cert` for the broker's, such as `not_after`. Raises `BrokerError`
+    without trustme.
     """
     if (directory / "client.pem").exists():
         return
@@ -156,13 +161,15 @@ def write_certificates(directory: Path, names: Sequence[str] = _NAMES, broker: M
     authority = trustme.CA(organization_name="trikafka-broker, for tests")
     (directory / "ca.pem").write_bytes(authority.cert_pem.bytes())
     made = {
-        "broker.pem": authority.issue_cert(*names, **(broker or {})),  # type: ignore[arg-type]
+        "broker.pem": authority.issue_cert(*names, **(broker or {})),
         "client.pem": authority.issue_cert(f"{USER}@clients.test", common_name=USER),
     }
     for name, certificate in made.items():
-        _write_secret(directory / name, _pkcs8(certificate.private_key_pem.bytes()) + b"".join(
-            part.bytes() for part in certificate.cert_chain_pems
-        ))
+        _write_secret(
+            directory / name,
+            _pkcs8(certificate.private_key_pem.bytes())
+            + b"".join(part.bytes() for part in certificate.cert_chain_pems),
+        )
 
 
 def _pkcs8(key: bytes) -> bytes:
@@ -170,9 +177,8 @@ def _pkcs8(key: bytes) -> bytes:
     from cryptography.hazmat.primitives import serialization
 
     loaded = serialization.load_pem_private_key(key, None)
-    return loaded.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return bytes(loaded.private_bytes(encoding, form, serialization.NoEncryption()))
 
 
 def _write_secret(path: Path, content: bytes) -> None:
