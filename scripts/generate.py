@@ -41,7 +41,8 @@ def typed() -> str:
         if words & set(names)
     ]
     made = MADE.format(source="trikafka/config/clients.py")
-    lines = ["from __future__ import annotations", "", "import ssl", *imports, "", "import trio.abc", "", "from .budget import MemoryBudget", "from .security import Credentials, TokenProvider"]
+    own = ["from .budget import MemoryBudget", "from .security import Credentials, TokenProvider"]
+    lines = ["from __future__ import annotations", "", "import ssl", *imports, "", "import trio.abc", "", *own]
     return f'"""The settings as typed keywords of ``open_*``.\n\n{made}\n"""\n\n' + "\n".join([*lines, "", "", classes, ""])
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -96,7 +97,7 @@ async def test_mutual_tls_with_files_and_with_text(secured: KafkaCluster) -> Non
 
 
 async def test_a_broker_that_wants_a_certificate_says_so(secured: KafkaCluster) -> None:
-    with trio.fail_after(10), pytest.raises(HandshakeError, match=r"asks for a client certificate.*ssl_certfile"):
+    with trio.fail_after(10), pytest.raises(HandshakeError, match=r"asks for (one|a client certificate).*ssl_certfile"):
         async with trikafka.open_admin(**mutual(secured)):
             pass
 
@@ -109,7 +110,7 @@ async def test_a_broker_that_wants_a_certificate_says_so(secured: KafkaCluster) 
         ({"ssl_cafile": None}, HandshakeError, r"authority that is not trusted .*set ssl_cafile"),
         ({"security_protocol": "SASL_PLAINTEXT", "ssl_cafile": None}, BootstrapError, r"needs TLS"),
         ({"security_protocol": "SSL", "sasl_mechanism": None, "sasl_plain_username": None, "sasl_plain_password": None},
-         BootstrapError, "sasl"),
+         BootstrapError, r"may want SASL"),
     ],
     ids=["password", "scram-password", "authority", "plain-text", "no-sasl"],
 )  # fmt: skip
@@ -122,7 +123,8 @@ async def test_what_is_wrong_is_told_at_once(
         async with trikafka.open_producer(**settings):
             pass
     assert time.perf_counter() - began < 10
-    assert "not-it-7d1f" not in f"{caught.value!r} {caught.getrepr(showlocals=False)} {caplog.text}"
+    said = "".join(traceback.format_exception(caught.value))
+    assert "not-it-7d1f" not in said.replace(str(change), "") + repr(caught.value) + caplog.text
     assert PASSWORD not in caplog.text
 
 

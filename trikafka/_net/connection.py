@@ -267,12 +267,17 @@ class Connection:
                 while (frame := await reader.read()) is not None:
                     self._take(frame)
             if not patience.cancelled_caught:
-                self._break(ConnectionError("the broker closed it"))
+                self._break(ConnectionError(self._closed_by_broker()))
         except (*STREAM_ERRORS, TrikafkaError) as error:
             self._break(error)
         if patience.cancelled_caught and (waiting := self._requests.waiting()):
             oldest = min(waiting, key=lambda request: request.expires)
             self._break(TimeoutError(f"it left {oldest.outgoing.api} unanswered for too long"))
+
+    def _closed_by_broker(self) -> str:
+        if self._requests.served or self._config.uses_sasl:
+            return "the broker closed it"
+        return "the broker closed it before it responded to anything: it may want SASL (security_protocol) or be going down"
 
     def _take(self, frame: memoryview) -> None:
         request = self._requests.responded(messages.read_correlation_id(frame))

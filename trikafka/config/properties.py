@@ -44,4 +44,5 @@ def _from_text(name: str, text: str, known: Setting) -> object:
             raise ConfigurationError(f"{name} must be a number, not {text!r}") from None
     if Sequence in known.kinds and str not in known.kinds:
         return tuple(part.strip() for part in text.split(",") if part.strip())
-    return next((choice for choice in known.choices or () if str(choice) == text), text)
+    given = text.upper() if known.name == "security_protocol" else text  # librdkafka writes it small
+    return next((choice for choice in known.choices or () if str(choice) == given), text)

@@ -1,7 +1,7 @@
 """A secured listener beside the plain one: TLS with an authority that is thrown away, SASL, and access rules.
 
 Owns the files under `security/` in a cluster's directory, the broker properties that go with them, and the settings by
-which trikafka, librdkafka and Java connect. The certificates come from `trustme` (extra `tls`); nobody else trusts them.
+which trikafka, librdkafka and Java connect. The certificates come from `trustme` (extra `tls`).
 """
 
 from __future__ import annotations
