@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import time
 from array import array
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -28,9 +29,12 @@ def read_all(bootstrap: str, topic: str, partitions: int) -> Iterator[Found]:
         ends = {place.partition: consumer.get_watermark_offsets(place, timeout=_PATIENCE)[1] for place in places}
         left = sum(ends.values())
         consumer.assign(places)
+        silent = time.monotonic()
         while left:
-            messages = consumer.consume(10_000, timeout=_PATIENCE)
-            if not messages:
+            messages = consumer.consume(10_000, timeout=0.2)
+            if messages:
+                silent = time.monotonic()
+            elif time.monotonic() - silent > _PATIENCE:
                 raise RuntimeError(f"{left} records of {topic} could not be read in {_PATIENCE:g} s")
             for message in messages:
                 if message.error():
