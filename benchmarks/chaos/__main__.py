@@ -10,7 +10,6 @@ import time
 import trio
 from trikafka_broker import Cluster
 
-from .ledger import Fate
 from .run import PROPERTIES, Figures, Options, run
 
 
@@ -50,10 +49,10 @@ def _parse() -> Options:
 
 def report(options: Options, figures: Figures) -> None:
     """Print what came out."""
-    fates, verdict = figures.fates, figures.verdict
-    print(f"\nrecords       {figures.accepted:,} written in {figures.seconds:.0f} s; {verdict.records:,} in the log")
-    print(f"acked         {fates[Fate.ACKED]:,}")
-    print(f"failed        {fates[Fate.MAYBE]:,} that may be in the log, {fates[Fate.NEVER]:,} that are not")
+    verdict = figures.verdict
+    print(f"\nrecords       {figures.written:,} written in {figures.seconds:.0f} s; {verdict.records:,} in the log")
+    print(f"acked         {figures.acked:,}")
+    print(f"failed        {figures.errors.total():,}")
     for error, count in figures.errors.most_common():
         print(f"              {count:,} x {error}")
     print(f"retried       {figures.retried:,} batches")

@@ -17,7 +17,7 @@ from trikafka_broker import Cluster, FaultProxy
 from trikafka import NewTopic, Producer, open_admin, open_producer
 
 from .check import Verdict, check, read_all
-from .ledger import Fate, Ledger
+from .ledger import Ledger
 from .nemesis import Nemesis
 from .writers import Pace, Writer
 
@@ -52,19 +52,16 @@ class Options:
 class Figures:
     """What came out of a run."""
 
-    fates: Counter[Fate]
+    written: int
+    acked: int
     verdict: Verdict
     faults: Counter[str]
     errors: Counter[str]
     log: Counter[str]
     seconds: float = 0.0
-    #: The longest time in which a producer delivered nothing though it had something, and what was going on at its end.
+    #: The longest time in which a producer delivered nothing though it had something, and what was going on meanwhile.
     standstill: dict[str, tuple[float, str]] = field(default_factory=dict)
     retried: int = 0
-
-    @property
-    def accepted(self) -> int:
-        return self.fates.total()
 
 
 class LogCount(logging.Handler):
@@ -98,7 +95,8 @@ async def run(options: Options, cluster: Cluster, tell: Callable[[str], object] 
     verdict = await trio.to_thread.run_sync(
         lambda: check(ledger, read_all(cluster.bootstrap_servers, _TOPIC, PARTITIONS)),
     )
-    return Figures(ledger.count(), verdict, faults, ledger.errors, log.lines, seconds, standstill, retried)
+    written, acked = ledger.count()
+    return Figures(written, acked, verdict, faults, ledger.errors, log.lines, seconds, standstill, retried)
 
 
 async def _write(
@@ -151,13 +149,17 @@ async def _watch(name: str, producer: Producer, nemesis: Nemesis, standstill: di
     """Note the longest time in which nothing was delivered though there was something to deliver."""
     standstill[name] = (0.0, "")
     delivered, since = 0, trio.current_time()
+    meanwhile: set[str] = set()
     while True:
         await trio.sleep(0.02)
         statistics, now = producer.statistics(), trio.current_time()
         if statistics.records_delivered != delivered or not statistics.batches_waiting:
             delivered, since = statistics.records_delivered, now
-        elif now - since > standstill[name][0]:
-            standstill[name] = (now - since, ", ".join(sorted(nemesis.now)) or "nothing")
+            meanwhile = set(nemesis.now)
+            continue
+        meanwhile |= nemesis.now
+        if now - since > standstill[name][0]:
+            standstill[name] = (now - since, ", ".join(sorted(meanwhile)) or "nothing")
 
 
 async def _progress(producers: dict[str, Producer], nemesis: Nemesis, tell: Callable[[str], object]) -> None:
