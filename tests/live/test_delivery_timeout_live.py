@@ -35,7 +35,7 @@ async def _make_topic(bootstrap: str) -> None:
 @asynccontextmanager
 async def writing(cluster: Cluster, **settings: Any) -> AsyncIterator[Producer]:
     """A producer that has delivered a record and gives the next ones ``LIMIT`` seconds."""
-    given = {"delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 1_000, "linger_ms": 0} | settings
+    given = {"delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 1_000, "linger_ms": 0, "batch_size": 0} | settings
     async with open_producer(bootstrap_servers=cluster.bootstrap_servers, **given) as producer:
         await producer.send("t", b"first", partition=0)
         await producer.send("t", b"first", partition=1)
