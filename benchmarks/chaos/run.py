@@ -19,7 +19,7 @@ from trikafka import NewTopic, Producer, open_admin, open_producer
 from .check import Verdict, check, read_all
 from .ledger import Ledger
 from .nemesis import Nemesis
-from .writers import Pace, Writer
+from .writers import Pace, Target, Writer
 
 PARTITIONS = 6
 _TOPIC = "chaos"
@@ -33,6 +33,7 @@ _PRODUCERS: dict[str, tuple[float, dict[str, Any]]] = {
     "packed": (0.35, {"request_timeout_ms": 4_000, "compression_type": "lz4", "batch_size": 65_536}),
     "hasty": (0.2, {"request_timeout_ms": 1_500, "delivery_timeout_ms": 3_000, "linger_ms": 2}),
 }
+_MAY_FAIL = "hasty"
 #: The calls: how many tasks of each producer make them, and their part of its records.
 _CALLS: dict[str, tuple[int, float]] = {"send": (40, 0.1), "enqueue": (3, 0.3), "send_nowait": (3, 0.3), "send_arrow": (2, 0.3)}
 
@@ -141,7 +142,8 @@ def _start_writers(nursery: trio.Nursery, options: Options, name: str, producer:
             own = f"{name}-{call}-{number}"
             total = int(records * share / tasks)
             pace = Pace(total / (options.seconds * 0.95), total)
-            writer = Writer(own, producer, _TOPIC, ledger, pace, random.Random(f"{options.seed} {own}"), options.size)
+            target = Target(producer, _TOPIC, may_fail=name == _MAY_FAIL)
+            writer = Writer(own, target, ledger, pace, random.Random(f"{options.seed} {own}"), options.size)
             nursery.start_soon(getattr(writer, call), name=own)
 
 

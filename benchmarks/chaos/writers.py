@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 import pyarrow as pa
 import trio
@@ -38,8 +39,17 @@ class Pace:
         return True
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A producer, the topic, and whether that producer may fail records: its ``delivery_timeout_ms`` is short."""
+
+    producer: Producer
+    topic: str
+    may_fail: bool
+
+
 class Writer:
-    """One task's worth of records through one call of a producer. ``topic`` has the ledger's partitions."""
+    """One task's worth of records through one call of a producer. The topic has the ledger's partitions."""
 
     def __init__(
         self, name: str, producer: Producer, topic: str, ledger: Ledger, pace: Pace, rng: random.Random, size: int
@@ -54,11 +64,11 @@ class Writer:
 
     def _failed(self, track: Track, number: int, error: Exception) -> None:
         ledger = self._ledger
-        if isinstance(error, DeliveryTimeoutError):
+        if isinstance(error, DeliveryTimeoutError) and self._target.may_fail:
             maybe = getattr(error, "maybe_written", True)
             ledger.errors[f"{type(error).__name__}, {'may be written' if maybe else 'not written'}"] += 1
             track.settle(number, Fate.MAYBE if maybe else Fate.NEVER)
-        elif isinstance(error, KafkaTimeoutError):  # it was never accepted
+        elif isinstance(error, KafkaTimeoutError) and not isinstance(error, DeliveryTimeoutError):  # it was never accepted
             ledger.errors[f"{type(error).__name__} of {error.call}"] += 1
             track.settle(number, Fate.NEVER)
         else:
@@ -147,7 +157,7 @@ class Writer:
                 self._failed(track, number, error)
             return
         cause = error.error
-        if isinstance(cause, KafkaTimeoutError):
+        if isinstance(cause, KafkaTimeoutError) and self._target.may_fail:
             self._ledger.errors[f"ArrowDeliveryError: {type(cause).__name__}"] += error.failed + error.unknown
         else:
             self._ledger.unexpected[f"{self._name}: {error!r}"] += error.failed + error.unknown

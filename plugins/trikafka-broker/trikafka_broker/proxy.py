@@ -40,7 +40,9 @@ class Fault(Enum):
     CUT_REQUEST = "cut within a request"  #: the broker gets a half of it
     CUT_BEFORE_RESPONSE = "cut before a response"  #: the broker has carried it out
     CUT_RESPONSE = "cut within a response"  #: the client gets a half of it
-    LATE_REQUEST = "request of a closed connection"  #: the client is cut off; `Rule.seconds` later the broker reads it
+    LATE_REQUEST = (
+        "request of a closed connection"  #: the client is cut off; the broker reads what came up to then later
+    )
 
 
 @dataclass(eq=False)
@@ -51,8 +53,9 @@ class Rule:
     times: int = 1
     api: int = PRODUCE
     port: int | None = None
-    seconds: float = 0.0
     after: int = 0  #: so many requests that it would concern are let through first
+    seconds: float = 0.0  #: after so long a late request is read,
+    until: trio.Event | None = None  #: and not before this
 
     def concerns(self, api: int, port: int) -> bool:
         """Whether it is this request's turn."""
@@ -74,6 +77,7 @@ class FaultProxy:
 
     def __init__(self, nursery: trio.Nursery) -> None:
         self.counts: Counter[str] = Counter()
+        self.passed: Counter[int] = Counter()  #: requests that a broker got whole, by their API
         self.delay = 0.0  #: seconds that each frame waits, in both directions and one after the other
         self._nursery = nursery
         self._listeners: dict[tuple[str, int], int] = {}
@@ -144,9 +148,9 @@ class FaultProxy:
         while port in self._held:
             await self._held[port].wait()
 
-    def later(self, broker: trio.SocketStream, rule: Rule, frames: bytes) -> None:
+    def later(self, broker: trio.SocketStream, rule: Rule, frames: bytearray) -> None:
         """Hand the bytes of a closed connection to the broker when it is time."""
-        self._nursery.start_soon(_deliver_late, broker, rule.seconds, frames)
+        self._nursery.start_soon(_deliver_late, broker, rule, frames)
 
     async def _listen(self, address: str) -> None:
         host, _, text = address.rpartition(":")
@@ -180,7 +184,7 @@ class _Link:
         #: What the response to a request is to meet, by the correlation id.
         self._doomed: dict[bytes, Fault] = {}
         #: What the broker gets when the client is gone.
-        self._late: tuple[Rule, bytes] | None = None
+        self._late: tuple[Rule, bytearray] | None = None
 
     def cut(self) -> None:
         """End both connections at once."""
@@ -206,16 +210,20 @@ class _Link:
             lives = True
             while lives and (frame := await frames.take()) is not None:
                 await self._proxy.passage(self.port)
-                data, lives = fate(frame, frames)
+                data, lives = fate(frame)
                 await sink.send_all(data)
+        if self._late is not None and source is self._client:
+            self._late[1].extend(await frames.rest())
         self._scope.cancel()
 
-    def _request(self, frame: bytes, frames: _Frames) -> tuple[bytes, bool]:
+    def _request(self, frame: bytes) -> tuple[bytes, bool]:
         """What the broker gets for a request, and whether the connection lives on."""
-        rule = self._proxy.fault_for(int.from_bytes(frame[4:6], "big"), self.port)
-        match None if rule is None else rule.fault:
-            case None:
-                return frame, True
+        api = int.from_bytes(frame[4:6], "big")
+        rule = self._proxy.fault_for(api, self.port)
+        if rule is None:
+            self._proxy.passed[api] += 1
+            return frame, True
+        match rule.fault:
             case Fault.LOSE_REQUEST:
                 return b"", True
             case Fault.DAMAGE_REQUEST:
@@ -223,14 +231,14 @@ class _Link:
             case Fault.CUT_REQUEST:
                 return frame[: len(frame) // 2], False
             case Fault.LATE_REQUEST:
-                assert rule is not None
-                self._late = rule, frame + frames.rest()
+                self._late = rule, bytearray(frame)
                 return b"", False
             case fault:
                 self._doomed[frame[8:12]] = fault
+                self._proxy.passed[api] += 1
                 return frame, True
 
-    def _response(self, frame: bytes, frames: _Frames) -> tuple[bytes, bool]:
+    def _response(self, frame: bytes) -> tuple[bytes, bool]:
         """What the client gets for a response, and whether the connection lives on."""
         match self._doomed.pop(frame[4:8], None):
             case Fault.LOSE_RESPONSE:
@@ -264,19 +272,24 @@ class _Frames:
         del self._buffer[:size]
         return frame
 
-    def rest(self) -> bytes:
-        """What has been read and belongs to no frame that was taken."""
+    async def rest(self) -> bytes:
+        """What has come so far and belongs to no frame that was taken."""
+        with contextlib.suppress(*_GONE), trio.move_on_after(0.01):
+            while data := await self._stream.receive_some(_CHUNK):
+                self._buffer += data
         return bytes(self._buffer)
 
 
 #: What becomes of a frame: the bytes that go on, and whether the connection lives.
-Fate = Callable[[bytes, _Frames], tuple[bytes, bool]]
+Fate = Callable[[bytes], tuple[bytes, bool]]
 
 
-async def _deliver_late(broker: trio.SocketStream, seconds: float, frames: bytes) -> None:
+async def _deliver_late(broker: trio.SocketStream, rule: Rule, frames: bytearray) -> None:
     with contextlib.suppress(*_GONE):
         async with broker:
-            await trio.sleep(seconds)
+            await trio.sleep(rule.seconds)
+            if rule.until is not None:
+                await rule.until.wait()
             await broker.send_all(frames)
             with trio.move_on_after(_LATE_LIMIT):
                 while await broker.receive_some(_CHUNK):
