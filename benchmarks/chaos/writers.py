@@ -51,10 +51,9 @@ class Target:
 class Writer:
     """One task's worth of records through one call of a producer. The topic has the ledger's partitions."""
 
-    def __init__(
-        self, name: str, producer: Producer, topic: str, ledger: Ledger, pace: Pace, rng: random.Random, size: int
-    ) -> None:
-        self._name, self._producer, self._topic = name, producer, topic
+    def __init__(self, name: str, target: Target, ledger: Ledger, pace: Pace, rng: random.Random, size: int) -> None:
+        self._name, self._target = name, target
+        self._producer, self._topic = target.producer, target.topic
         self._ledger, self._pace, self._rng, self._size = ledger, pace, rng, size
 
     def _next(self) -> tuple[Track, int, bytes]:
