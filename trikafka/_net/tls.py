@@ -7,6 +7,7 @@ not hold up the loop; ciphertext that the socket has not taken is kept here, and
 from __future__ import annotations
 
 import ssl
+from typing import Any
 
 import trio
 
@@ -86,7 +87,7 @@ class TlsTransport:
         total = 0
         while total < len(view):
             try:
-                count = self._tls.read(len(view) - total, view[total:])  # type: ignore[arg-type]  # a view of bytes is a buffer
+                count: Any = self._tls.read(len(view) - total, view[total:])
             except ssl.SSLWantReadError:
                 return total or None
             except (ssl.SSLZeroReturnError, ssl.SSLEOFError):
