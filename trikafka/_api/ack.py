@@ -50,8 +50,11 @@ class Ack(_DeliveryHandle):
         if not batch.settled:
             batch, index = batch.part(index)
         if not batch.settled:
+            task = trio.lowlevel.current_task()
             while not batch.settled:
-                await waiters_of(batch).wait()
+                waiters = waiters_of(batch)
+                waiters.add(task)
+                await trio.lowlevel.wait_task_rescheduled(waiters)
                 batch, index = batch.part(index)
         elif time.perf_counter() >= fairness.due:
             await fairness.take()

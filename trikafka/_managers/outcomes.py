@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import trio
-
+from .._net.waiters import Waiters
 from .._state.producer_batch import ProducerBatch
 
 
-def waiters_of(batch: ProducerBatch) -> trio.Event:
-    """What is set when the batch, which has no outcome yet, gets it or is split. Once it was asked for, a failure is not logged."""
-    return batch.signal_for(trio.Event)
+def waiters_of(batch: ProducerBatch) -> Waiters:
+    """Who waits until the batch, which has no outcome yet, gets it or is split. Once it was asked for, a failure is not logged."""
+    return batch.signal_for(Waiters)
 
 
 async def settled(batch: ProducerBatch) -> None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trikafka._wire import _format as f
 from trikafka._wire import compression as codecs
+from trikafka._wire._fallback_iterating import Cursor, RecordIterator
 from trikafka._wire._fallback_producing import Appender, BufferMemory, DeliveryHandle, OpenBatches
 from trikafka._wire._format import Buffer, Section
 from trikafka.types import Headers, Record, TimestampType
@@ -23,8 +24,10 @@ __all__ = [
     "Appender",
     "BatchEncoder",
     "BufferMemory",
+    "Cursor",
     "DeliveryHandle",
     "OpenBatches",
+    "RecordIterator",
     "fill",
     "find_unfit",
     "free_memory",
