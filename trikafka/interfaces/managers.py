@@ -225,9 +225,6 @@ class RecordAccumulator(Protocol):
     def unsettled(self) -> Sized:
         """The batches without an outcome."""
 
-    def abort(self, error: Exception) -> None:
-        """Fail everything that has no outcome: the producer ends."""
-
     def too_large(self, topic: str, size: int, what: str = "a record") -> Exception:
         """The error that says so."""
 
@@ -281,3 +278,6 @@ class ProduceManager(Protocol):
 
     def close(self) -> None:
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
+
+    def drop(self, error: Exception) -> None:
+        """Fail everything that has no outcome, what is in flight included: the producer ends."""
