@@ -318,8 +318,8 @@ class Passed:
     def close(self) -> None:
         self._inner.close()
 
-    def drop(self, error: Exception) -> None:
-        self._inner.drop(error)
+    def drop(self, error: Exception, at_most: float = float("inf")) -> bool:
+        return self._inner.drop(error, at_most)
 
 
 def passed(context: ProducerContext) -> Passed:

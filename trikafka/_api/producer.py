@@ -31,6 +31,9 @@ from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
 from .trio_check import check_runs_under_trio
 from .waiting import fairness, within
 
+#: How many batches fail at a close before other tasks run.
+_STEP = 1_000
+
 
 @dataclass(frozen=True, slots=True)
 class ProducerStatistics:
@@ -51,6 +54,7 @@ class ProducerStatistics:
     records_failed: int
     batches_retried: int
     batches_split: int
+    batches_expired: int
 
 
 class Producer:
@@ -264,6 +268,7 @@ class Producer:
             records_failed=counters.failed,
             batches_retried=counters.batches_retried,
             batches_split=counters.batches_split,
+            batches_expired=counters.batches_expired,
         )
 
     async def aclose(self, timeout: float | None = None) -> None:
@@ -289,7 +294,9 @@ class Producer:
                 error = ClientFailedError("the producer failed in the background")
                 error.__cause__ = self._service.failure
         finally:
-            self._manager.drop(error)
+            with trio.CancelScope(shield=True):  # many batches that fail are work: others run meanwhile
+                while self._manager.drop(error, _STEP):
+                    await trio.lowlevel.checkpoint()
             self._context.brokers.close()
             self._service.stop()
             self._over.set()

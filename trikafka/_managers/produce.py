@@ -7,7 +7,7 @@ sender for each broker (:mod:`.produce_senders`). Who finds no room waits in :mo
 from __future__ import annotations
 
 import contextlib
-import logging
+import math
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
@@ -26,9 +26,10 @@ from .._state.sequences import Identity
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
-from ..errors import TrikafkaError, from_code
+from ..errors import DeliveryTimeoutError, TrikafkaError, from_code
 from ..interfaces import MetadataManager
 from ..types import TopicPartition
+from .failure_log import FailureLog
 from .outcomes import settled
 from .produce_room import Room
 from .produce_senders import Senders
@@ -38,7 +39,8 @@ Ack = TypeVar("Ack")
 T = TypeVar("T")
 #: A record as ``append`` takes it: topic, value, key, headers, timestamp, partition.
 Fields = tuple[str, bytes | None, bytes | None, HeaderPairs, int | None, int | None]
-_log = logging.getLogger("trikafka.produce")
+#: How many batches expire before other tasks run.
+_STEP = 1_000
 
 
 class ProduceManager(Generic[Ack]):
@@ -59,6 +61,7 @@ class ProduceManager(Generic[Ack]):
     ) -> None:
         self._config, self._metadata = config, metadata
         self._topics: set[str] = set()
+        self._failures = FailureLog()
         self._ids: ProducerIds | None = None
         if identity is None and config.enable_idempotence:
             self._ids = ProducerIds(config, metadata)
@@ -70,6 +73,7 @@ class ProduceManager(Generic[Ack]):
                 buffer_memory=config.buffer_memory,
                 max_request_size=config.max_request_size,
                 delivery_timeout=config.delivery_timeout_ms / 1000,
+                retries=math.inf if config.retries is None else config.retries,
             ),
             identity or NoIdentity(),
             make_encoder=lambda: BatchEncoder(config.compression_type),
@@ -77,7 +81,7 @@ class ProduceManager(Generic[Ack]):
             clock=trio.current_time,
             delay=lambda failures: backoff(failures, config.retry_backoff_ms, config.retry_backoff_max_ms),
             on_work=self._work_for,
-            on_failed=_tell,
+            on_failed=self._failures.failed,
             partitioner=partitioner,
         )
         self._room = Room(self._accumulator)
@@ -88,6 +92,7 @@ class ProduceManager(Generic[Ack]):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow)
             nursery.start_soon(self._expire)
+            nursery.start_soon(self._failures.run)
             if self._ids is not None:
                 accumulator = self._accumulator
                 refused = lambda error: accumulator.abort(error, anonymous=True)  # noqa: E731
@@ -153,9 +158,17 @@ class ProduceManager(Generic[Ack]):
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
         self._room.close()
 
-    def drop(self, error: Exception) -> None:
-        """Fail everything that has no outcome, what is in flight included."""
-        self._accumulator.abort(error)
+    def drop(self, error: Exception, at_most: float = math.inf) -> bool:
+        """Fail everything that has no outcome, what is in flight included; not more than ``at_most`` batches in one step.
+
+        Returns whether something is left. Of a :exc:`DeliveryTimeoutError` each record gets one that says where its time went.
+        """
+        if isinstance(error, DeliveryTimeoutError):
+            self._explain_delays()
+        left = self._accumulator.abort(error, at_most=at_most) == at_most
+        if not left:
+            self._failures.tell()
+        return left
 
     # --- what a transaction manager tells ----------------------------------------------------------------------------
 
@@ -201,7 +214,8 @@ class ProduceManager(Generic[Ack]):
             now = trio.current_time()
             if self._accumulator.next_deadline() <= now:
                 self._explain_delays()
-            self._accumulator.expire(now)
+            while self._accumulator.expire(now, _STEP) == _STEP:
+                await trio.lowlevel.checkpoint()
             # What is accepted from now on expires later than this, so nothing has to wake this task.
             latest = now + self._config.delivery_timeout_ms / 1000
             await trio.sleep_until(min(self._accumulator.next_deadline(), latest))
@@ -238,9 +252,3 @@ class ProduceManager(Generic[Ack]):
                 leader = self._metadata.snapshot.leader(TopicPartition(batch.topic, batch.partition))
                 if (told := self._senders.reason_of(leader.node_id)) is not None:
                     reasons.waiting_for(*told)
-
-
-def _tell(batch: ProducerBatch) -> None:
-    """Say in the log that records failed of which nobody waits for the outcome (so far)."""
-    if batch.signal is None:
-        _log.warning("%d records for %s were not delivered: %s", batch.count, batch.place, batch.error)

@@ -101,7 +101,7 @@ class Senders:
                 await trio.lowlevel.checkpoint()  # compressing and writing are work
             # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
             elif (connection := await self._connect(sender)) is not None:
-                batches = self._accumulator.drain(sender.node_id, now, self._config.max_request_size)
+                batches = self._accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
                 await self._compression.seal(batches)
                 batches = [batch for batch in batches if batch.state is BatchState.IN_FLIGHT]
                 if batches:
@@ -120,12 +120,13 @@ class Senders:
     async def _connect(self, sender: _Sender) -> Connection | None:
         """A connection to the broker, or ``None`` after a failure: then it is time to look at the leaders again."""
         node = self._metadata.snapshot.nodes.get(sender.node_id)
+        self._accumulator.connecting(sender.node_id)
         if node is None:
             self._metadata.request_update()
             await self._metadata.changed(self._metadata.snapshot)
             return None
         try:
-            return await self._brokers.connection(node, "produce")
+            connection = await self._brokers.connection(node, "produce")
         except TrikafkaError as error:
             _log.debug("no connection to %s: %s", node, error)
             if not error.retriable:
@@ -133,6 +134,8 @@ class Senders:
             self._accumulator.unreachable(sender.node_id, error)
             self._metadata.request_update()
             return None
+        self._accumulator.connected(sender.node_id)
+        return connection
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
         def ended(request: InFlightRequest) -> None:

@@ -6,6 +6,7 @@ the whole way, and the meaning of both. ``extend`` takes rows of a table.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ class Limits:
     buffer_memory: int
     max_request_size: int
     delivery_timeout: float
+    retries: float = math.inf
 
     @property
     def largest(self) -> int:

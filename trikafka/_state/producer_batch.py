@@ -17,6 +17,7 @@ from .._wire.records import BatchEncoder, decode_records
 from ..error_codes import ErrorCode
 from ..errors import BrokerResponseError
 from ..types import RecordMetadata, TopicPartition
+from .delivery_time import Timeline
 from .sequences import Identity, on_wire
 
 #: Codes after which the broker may have the batch all the same: unknown, timed out, lost, too few replicas after the append, disk.
@@ -72,6 +73,7 @@ class ProducerBatch:
         "settled",
         "signal",
         "state",
+        "time",
         "topic",
         "transactional",
     )
@@ -82,6 +84,8 @@ class ProducerBatch:
         self.encoder: BatchEncoder | None = encoder
         encoder.belong_to(self)
         self.created = created
+        #: Where its time went.
+        self.time = Timeline(created)
         self.state = BatchState.WAITING
         self._size = -1
         #: Whether it does not linger while it takes records.
@@ -144,19 +148,22 @@ class ProducerBatch:
         """The broker cannot have it: it will get other numbers."""
         self.sequence = self.identity = None
 
-    def sent(self, node: int) -> None:
+    def sent(self, node: int, now: float) -> None:
         """It is part of a request to this broker."""
         self.state, self.node = BatchState.IN_FLIGHT, node
         self.attempts += 1
+        self.time.sent(now)
 
-    def attempt_failed(self, error: Exception) -> None:
+    def attempt_failed(self, error: Exception, now: float) -> None:
         """The broker refused it, or nobody knows whether it took it. What becomes of it is still to be decided."""
         self.last_error, self.node = error, None
+        self.time.returned(now)
         self.maybe_written |= not isinstance(error, BrokerResponseError) or error.code in AMBIGUOUS
 
-    def wait_again(self) -> None:
-        """It is to be sent again."""
+    def wait_again(self, until: float = 0.0) -> None:
+        """It is to be sent again, not before ``until``."""
         self.state = BatchState.WAITING
+        self.time.stands_back(until)
 
     def delayed(self, error: Exception) -> None:
         """It waits because of this error, which is not its own."""
@@ -197,6 +204,7 @@ class ProducerBatch:
             part = ProducerBatch(self.topic, self.partition, encoder, self.created)
             part.close()
             part.attempts, part.last_error, part.identity = self.attempts, self.last_error, self.identity
+            part.time = self.time.copy()
             part.transactional, part.maybe_written = self.transactional, self.maybe_written
             part.sequence = None if self.sequence is None else self.sequence + start
             self.parts.append(part)

@@ -236,7 +236,7 @@ class ProducerSettings(ClientSettings, total=False):
     """How many replicas must have a record: 0, 1 or 'all' (-1). Default: "all"."""
 
     enable_idempotence: bool
-    """No doubles and no reordering by retries. Default: True."""
+    """No doubles and no reordering by retries; off where acks or retries rule it out, unless it is asked for. Default: True."""
 
     batch_size: int
     """The size at which a batch is sent without lingering. In bytes, at least 0, at most 2**31 - 1. Default: 16_384."""
@@ -257,10 +257,14 @@ class ProducerSettings(ClientSettings, total=False):
     """The most bytes of one request, and so of one record. In bytes, at least 1, at most 2**31 - 1. Default: 1_048_576."""
 
     delivery_timeout_ms: float
-    """From send to the verdict, retries included (KIP-91). In milliseconds, at least 1. Default: 120_000."""
+    """From send to the outcome, retries included (KIP-91): at least linger_ms + request_timeout_ms, as in Java's client. In
+    milliseconds, at least 1. Default: 120_000."""
+
+    retries: int | None
+    """How often a batch is sent again before it fails; None: until delivery_timeout_ms. At least 0. Default: None."""
 
     max_in_flight_requests_per_connection: int
-    """Produce requests to one broker at a time. At least 1, at most 100. Default: 5."""
+    """Produce requests to one broker at a time: at most 5 with idempotence, and at most 100 without. At least 1. Default: 5."""
 
     transactional_id: str | None
     """For transactions, which are not there yet: setting it is an error. Default: None."""

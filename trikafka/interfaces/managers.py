@@ -8,6 +8,7 @@ goes on until it is cancelled: if it returns, the client ends with such an error
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -196,6 +197,7 @@ class RecordCounters(Protocol):
     failed: int
     batches_retried: int
     batches_split: int
+    batches_expired: int
 
 
 class RecordAccumulator(Protocol):
@@ -279,5 +281,8 @@ class ProduceManager(Protocol):
     def close(self) -> None:
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
 
-    def drop(self, error: Exception) -> None:
-        """Fail everything that has no outcome, what is in flight included: the producer ends."""
+    def drop(self, error: Exception, at_most: float = math.inf) -> bool:
+        """Fail everything that has no outcome, what is in flight included: the producer ends. Not more than ``at_most`` batches.
+
+        Returns whether something is left.
+        """
