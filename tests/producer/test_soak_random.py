@@ -36,8 +36,8 @@ class Troubles:
 
     async def run(self) -> None:
         kinds = [
-            self._lose_request, self._lose_response, self._late_bytes, self._arrive, self._cut, self._drop, self._damage,
-            self._refuse, self._move, self._freeze, self._stop, self._slow,
+            self._lose_request, self._lose_response, self._arrive, self._cut, self._drop, self._damage, self._refuse, self._move,
+            self._freeze, self._stop, self._slow, *[self._late_bytes, self._arrive_after] * 2,
         ]  # fmt: skip
         for _ in range(TROUBLES):
             await trio.sleep(self._rng.expovariate(3))
@@ -78,6 +78,16 @@ class Troubles:
         if self._late:
             for default in self._late.pop(self._rng.randrange(len(self._late))):
                 await default()
+
+    async def _arrive_after(self) -> None:
+        """Between a response and what the producer makes of it."""
+
+        async def carry_out(request: Any, default: Default) -> Any:
+            response = await default()
+            await self._arrive()
+            return response
+
+        self._rules.append(self._cluster.on("Produce", carry_out, times=self._some()))
 
     async def _cut(self) -> None:
         self._cluster.disconnect()
