@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 
 from .._wire.records import BatchEncoder
+from ..error_codes import ErrorCode
 from ..errors import (
     DeliveryTimeoutError,
     DuplicateSequenceError,
@@ -19,6 +20,7 @@ from ..errors import (
     ProducerFencedError,
     TrikafkaError,
     UnknownProducerIdError,
+    from_code,
 )
 from .buffer_pool import BufferPool
 from .delivery_time import PRODUCER_ID, Obstacles
@@ -119,7 +121,7 @@ class Outcomes:
         """
         if batch.state is not BatchState.IN_FLIGHT:
             return
-        queue = self._queues.of(batch)
+        queue, node = self._queues.of(batch), batch.node
         batch.attempt_failed(error, now)
         outdated = batch.sequence is not None and not queue.is_of_this_epoch(batch)
         refused_number = isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError)
@@ -132,7 +134,7 @@ class Outcomes:
             batch.wait_again()
             batch.unnumber()
         elif refused_number:
-            self._numbers_refused(queue, batch, error, now)
+            self._numbers_refused(queue, batch, node, error, now)
         elif isinstance(error, MessageTooLargeError) and batch.count > 1 and not batch.maybe_written:
             self._split(queue, batch)  # one that may be in the log must not come again in other pieces
         elif error.retriable and batch.attempts <= self._retries:
@@ -144,9 +146,17 @@ class Outcomes:
             self._give_up(queue, batch, error)
         self._on_work(queue.leader)
 
-    def _numbers_refused(self, queue: PartitionQueue, batch: ProducerBatch, error: TrikafkaError, now: float) -> None:
+    def _numbers_refused(
+        self, queue: PartitionQueue, batch: ProducerBatch, node: int | None, error: TrikafkaError, now: float
+    ) -> None:
         if queue.batches[0] is not batch:  # the outcome of those before it will tell
             batch.wait_again()
+        elif node in queue.sequences.strays & batch.strays:
+            # What is lost may be on its way to this broker still, and behind it an older copy of this one, which would make two.
+            doubt = (
+                f"{batch.place}, {batch.count} records: they were sent on a lost connection behind others, and may be in the log"
+            )
+            self._give_up(queue, batch, from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, doubt))
         elif self._identity.renumbers:
             queue.back_off(now, self._delay)
             batch.wait_again(queue.not_before)
@@ -185,12 +195,12 @@ class Outcomes:
         """
         count = 0
         for queue in self._queues.active():
-            for batch in list(takewhile(lambda each: each.settled or each.created + self._timeout <= now, queue.batches)):
+            old = takewhile(lambda each: each.settled or each.created + self._timeout <= now, queue.batches)
+            for batch in [each for each in old if not each.settled]:
                 if count >= at_most:
                     return count
-                if not batch.settled:
-                    count += 1
-                    self._expire(queue, batch, self._timed_out(queue, batch, now, "send", self._timeout))
+                count += 1
+                self._expire(queue, batch, self._timed_out(queue, batch, now, "send", self._timeout))
         return count
 
     def _expire(self, queue: PartitionQueue, batch: ProducerBatch, error: DeliveryTimeoutError) -> None:
@@ -202,7 +212,9 @@ class Outcomes:
         else:
             self._give_up(queue, batch, error)
 
-    def _timed_out(self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float) -> DeliveryTimeoutError:
+    def _timed_out(
+        self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float
+    ) -> DeliveryTimeoutError:
         in_flight = batch.state is BatchState.IN_FLIGHT
         phase, seconds = batch.time.report(now, in_flight, None if in_flight else self._obstacle(queue))
         error = DeliveryTimeoutError(
