@@ -37,12 +37,18 @@ class FailureLog:
     def __init__(self) -> None:
         self._topics: dict[str, _Failures] = {}
         self._some = trio.Event()
+        self._held = False
 
     def failed(self, batch: ProducerBatch) -> None:
         """A batch failed."""
-        if batch.signal is None:
+        if not batch.claimed:
             self._topics.setdefault(batch.topic, _Failures()).add(batch)
-            self._some.set()
+            if not self._held:
+                self._some.set()
+
+    def hold(self) -> None:
+        """Say nothing by itself from now on: the producer ends, and all that fails now is told in one."""
+        self._held = True
 
     def tell(self) -> None:
         """Write a line for each topic, if there is something to say."""
@@ -59,5 +65,6 @@ class FailureLog:
         while True:
             await self._some.wait()
             self._some = trio.Event()
-            self.tell()
+            if not self._held:
+                self.tell()
             await trio.sleep(_PAUSE)

@@ -165,6 +165,7 @@ class ProduceManager(Generic[Ack]):
         """
         if isinstance(error, DeliveryTimeoutError):
             self._explain_delays()
+        self._failures.hold()
         left = self._accumulator.abort(error, at_most=at_most) == at_most
         if not left:
             self._failures.tell()

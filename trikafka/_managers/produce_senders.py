@@ -21,7 +21,7 @@ from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator
 from .._state.producer_batch import BatchState, ProducerBatch
-from .._wire.produce import Part, ProduceMessage, ProduceResponse
+from .._wire.produce import Part, ProducedPartition, ProduceMessage, ProduceResponse
 from ..config import ProducerConfig
 from ..errors import ProtocolError, TrikafkaError, from_code
 from ..interfaces import MetadataManager
@@ -188,11 +188,23 @@ class Senders:
             part = parts.get(batch.place)
             if part is None:
                 self._refuse([batch], ProtocolError(f"the response to a produce request says nothing of {batch.place}"))
+            elif part.refused:
+                self._refuse_records(batch, part)
             elif part.error_code:
                 detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
                 self._refuse([batch], from_code(part.error_code, detail))
             else:
                 self._accumulator.succeeded(batch, part.base_offset, part.append_time)
+
+    def _refuse_records(self, batch: ProducerBatch, part: ProducedPartition) -> None:
+        """Some records of the batch are why the broker has taken none of it (KIP-467)."""
+        refused: dict[int, TrikafkaError] = {
+            index: from_code(part.error_code, f"{batch.place}, one record" + (f": {text}" if text else ""))
+            for index, text in part.refused.items()
+            if 0 <= index < batch.count
+        }
+        detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
+        self._accumulator.records_refused(batch, from_code(part.error_code, detail), refused, trio.current_time())
 
     def _refuse(self, batches: list[ProducerBatch], error: TrikafkaError) -> None:
         if error.refresh_metadata:

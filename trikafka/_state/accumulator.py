@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic
 
 from .._wire.columns import Columns
@@ -245,6 +245,12 @@ class Accumulator(Generic[Ack]):
     def refused(self, batch: ProducerBatch, error: TrikafkaError, now: float) -> None:
         """The broker refused the batch, or nobody knows whether it took it; see :meth:`Outcomes.refused`."""
         self._outcomes.refused(batch, error, now)
+
+    def records_refused(
+        self, batch: ProducerBatch, error: TrikafkaError, refused: Mapping[int, TrikafkaError], now: float
+    ) -> None:
+        """The broker refused the batch because of some of its records (KIP-467); see :meth:`Outcomes.records_refused`."""
+        self._outcomes.records_refused(batch, error, refused, now)
 
     def connecting(self, node: int) -> None:
         """There is no connection to ``node`` yet."""

@@ -6,7 +6,7 @@ A part of the accumulator: the heart of order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import takewhile
 
@@ -135,8 +135,9 @@ class Outcomes:
             batch.unnumber()
         elif refused_number:
             self._numbers_refused(queue, batch, node, error, now)
-        elif isinstance(error, MessageTooLargeError) and batch.count > 1 and not batch.maybe_written:
-            self._split(queue, batch)  # one that may be in the log must not come again in other pieces
+        elif isinstance(error, MessageTooLargeError) and batch.count > 1 and (batch.numbered or not batch.maybe_written):
+            # One that may be in the log must not come again in other pieces, unless its numbers tell the broker.
+            self._split_in_two(queue, batch)
         elif error.retriable and batch.attempts <= self._retries:
             queue.back_off(now, self._delay)
             batch.wait_again(queue.not_before)
@@ -151,8 +152,9 @@ class Outcomes:
     ) -> None:
         if queue.batches[0] is not batch:  # the outcome of those before it will tell
             batch.wait_again()
-        elif node in queue.sequences.strays & batch.strays:
+        elif node in queue.sequences.strays & batch.strays or (batch.is_part and batch.maybe_written):
             # What is lost may be on its way to this broker still, and behind it an older copy of this one, which would make two.
+            # Or this is a piece of what the broker has had as a whole.
             doubt = (
                 f"{batch.place}, {batch.count} records: they were sent on a lost connection behind others, and may be in the log"
             )
@@ -169,15 +171,39 @@ class Outcomes:
         if self._identity.renumbers:
             queue.renounce()
 
-    def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+    def _split_in_two(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        if queue.topic is not None:
+            queue.topic.found_too_large(batch.size)
+        self._split(queue, batch, [batch.count // 2])
+
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch, cuts: list[int]) -> list[ProducerBatch]:
         size = batch.size
-        parts = batch.split([batch.count // 2], self._make_encoder)
+        parts = batch.split(cuts, self._make_encoder)
         self._pool.take(sum(part.size for part in parts))
         self._pool.give(size)
         queue.replace(batch, parts)
-        if queue.topic is not None:
-            queue.topic.found_too_large(size)
         self.counters.split()
+        return parts
+
+    def records_refused(self, batch: ProducerBatch, error: TrikafkaError, refused: Mapping[int, TrikafkaError], now: float) -> None:
+        """The broker has taken nothing of the batch because of these records, by index (KIP-467). The others are sent without them.
+
+        ``error`` is what it says of the batch.
+        """
+        if batch.state is not BatchState.IN_FLIGHT or batch.settled or batch.count == 1 or not refused:
+            self.refused(batch, refused.get(0, error), now)
+            return
+        queue = self._queues.of(batch)
+        batch.attempt_failed(error, now)
+        first = queue.batches[0] is batch
+        cuts = sorted({cut for index in refused for cut in (index, index + 1)} - {0, batch.count})
+        parts = self._split(queue, batch, cuts)
+        for start, part in zip((0, *cuts), parts, strict=True):
+            if start in refused:
+                self._give_up(queue, part, refused[start])
+        if first and batch.numbered and queue.batches and self._identity.renumbers:
+            queue.restart(self._identity)  # else the numbers of those behind tell the broker of the gap, in time
+        self._on_work(queue.leader)
 
     # --- no response -------------------------------------------------------------------------------------------------
 
@@ -191,7 +217,7 @@ class Outcomes:
     def expire(self, now: float, at_most: float = math.inf) -> int:
         """Fail the batches that are older than the delivery timeout, a partition's in order (KIP-91), ``at_most`` so many.
 
-        Returns how many. A batch in flight keeps its place until its request has ended, so that what follows knows what became of it.
+        Returns how many. A batch in flight keeps its place until its request has ended: so what follows knows what became of it.
         """
         count = 0
         for queue in self._queues.active():
@@ -212,9 +238,7 @@ class Outcomes:
         else:
             self._give_up(queue, batch, error)
 
-    def _timed_out(
-        self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float
-    ) -> DeliveryTimeoutError:
+    def _timed_out(self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float) -> DeliveryTimeoutError:
         in_flight = batch.state is BatchState.IN_FLIGHT
         phase, seconds = batch.time.report(now, in_flight, None if in_flight else self._obstacle(queue))
         error = DeliveryTimeoutError(

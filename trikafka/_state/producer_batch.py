@@ -57,12 +57,14 @@ class ProducerBatch:
         "append_time",
         "attempts",
         "base_offset",
+        "claimed",
         "count",
         "created",
         "encoder",
         "error",
         "hurried",
         "identity",
+        "is_part",
         "last_error",
         "maybe_written",
         "node",
@@ -100,6 +102,8 @@ class ProducerBatch:
         self.sequence: int | None = None
         self.identity: Identity | None = None
         self.transactional = False
+        #: Whether it is of a batch that was split.
+        self.is_part = False
         self.last_error: Exception | None = None
         #: Whether an attempt ended in a way that leaves open whether the broker has the batch.
         self.maybe_written = False
@@ -108,6 +112,8 @@ class ProducerBatch:
         #: Whether the acks have their outcome. That may be before ``DONE``: a batch may expire in flight (KIP-91).
         self.settled = False
         self.signal: Signal | None = None
+        #: Whether somebody will be told what became of it, so that a failure need not be logged.
+        self.claimed = False
         self.error: Exception | None = None
         self.base_offset: int | None = None
         self.append_time: int | None = None
@@ -126,6 +132,11 @@ class ProducerBatch:
     def size(self) -> int:
         """The uncompressed size: what this batch occupies of ``buffer_memory``."""
         return self._size if self.encoder is None or self._size >= 0 else self.encoder.size
+
+    @property
+    def numbered(self) -> bool:
+        """Whether its records have sequence numbers."""
+        return self.sequence is not None
 
     @property
     def unknown(self) -> bool:
@@ -211,6 +222,7 @@ class ProducerBatch:
             encoder.extend_columns(records.columns, start=start, stop=stop)
             part = ProducerBatch(self.topic, self.partition, encoder, self.created)
             part.close()
+            part.is_part, part.claimed = True, self.claimed
             part.attempts, part.last_error, part.identity = self.attempts, self.last_error, self.identity
             part.time = self.time.copy()
             part.transactional, part.maybe_written, part.strays = self.transactional, self.maybe_written, self.strays
@@ -222,6 +234,10 @@ class ProducerBatch:
         return self.parts
 
     # --- what reads it -----------------------------------------------------------------------------------------------
+
+    def claim(self) -> None:
+        """Somebody will be told what became of it."""
+        self.claimed = True
 
     def signal_for(self, make: Callable[[], Waited]) -> Waited:
         """What is set when the batch gets its outcome or is split; made by whoever waits first. All make the same kind."""
