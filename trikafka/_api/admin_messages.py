@@ -138,11 +138,11 @@ def _assignment(group: Any, data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[TopicPartition, int]:
-    """Check what ``list_offsets`` was given. Raises :exc:`ValueError`."""
+    """Check what ``list_offsets`` was given. Raises :exc:`ConfigurationError`."""
     for tp, what in wanted.items():
         known = isinstance(what, OffsetSpec) or (isinstance(what, int) and not isinstance(what, bool) and what >= 0)
         if not known:
-            raise ValueError(f"for {tp}: {what!r} is neither an OffsetSpec nor milliseconds since the epoch")
+            raise ConfigurationError(f"for {tp}: {what!r} is neither an OffsetSpec nor milliseconds since the epoch")
     return {TopicPartition(*tp): int(what) for tp, what in wanted.items()}
 
 

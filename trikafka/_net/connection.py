@@ -10,6 +10,7 @@ the steps of writing a request.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -22,13 +23,16 @@ from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import DamagedResponseError, KafkaConnectionError, ProtocolError
 from ..types import Node
-from .expiry import ExpiryWatch
+from .expiry import ExpiryWatch, Voice
 from .frames import FrameReader
 from .in_flight import InFlightRequest, RequestQueue
 from .reasons import waiting_for
 from .transport import SocketTransport, Transport, transport_of, without
 
+_log = logging.getLogger("trikafka.brokers")
 _MOST_IN_FLIGHT = 100
+#: The longest that a response can have the connection wait (seconds).
+MOST_THROTTLE = 60.0
 _CLOSED = ConnectionError("it was closed")
 _STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
@@ -36,7 +40,7 @@ _STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 class Connection:
     """A negotiated connection. :meth:`run` owns its tasks; :meth:`request` may be called from any task."""
 
-    def __init__(self, stream: Stream, node: Node, config: ClientConfig) -> None:
+    def __init__(self, stream: Stream, node: Node, config: ClientConfig, voice: Voice | None = None) -> None:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
         self._versions: dict[tuple[int, int], int] = {}  # the newest common version of what was begun, by API and its own newest
@@ -45,7 +49,7 @@ class Connection:
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
         self._requests = RequestQueue()  # at most _MOST_IN_FLIGHT
         self._wake = trio.Event()  # of the writer
-        self._expiry = ExpiryWatch(config.connections_max_idle_ms / 1000)
+        self._expiry = ExpiryWatch(config, voice)
         self._throttled_until = 0.0
         self._scope = trio.CancelScope()
         self._ending = False  # a scope was cancelled; to ask the scopes would take longer
@@ -72,6 +76,21 @@ class Connection:
         """Requests written and without their response so far, those that nobody waits for included."""
         return len(self._requests.in_flight)
 
+    @property
+    def heard_at(self) -> float:
+        """When the last response came (Trio's clock)."""
+        return self._expiry.heard_at
+
+    @property
+    def waiting(self) -> list[str]:
+        """The APIs of the requests that have not ended: queued, in flight, those that nobody waits for included."""
+        return [request.outgoing.api.removesuffix("Request") for request in self._requests.waiting()]
+
+    @property
+    def slots_taken(self) -> int:
+        """How many of the slots for requests that a task waits for are taken: by those tasks, or until the response comes."""
+        return self._room.borrowed_tokens
+
     async def run(self) -> None:
         """Read and write until the connection ends, for whatever reason; then fail what waits and close the stream."""
         self._transport = transport_of(self._stream)
@@ -94,7 +113,14 @@ class Connection:
         self._scope.cancel()
 
     def throttle(self, seconds: float) -> None:
-        """Begin to write nothing more for so long: the broker's quota asks for it (KIP-219). What was begun waits, in order."""
+        """Begin to write nothing more for so long: the broker's quota asks for it (KIP-219). What was begun waits, in order.
+
+        No longer than a minute: a quota counts by windows of a second, of which a broker keeps eleven, so more is a mistake or a
+        damaged response. A broker that means it does not read meanwhile, whatever the client does.
+        """
+        if seconds > MOST_THROTTLE:
+            _log.warning("%s asks for %.0f s without requests, as no quota does: it has %.0f s", self.node, seconds, MOST_THROTTLE)
+            seconds = MOST_THROTTLE
         self._throttled_until = max(self._throttled_until, trio.current_time() + seconds)
 
     async def negotiate(self, software_version: str) -> None:
@@ -166,11 +192,10 @@ class Connection:
         except BaseException:
             self._give_room(request)
             raise
-        begins = max(trio.current_time(), self._throttled_until)
-        expires = begins + (self._config.request_timeout if response_timeout is None else response_timeout)
-        request.encoded(outgoing, self._next_id, expires)
+        request.encoded(outgoing, self._next_id)
+        timeout = self._config.request_timeout if response_timeout is None else response_timeout
+        self._expiry.expect(request, max(trio.current_time(), self._throttled_until), timeout)
         self._requests.queued.append(request)
-        self._expiry.expect(request.expires)
         if isinstance(self._transport, SocketTransport):
             self._flush(self._transport)
         else:
@@ -248,6 +273,7 @@ class Connection:
         request = self._requests.responded(messages.read_correlation_id(frame))
         if request is None:
             raise DamagedResponseError(f"{self.node} sent a response to a request that was not made")
+        self._expiry.heard()
         if throttle := request.throttle(frame):
             self.throttle(throttle)
         request.answered(frame)
@@ -256,7 +282,7 @@ class Connection:
     @trio.lowlevel.enable_ki_protection
     async def _watch(self) -> None:
         """End the reader at the first expiry, or after the idle time."""
-        await self._expiry.run(lambda: min((request.expires for request in self._requests.waiting()), default=None))
+        await self._expiry.run(self._requests.waiting)
         self._ending = True
 
     def _break(self, error: Exception) -> None:

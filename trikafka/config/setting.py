@@ -21,6 +21,8 @@ Value = TypeVar("Value")
 INT32 = 2**31 - 1
 #: Java's name is ours with dots for underscores.
 _DOTTED = "(dotted)"
+#: What settings of secured connections begin with: those of Java's client, kafka-python and aiokafka.
+_NOT_YET = ("security_", "ssl_", "sasl_")
 
 
 def setting(
@@ -131,6 +133,10 @@ def _values(hint: Any) -> tuple[tuple[type, ...], tuple[object, ...] | None, boo
 
 def unknown(name: str, known: Iterable[str], where: str) -> ConfigurationError:
     """The error for a name that is none, with the nearest one that is."""
+    if name.replace(".", "_").startswith(_NOT_YET):
+        return ConfigurationError(
+            f"the setting {name!r} is not supported yet: there is no TLS and no SASL, brokers are spoken to in plain text"
+        )
     near = difflib.get_close_matches(name, list(known), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return ConfigurationError(f"unknown setting {name!r} for {where}{hint}")
