@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, T1, cluster_of, consumer_of
+from consuming import T0, T1, cluster_of, consumer_of, until
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 from trio.testing import MockClock as Clock
 
@@ -85,8 +85,7 @@ async def test_a_cancelled_receive_leaves_the_thread_that_decodes() -> None:
             with trio.CancelScope() as scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(consumer.receive)
-                    while not decoder._limiter.borrowed_tokens:
-                        await trio.sleep(0.001)
+                    await until(lambda: decoder._limiter.borrowed_tokens > 0)
                     scope.cancel()
             assert scope.cancelled_caught
             assert decoder._limiter.borrowed_tokens == 1  # the thread goes on
@@ -111,8 +110,7 @@ async def test_a_seek_meanwhile_wins_over_what_the_thread_brings() -> None:
         with trio.fail_after(60):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(consumer.receive)
-                while not decoder._limiter.borrowed_tokens:
-                    await trio.sleep(0.001)
+                await until(lambda: decoder._limiter.borrowed_tokens > 0)
                 consumer.seek(T0, count - 2)
                 nursery.cancel_scope.cancel()
             assert [(await consumer.receive()).offset for _ in range(2)] == [count - 2, count - 1]
