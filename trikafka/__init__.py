@@ -36,12 +36,12 @@ _HOMES = {
     "._api.opening": (
         "open_admin",
         "open_consumer",
+        "open_producer",
     ),
     "._api.ack": ("Ack",),
     "._api.producer": (
         "Producer",
         "ProducerStatistics",
-        "open_producer",
     ),
     "._api.partition_stream": ("PartitionStream",),
     "._wire.columns": ("RecordBatch",),

@@ -8,9 +8,9 @@ from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.export import ExportProgress, ExportResult, export
 from ._api.export_store import DirectoryStore
 from ._api.health import ConsumerHealth
-from ._api.opening import open_admin, open_consumer
+from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
-from ._api.producer import Producer, ProducerStatistics, open_producer
+from ._api.producer import Producer, ProducerStatistics
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
 from .config import AdminConfig, ClientConfig, ConsumerConfig, MemoryBudget, ProducerConfig, from_properties
