@@ -50,6 +50,7 @@ async def test_a_frozen_broker_is_told_before_its_requests_expire(autojump_clock
         assert not health.ok
         assert "broker-0:9092 has left " in health.reasons[0]
         assert [node.node_id for node in health.unreachable] == [0]
+        assert consumer.statistics().unreachable == {0}
         await trio.sleep(100)
         assert len(told(caplog)) == 1
         assert "did not answer as a Kafka broker within 10 s" in consumer.health().reasons[0]  # the newest cause
@@ -58,6 +59,7 @@ async def test_a_frozen_broker_is_told_before_its_requests_expire(autojump_clock
         assert len(told(caplog)) == 2
         assert told(caplog)[1].startswith("INFO broker 0 is back at broker-0:9092: it was away for 10")
         assert consumer.health().ok
+        assert not consumer.statistics().unreachable
 
 
 async def test_a_freeze_that_ends_in_time_needs_no_new_connection(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
