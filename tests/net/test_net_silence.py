@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from netting import Line, connected, open_parts
+from netting import NODE, Line, connected, metadata_request, open_parts
 from trio.testing import MockClock as Clock
 
 import trikafka
@@ -127,6 +127,27 @@ async def test_one_slow_request_is_no_outage_while_others_are_answered(
         await consumer.end_offsets([T0])  # fetches go on beside it
         assert trio.current_time() > 20
         assert told(caplog) == []
+
+
+async def test_a_broker_that_is_slow_again_and_again_is_not_told_each_time(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with ScriptedCluster() as cluster, open_parts(cluster, background=True) as parts:
+        cluster.delay("Metadata", 7)
+
+        async def ask_for(seconds: float) -> None:
+            with trio.move_on_after(seconds):
+                while True:
+                    await parts.brokers.request(NODE, metadata_request())
+                    await trio.sleep(1)
+
+        await ask_for(REMINDER - 10)
+        assert [line.partition(" ")[0] for line in told(caplog)] == ["WARNING", "INFO"]
+        await ask_for(40)
+        assert [line.partition(" ")[0] for line in told(caplog)] == ["WARNING", "INFO"] * 2
+        cluster.stop(0)  # that is another matter
+        await trio.sleep(1)
+        assert told(caplog)[4].startswith("WARNING broker 0 is lost: ")
 
 
 async def test_members_that_wait_for_others_to_join_are_no_outage(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:

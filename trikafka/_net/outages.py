@@ -47,6 +47,7 @@ class Outages:
         self._away: dict[int, Outage] = {}  # by node id; the brokers that cannot be reached, the oldest outage first
         self._known: frozenset[int] = frozenset()  # the brokers of the cluster
         self._ended: dict[int, float] = {}  # when a connection to a broker ended first, since the last one was made
+        self._silence_told: dict[int, float] = {}  # when it was told last that a broker does not respond
         self._coordinators: dict[str, int] = {}
         self._without: dict[str, Outage] = {}  # what has no coordinator
         self._on_lost: Callable[[], object] = lambda: None
@@ -75,6 +76,7 @@ class Outages:
         """These are the brokers of the cluster."""
         self._known = frozenset(node.node_id for node in nodes)
         self._ended = {number: when for number, when in self._ended.items() if number in self._known}
+        self._silence_told = {number: when for number, when in self._silence_told.items() if number in self._known}
         gone = [number for number in self._away if number not in self._known]
         for number in gone[: max(0, len(gone) - _MOST_REMEMBERED)]:
             del self._away[number]
@@ -92,9 +94,13 @@ class Outages:
         away = self._away.get(number)
         if away is not None:
             away.error, away.failures = error, away.failures + 1
-            self._remind(number, away)
-            return
-        self._away[number] = Outage(node, self._ended.get(number, trio.current_time()), error, told_at=trio.current_time())
+            if away.told:
+                self._remind(number, away)
+                return
+            away.told, away.told_at = True, trio.current_time()
+        else:
+            since = self._ended.get(number, trio.current_time())
+            self._away[number] = Outage(node, since, error, told_at=trio.current_time())
         _log.warning("broker %d%s is lost: %s%s", number, self._role(number), error, self._scope())
 
     def silent(self, node: Node, api: str, since: float) -> None:
@@ -103,14 +109,17 @@ class Outages:
         if number < 0 or number in self._away:
             return
         error = RequestTimedOutError(f"{node} has left {api} unanswered for {now - since:.0f} s")
-        self._away[number] = Outage(node, since, error, failures=0, told_at=now)
-        _log.warning("broker %d%s does not respond: %s%s", number, self._role(number), error, self._scope())
+        told = now - self._silence_told.get(number, -math.inf) >= REMINDER  # one that is slow again and again is told as seldom
+        self._away[number] = Outage(node, since, error, failures=0, told=told, told_at=now)
+        if told:
+            self._silence_told[number] = now
+            _log.warning("broker %d%s does not respond: %s%s", number, self._role(number), error, self._scope())
 
     def reached(self, node: Node) -> None:
         """A connection was made, or the broker responds again."""
         self._ended.pop(node.node_id, None)
         away = self._away.pop(node.node_id, None)
-        if away is not None:
+        if away is not None and away.told:
             took, tries = trio.current_time() - away.since, f" ({_times(away.failures)})" if away.failures else ""
             _log.info("broker %d is back at %s: it was away for %.1f s%s", node.node_id, node, took, tries)
 
