@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from .._managers.produce import news
+from .._managers.produce import waiters_of
 from .._state.outbatch import OutBatch
 from .._wire import _implementation
 from ..types import RecordMetadata, TopicPartition
@@ -50,8 +50,11 @@ class Ack(_Ticket):
         if not batch.settled:
             batch, index = batch.part(index)
         if not batch.settled:
+            task = trio.lowlevel.current_task()
             while not batch.settled:
-                await news(batch)
+                waiters = waiters_of(batch)
+                waiters.add(task)
+                await trio.lowlevel.wait_task_rescheduled(waiters)
                 batch, index = batch.part(index)
         elif time.perf_counter() >= fairness.due:
             await fairness.take()

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .._managers.produce import settled
+from .._managers.produce import settled, waiters_of
 from .._net.deadlines import Call, run_call
 from .._state.intake import RowGroup, Taken
 from .._state.outbatch import OutBatch
@@ -181,8 +181,7 @@ class _Tally:
     def add(self, taken: Taken, count: int) -> None:
         """``count`` more rows are in a batch."""
         batch, first = taken.batch, taken.first
-        if batch.signal is None:
-            batch.signal = trio.Event()  # somebody waits: a failure need not be logged
+        waiters_of(batch)  # somebody waits: a failure need not be logged
         spans = self.waiting.setdefault(batch, [])
         if spans and spans[-1][1] == first:
             first = spans.pop()[0]

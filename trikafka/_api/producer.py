@@ -168,7 +168,7 @@ class Producer:
         (milliseconds); null is now. Headers are lists of (name, value) structs, or maps.
 
         Rows of one partition are written in the table's order, and in order with what the same task has enqueued before and
-        enqueues after. They fill batches up to 1 MiB (or ``batch_size``, if that is more; at most ``max_request_size``), which do
+        enqueues after. They fill batches up to 256 KiB (or ``batch_size``, if that is more; at most ``max_request_size``), which do
         not linger; there too, what does not fit into ``buffer_memory`` waits for room.
 
         Raises before anything is written: :exc:`ConfigurationError` for columns that are not there or of the wrong type,

@@ -25,6 +25,7 @@ from .._net.in_flight import InFlightRequest
 from .._net.retry import backoff
 from .._net.signal import Signal
 from .._net.singleflight import StartSoon
+from .._net.waiters import Waiters
 from .._state.accumulator import Accumulator, Limits, Partitioner
 from .._state.arguments import HeaderPairs
 from .._state.cluster import ClusterSnapshot
@@ -407,18 +408,19 @@ class ProduceManager(Generic[Ack]):
             self.accumulator.refused(batch, error, trio.current_time())
 
 
-async def news(batch: OutBatch) -> None:
-    """Wait until the batch, which has no outcome yet, gets it or is split."""
-    if not isinstance(batch.signal, trio.Event):
-        batch.signal = trio.Event()
-    await batch.signal.wait()
+def waiters_of(batch: OutBatch) -> Waiters:
+    """Who waits until the batch, which has no outcome yet, gets it or is split."""
+    waiters = batch.signal
+    if not isinstance(waiters, Waiters):
+        waiters = batch.signal = Waiters()
+    return waiters
 
 
 async def settled(batch: OutBatch) -> None:
     """Wait until the batch, or all that it was split into, has its outcome."""
     while not batch.settled:
         if not batch.halves:
-            await news(batch)
+            await waiters_of(batch).wait()
         for half in batch.halves:
             await settled(half)
         if batch.halves:

