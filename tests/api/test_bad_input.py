@@ -43,24 +43,6 @@ async def test_a_wrong_argument_is_a_typed_error_before_any_request(autojump_clo
     assert not caught.value.retriable
 
 
-@pytest.mark.parametrize("name", ["security_protocol", "ssl_cafile", "sasl_plain_password", "ssl_context"])
-async def test_settings_of_secured_connections_are_not_there_yet(name: str) -> None:
-    for opened in (trikafka.open_consumer, trikafka.open_producer, trikafka.open_admin):
-        with pytest.raises(ConfigurationError) as caught:
-            async with opened(**{"bootstrap_servers": "localhost:9092", name: "hunter2"}):  # type: ignore[arg-type]
-                pass
-        assert str(caught.value) == (
-            f"the setting {name!r} is not supported yet: there is no TLS and no SASL, brokers are spoken to in plain text"
-        )
-
-
-@pytest.mark.parametrize("name", ["security.protocol", "ssl.truststore.location", "sasl.jaas.config"])
-def test_nor_are_their_names_in_java(name: str) -> None:
-    with pytest.raises(ConfigurationError, match=f"the setting '{name}' is not supported yet") as caught:
-        trikafka.from_properties({name: "hunter2"})
-    assert "hunter2" not in str(caught.value)
-
-
 def test_a_budget_is_shared_by_event_loops_in_threads() -> None:
     budget = trikafka.MemoryBudget(1000)
 

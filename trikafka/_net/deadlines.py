@@ -88,6 +88,10 @@ class Call:
         before = self.last_error if limit < self._request_timeout else None
         return await within(what, limit, work, before)
 
+    def blame(self, error: TrikafkaError) -> None:
+        """What is wrong with the attempt under way: the cause, should its time be up before it has failed."""
+        self.last_error = error
+
     def out_of_patience(self, error: TrikafkaError) -> bool:
         """Whether errors of this kind have come, one after the other, for as long as their ``patience`` lasts."""
         if type(error) is not type(self.last_error):

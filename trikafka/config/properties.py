@@ -7,19 +7,22 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from .clients import AdminConfig, ConsumerConfig, ProducerConfig
+from .security_properties import take_security
 from .setting import Setting, settings_of, unknown
 
 
 def from_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
     """Turn Java-style names (``{"group.id": "g"}``) into settings: ``open_consumer(**from_properties(...))``.
 
+    For TLS and SASL those of librdkafka are understood as well, and of Java's ``sasl.jaas.config`` the known login modules.
+
     Strings are turned into numbers and booleans where the setting is one. Raises :exc:`ConfigurationError` for a name that
     no client has, and for a setting that is given under two names.
     """
     known = {name: found for cls in (AdminConfig, ConsumerConfig, ProducerConfig) for name, found in settings_of(cls).items()}
     by_java = {found.java: found for found in known.values() if found.java is not None}
-    settings: dict[str, Any] = {}
-    for dotted, value in properties.items():
+    settings, rest = take_security(properties)
+    for dotted, value in rest.items():
         found = by_java.get(dotted) or known.get(dotted.replace(".", "_"))
         if found is None:
             raise unknown(dotted, {*by_java, *(name.replace("_", ".") for name in known)}, "any client")
@@ -41,4 +44,5 @@ def _from_text(name: str, text: str, known: Setting) -> object:
             raise ConfigurationError(f"{name} must be a number, not {text!r}") from None
     if Sequence in known.kinds and str not in known.kinds:
         return tuple(part.strip() for part in text.split(",") if part.strip())
-    return next((choice for choice in known.choices or () if str(choice) == text), text)
+    given = text.upper() if known.name == "security_protocol" else text  # librdkafka writes it small
+    return next((choice for choice in known.choices or () if str(choice) == given), text)

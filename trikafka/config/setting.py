@@ -21,8 +21,6 @@ Value = TypeVar("Value")
 INT32 = 2**31 - 1
 #: Java's name is ours with dots for underscores.
 _DOTTED = "(dotted)"
-#: What settings of secured connections begin with: those of Java's client, kafka-python and aiokafka.
-_NOT_YET = ("security_", "ssl_", "sasl_")
 
 
 def setting(
@@ -34,13 +32,15 @@ def setting(
     unit: str | None = None,
     java: str | None = _DOTTED,
     empty: bool = True,
+    secret: bool = False,
 ) -> Value:
     """Declare a setting as a field of a client's class.
 
     ``java`` is the name in Java's client where it is not ours with dots; ``None`` if it has none. ``empty=False``: no empty text.
+    ``secret``: the value is never shown.
     """
-    known = {"doc": doc, "least": least, "most": most, "unit": unit, "java": java, "empty": empty}
-    value: Value = field(default=default, metadata=known)
+    known = {"doc": doc, "least": least, "most": most, "unit": unit, "java": java, "empty": empty, "secret": secret}
+    value: Value = field(default=default, metadata=known, repr=not secret)
     return value
 
 
@@ -60,6 +60,7 @@ class Setting:
     choices: tuple[object, ...] | None
     optional: bool
     empty: bool
+    secret: bool
 
     @property
     def number(self) -> bool:
@@ -68,6 +69,8 @@ class Setting:
 
     def check(self, value: object) -> None:
         """Raises :exc:`ConfigurationError` unless ``value`` can be a value of this setting."""
+        if self.secret and not isinstance(value, str | NoneType):
+            raise ConfigurationError(f"{self.name} must be text{' or None' if self.optional else ''}, not {type(value).__name__}")
         if value is None and self.optional:
             return
         if self.choices is not None:
@@ -133,10 +136,6 @@ def _values(hint: Any) -> tuple[tuple[type, ...], tuple[object, ...] | None, boo
 
 def unknown(name: str, known: Iterable[str], where: str) -> ConfigurationError:
     """The error for a name that is none, with the nearest one that is."""
-    if name.replace(".", "_").startswith(_NOT_YET):
-        return ConfigurationError(
-            f"the setting {name!r} is not supported yet: there is no TLS and no SASL, brokers are spoken to in plain text"
-        )
     near = difflib.get_close_matches(name, list(known), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
     return ConfigurationError(f"unknown setting {name!r} for {where}{hint}")
