@@ -79,15 +79,15 @@ class ExpiryWatch:
             overdue = min(requests, key=lambda request: request.overdue, default=None)
             if overdue is not None and not self._silent:
                 if overdue.overdue <= now:
-                    await self._tell_silence(overdue, waiting)
+                    await trio.sleep_until(min(now + _SECOND_LOOK, deadline))
+                    self._tell_silence(overdue, waiting)
                     continue
                 deadline = min(deadline, overdue.overdue)
             with trio.CancelScope(deadline=deadline) as self._sleep:
                 await trio.sleep_forever()
         self.patience.cancel()
 
-    async def _tell_silence(self, request: InFlightRequest, waiting: Callable[[], list[InFlightRequest]]) -> None:
-        await trio.sleep(_SECOND_LOOK)
+    def _tell_silence(self, request: InFlightRequest, waiting: Callable[[], list[InFlightRequest]]) -> None:
         if request in waiting():
             self._silent = True
             self._voice.silent(request.outgoing.api.removesuffix("Request"), request.begins)

@@ -92,12 +92,12 @@ def _present(context: ssl.SSLContext, config: ClientConfig) -> None:
             context.load_cert_chain(cert, key, lambda: config.ssl_password or "")
     except ssl.SSLError as error:
         reason = (error.reason or "").replace("_", " ").lower()
-        if reason in ("bad decrypt", "bad password read", "empty password", ""):
+        if "mismatch" not in reason and _is_locked(keyfile or certfile):
             what = "the private key cannot be decrypted: ssl_password is wrong, or missing"
         elif "mismatch" in reason:
             what = "the private key is not that of the certificate"
         else:
-            what = f"OpenSSL cannot read it as a certificate and its private key in PEM ({reason})"
+            what = "OpenSSL cannot read it as a certificate and its private key in PEM"
         raise ConfigurationError(f"{where}: {what}") from None
     except OSError as error:
         raise ConfigurationError(f"{where}: {error.strerror or error}") from None
@@ -113,6 +113,12 @@ def _as_file(given: str) -> Iterator[str]:
         file.write(given)
         file.flush()
         yield file.name
+
+
+def _is_locked(given: str) -> bool:
+    """Whether a private key needs a password."""
+    with _as_file(given) as path, open(path, encoding="ascii", errors="replace") as file:
+        return "ENCRYPTED" in file.read()
 
 
 def _shown(given: str) -> str:

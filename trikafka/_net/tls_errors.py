@@ -72,7 +72,10 @@ def _of_peer(error: ssl.SSLError, node: Node) -> TrikafkaError:
             f"{node} does not speak TLS at this port: use its TLS port, or security_protocol without SSL ({_words(reason)})"
         )
     if reason in _NO_COMMON:
-        return HandshakeError(f"{node} and this client have no TLS version or cipher in common ({_words(reason)}; ssl_ciphers)")
+        return HandshakeError(
+            f"{node} and this client have no TLS version or cipher in common"
+            f" (ssl_ciphers), or it wants a client certificate (ssl_certfile): {_words(reason)}"
+        )
     return KafkaConnectionError(f"TLS with {node} failed: {_words(reason) or error}")
 
 

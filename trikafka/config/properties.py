@@ -32,6 +32,28 @@ def from_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
+def read_properties(text: str) -> dict[str, str]:
+    """Read a file of properties as Java and librdkafka write them: ``name=value``, comments after ``#``, ``\\`` at the end goes on.
+
+    Raises :exc:`ConfigurationError` that names the line, and never shows the value.
+    """
+    found: dict[str, str] = {}
+    joined = ""
+    for number, line in enumerate(text.splitlines(), 1):
+        part = line.strip() if not joined else line.lstrip()
+        if not joined and (not part or part[0] in "#!"):
+            continue
+        if part.endswith("\\") and not part.endswith("\\\\"):
+            joined += part[:-1]
+            continue
+        name, separator, value = (joined + part).partition("=")
+        joined = ""
+        if not separator or not name.strip():
+            raise ConfigurationError(f"line {number}: it is not NAME=VALUE")
+        found[name.strip()] = value.strip().replace("\\\\", "\\")
+    return found
+
+
 def _from_text(name: str, text: str, known: Setting) -> object:
     if bool in known.kinds:
         if text.lower() not in ("true", "false"):
