@@ -322,7 +322,9 @@ class OffsetMovedToTieredStorageError(BrokerResponseError):
 
 
 class OutOfOrderSequenceError(BrokerResponseError):
-    """The broker got a batch with a sequence number that does not follow the last one."""
+    """The broker got a batch whose sequence number does not follow the last one. An idempotent producer puts that right, but for a
+    record behind one given up, if both were sent on a lost connection: it may be in the log, as after :exc:`DeliveryTimeoutError`.
+    """
 
 
 class DuplicateSequenceError(BrokerResponseError):
