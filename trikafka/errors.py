@@ -261,7 +261,16 @@ class AuthorizationError(BrokerResponseError):
 
 
 class AuthenticationError(BrokerResponseError):
-    """The broker did not accept the credentials."""
+    """The broker did not accept who this client says it is. It is never tried again by itself."""
+
+
+class HandshakeError(AuthenticationError):
+    """TLS or SASL ended without a broker's code: a certificate that is not trusted or not there, no token. ``code`` is ``None``."""
+
+    name = ""
+
+    def __init__(self, text: str) -> None:
+        TrikafkaError.__init__(self, text)
 
 
 class NotLeaderError(BrokerResponseError):
