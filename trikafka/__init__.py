@@ -15,8 +15,12 @@ _HOMES = {
     "._api.admin_types": (
         "ClusterDescription",
         "GroupListing",
+        "HangingTransaction",
         "ListedOffset",
         "NewTopic",
+        "ProducerDescription",
+        "TransactionDescription",
+        "TransactionListing",
     ),
     "._api.arrow_sending": (
         "ArrowDelivery",

@@ -2,7 +2,16 @@
 
 from ._api.ack import Ack
 from ._api.admin import Admin
-from ._api.admin_types import ClusterDescription, GroupListing, ListedOffset, NewTopic
+from ._api.admin_types import (
+    ClusterDescription,
+    GroupListing,
+    HangingTransaction,
+    ListedOffset,
+    NewTopic,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.export import ExportProgress, ExportResult, export
@@ -130,6 +139,7 @@ __all__ = [
     "GroupListing",
     "GroupProtocolMismatchError",
     "HandshakeError",
+    "HangingTransaction",
     "IllegalStateError",
     "InvalidRegularExpressionError",
     "InvalidTopicError",
@@ -162,6 +172,7 @@ __all__ = [
     "PollIntervalExceededError",
     "Producer",
     "ProducerConfig",
+    "ProducerDescription",
     "ProducerFencedError",
     "ProducerSettings",
     "ProducerStatistics",
@@ -178,6 +189,8 @@ __all__ = [
     "TimestampType",
     "TopicAlreadyExistsError",
     "TopicPartition",
+    "TransactionDescription",
+    "TransactionListing",
     "TrikafkaError",
     "UnknownProducerIdError",
     "UnknownTopicOrPartitionError",
