@@ -309,6 +309,9 @@ class Passed:
     def knows(self, topic: str, partition: int | None) -> bool:
         return self._inner.knows(topic, partition)
 
+    def look_up(self, topic: str, partition: int | None) -> None:
+        self._inner.look_up(topic, partition)
+
     async def wait_for_room(self, take: Callable[[], Any], topic: str, partition: int | None) -> Any:
         return await self._inner.wait_for_room(take, topic, partition)
 

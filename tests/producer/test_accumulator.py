@@ -91,7 +91,7 @@ def test_a_large_record_gets_its_own_batch_and_a_larger_one_is_refused() -> None
         ({"timestamp": 1.5}, ConfigurationError, "timestamp must be milliseconds"),
         ({"timestamp": -1}, ConfigurationError, "timestamp must be milliseconds"),
         ({"timestamp": 2**63}, ConfigurationError, "timestamp must be milliseconds"),
-        ({"partition": -1}, ConfigurationError, "partition must be at least 0"),
+        ({"partition": -1}, ConfigurationError, "partition must be a whole number from 0"),
     ],
 )
 def test_what_is_no_record_leaves_nothing_behind(fields: dict[str, object], error: type[Exception], text: str) -> None:

@@ -27,7 +27,7 @@ from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
 from ..errors import DeliveryTimeoutError, TrikafkaError, from_code
-from ..interfaces import MetadataManager
+from ..interfaces import MetadataManager, TopicInfo
 from ..types import TopicPartition
 from .failure_log import FailureLog
 from .outcomes import settled
@@ -41,6 +41,8 @@ T = TypeVar("T")
 Fields = tuple[str, bytes | None, bytes | None, HeaderPairs, int | None, int | None]
 #: How many batches expire before other tasks run.
 _STEP = 1_000
+#: How many topics and partitions are looked up at a time of which nobody knows.
+_MOST_ASKED = 1_000
 
 
 class ProduceManager(Generic[Ack]):
@@ -61,11 +63,13 @@ class ProduceManager(Generic[Ack]):
     ) -> None:
         self._config, self._metadata = config, metadata
         self._topics: set[str] = set()
+        self._asked: dict[tuple[str, int | None], float] = {}  # what nobody knew yet, and since when it is looked up
         self._failures = FailureLog()
         self._ids: ProducerIds | None = None
         if identity is None and config.enable_idempotence:
             self._ids = ProducerIds(config, metadata)
             identity = IdempotentIdentity(self._ids.need)
+        level = _level(config)
         self._accumulator: Accumulator[Ack] = Accumulator(
             Limits(
                 batch_size=config.batch_size,
@@ -74,15 +78,18 @@ class ProduceManager(Generic[Ack]):
                 max_request_size=config.max_request_size,
                 delivery_timeout=config.delivery_timeout_ms / 1000,
                 retries=math.inf if config.retries is None else config.retries,
+                availability_timeout=config.partitioner_availability_timeout_ms / 1000,
             ),
             identity or NoIdentity(),
-            make_encoder=lambda: BatchEncoder(config.compression_type),
+            make_encoder=lambda: BatchEncoder(config.compression_type, level),
             handle=handle,
             clock=trio.current_time,
             delay=lambda failures: backoff(failures, config.retry_backoff_ms, config.retry_backoff_max_ms),
             on_work=self._work_for,
             on_failed=self._failures.failed,
             partitioner=partitioner,
+            ignore_keys=config.partitioner_ignore_keys,
+            adaptive=config.partitioner_adaptive_partitioning_enable,
         )
         self._room = Room(self._accumulator)
         self._senders = Senders(config, brokers, metadata, start_soon, self._accumulator)
@@ -133,6 +140,24 @@ class ProduceManager(Generic[Ack]):
         self._topics.add(topic)
         self._metadata.add_topic(topic)
         self._adopt(self._metadata.snapshot, [topic])
+
+    def look_up(self, topic: str, partition: int | None) -> None:
+        """Have a topic looked up that is not known, or has not that partition: a later call may find it.
+
+        Raises what says that it will not be found: it has been looked for without success for some time, or access is refused.
+        """
+        info = self._metadata.snapshot.topics.get(topic)
+        error = from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}" + _of(info, partition))
+        if info is not None and info.error_code and not (refused := from_code(info.error_code, f"topic {topic!r}")).retriable:
+            error = refused
+        if len(self._asked) > _MOST_ASKED:
+            self._asked.clear()
+        since = self._asked.setdefault((topic, partition), trio.current_time())
+        self._topics.add(topic)
+        self._metadata.add_topic(topic)
+        self._metadata.request_update()
+        if not error.retriable or trio.current_time() - since >= error.patience:
+            raise error
 
     async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
         """Wait until it is one's turn and ``take`` finds room; see :meth:`Room.wait_for`."""
@@ -196,6 +221,7 @@ class ProduceManager(Generic[Ack]):
         seen = self._metadata.snapshot
         while True:
             self._adopt(seen, self._topics)
+            self._senders.keep(seen.nodes)
             if self._accumulator.leaderless:
                 self._metadata.request_update()
             seen = await self._metadata.changed(seen)
@@ -209,6 +235,8 @@ class ProduceManager(Generic[Ack]):
                 found = (info.partitions.get(number) for number in range(max(info.partitions) + 1))
                 leaders = [None if part is None or part.leader not in snapshot.nodes else part.leader for part in found]
                 self._accumulator.update_topic(name, leaders)
+                for asked in [asked for asked in self._asked if asked[0] == name and (asked[1] or 0) < len(leaders)]:
+                    del self._asked[asked]
 
     async def _expire(self) -> None:
         while True:
@@ -253,3 +281,15 @@ class ProduceManager(Generic[Ack]):
                 leader = self._metadata.snapshot.leader(TopicPartition(batch.topic, batch.partition))
                 if (told := self._senders.reason_of(leader.node_id)) is not None:
                     reasons.waiting_for(*told)
+
+
+def _level(config: ProducerConfig) -> int | None:
+    """The level of the codec that is used; ``None``: its default."""
+    levels = {"gzip": config.compression_gzip_level, "lz4": config.compression_lz4_level, "zstd": config.compression_zstd_level}
+    return levels.get(config.compression_type)
+
+
+def _of(info: TopicInfo | None, partition: int | None) -> str:
+    if info is None or info.error_code or partition is None:
+        return ""
+    return f" has {len(info.partitions)} partitions, and no partition {partition}"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Container
 from typing import Any
 
 import trio
@@ -69,6 +70,12 @@ class Senders:
             self._start_soon(self._serve, sender)
         sender.awake.notify()
 
+    def keep(self, nodes: Container[int]) -> None:
+        """The cluster consists of these brokers now: senders to others end when they have nothing in flight any more."""
+        for sender in self._senders.values():
+            if sender.node_id not in nodes:
+                sender.awake.notify()
+
     def reason_of(self, node_id: int) -> reasons.Told | None:
         """What keeps the sender to this broker from sending."""
         sender = self._senders.get(node_id)
@@ -93,6 +100,9 @@ class Senders:
         while True:
             now = trio.current_time()
             due = self._accumulator.due_at(sender.node_id, now)
+            if due == math.inf and not sender.in_flight and sender.node_id not in self._metadata.snapshot.nodes:
+                del self._senders[sender.node_id]  # it is gone; a new task is started should it come back
+                return
             if due > now:
                 await self._sleep(sender, due)
             elif sender.in_flight >= self._config.max_in_flight_requests_per_connection:

@@ -50,6 +50,8 @@ class Accumulator(Generic[Ack]):
         on_work: Callable[[int | None], object],
         on_failed: Callable[[ProducerBatch], object] = lambda batch: None,
         partitioner: Partitioner | None = None,
+        ignore_keys: bool = False,
+        adaptive: bool = True,
         choose: random.Random | None = None,
     ) -> None:
         self._linger, self._on_work = limits.linger, on_work
@@ -58,7 +60,8 @@ class Accumulator(Generic[Ack]):
         #: Who the producer is to the brokers.
         self.identity = identity
         self.pool = BufferPool(limits.buffer_memory)
-        how = Partitioning(limits.batch_size, partitioner, random=choose or random.Random())
+        self._patience = limits.availability_timeout
+        how = Partitioning(limits.batch_size, partitioner, ignore_keys, adaptive, self._is_out_of_reach, choose or random.Random())
         self._queues = Queues(how, limits.table_batch, self._obstacles, on_work=on_work, on_closed=self._closed)
         self._outcomes = Outcomes(
             self._queues,
@@ -75,6 +78,10 @@ class Accumulator(Generic[Ack]):
         self._intake: Intake[Ack] = Intake(
             limits, self.pool, self._queues, how, make_encoder=make_encoder, handle=handle, clock=clock
         )
+
+    def _is_out_of_reach(self, node: int) -> bool:
+        since = self._obstacles.since(node)
+        return since is not None and 0 < self._patience <= self._clock() - since
 
     def _closed(self, batch: ProducerBatch) -> None:
         self._outcomes.counters.closed(batch)
@@ -246,9 +253,7 @@ class Accumulator(Generic[Ack]):
         """The broker refused the batch, or nobody knows whether it took it; see :meth:`Outcomes.refused`."""
         self._outcomes.refused(batch, error, now)
 
-    def records_refused(
-        self, batch: ProducerBatch, error: TrikafkaError, refused: Mapping[int, TrikafkaError], now: float
-    ) -> None:
+    def records_refused(self, batch: ProducerBatch, error: TrikafkaError, refused: Mapping[int, TrikafkaError], now: float) -> None:
         """The broker refused the batch because of some of its records (KIP-467); see :meth:`Outcomes.records_refused`."""
         self._outcomes.records_refused(batch, error, refused, now)
 

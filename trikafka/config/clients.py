@@ -223,6 +223,9 @@ class ProducerConfig(ClientConfig):
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | str = setting(
         "none", "how batches are compressed: 'none', 'gzip', 'snappy', 'lz4' or 'zstd'"
     )
+    compression_gzip_level: int | None = setting(None, "of 'gzip' (KIP-390); None: 6", least=1, most=9)
+    compression_lz4_level: int | None = setting(None, "of 'lz4' (KIP-390); None: 1", least=1, most=17)
+    compression_zstd_level: int | None = setting(None, "of 'zstd' (KIP-390); None: 3", least=-131_072, most=22)
     buffer_memory: int = setting(
         33_554_432, "bytes of records that wait or are in flight; send waits above it", least=1, unit="bytes"
     )
@@ -240,8 +243,21 @@ class ProducerConfig(ClientConfig):
         5, "produce requests to one broker at a time: at most 5 with idempotence, and at most 100 without", least=1
     )
     transactional_id: str | None = setting(None, "for transactions, which are not there yet: setting it is an error", empty=False)
-    partitioner: Literal["default"] | str = setting(
-        "default", "'default' (murmur2 of the key, sticky without one), or one that a plugin offers", java="partitioner.class"
+    partitioner: Literal["default"] | str | Callable[[str, bytes | None, Sequence[int]], int] = setting(  # noqa: RUF009
+        "default",
+        "'default' (murmur2 of the key, sticky without one), the name of one that a plugin offers, or a function of the topic, the"
+        " key and the partitions' numbers that returns one of these",
+        java="partitioner.class",
+    )
+    partitioner_ignore_keys: bool = setting(False, "whether the default partitioner takes no notice of keys (KIP-794)")
+    partitioner_adaptive_partitioning_enable: bool = setting(
+        True, "whether partitions with a slow broker get fewer of the records without a key (KIP-794)"
+    )
+    partitioner_availability_timeout_ms: float = setting(
+        0, "records without a key go elsewhere when a broker is out of reach for so long; 0: they do not (KIP-794)", least=0
+    )
+    allow_auto_create_topics: bool = setting(
+        False, "whether asking for a topic may create it, where the broker does that (Java's producer always does)"
     )
 
     @property

@@ -269,6 +269,12 @@ class ProduceManager(Protocol):
     def knows(self, topic: str, partition: int | None) -> bool:
         """Whether a record's partition is known, so that only room can be missing."""
 
+    def look_up(self, topic: str, partition: int | None) -> None:
+        """Have a topic (or partition) looked up that is not known, without waiting: a later call may find it.
+
+        Raises what says that it will not be found: unknown for too long, or access is refused.
+        """
+
     async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
         """Wait until it is one's turn and ``take`` finds room; return what it returns. Cancelled: nothing has been taken.
 
