@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from typing import NamedTuple
+from uuid import UUID
 
 from .._wire import _implementation
 from .._wire._fallback_iterating import Cursor as Cursor
@@ -68,7 +69,7 @@ class Marks:
 class Progress:
     """Position and processed offset of one partition. See the module."""
 
-    __slots__ = ("_cursor", "_marks", "_position", "_processed", "leader_epoch")
+    __slots__ = ("_cursor", "_marks", "_position", "_processed", "leader_epoch", "topic_id")
 
     def __init__(self, *, marks: bool = False) -> None:
         self._position: int | None = None
@@ -76,6 +77,7 @@ class Progress:
         self._cursor: Cursor | None = None
         self._marks = Marks() if marks else None
         self.leader_epoch: int | None = None  # of the last record delivered
+        self.topic_id: UUID | None = None  # of the topic that the position is in; a topic created anew has another one
 
     @property
     def position(self) -> int | None:
@@ -107,8 +109,13 @@ class Progress:
     def forget(self) -> None:
         """The position is not known any more."""
         self.end_cursor()
-        self._position = self._processed = self.leader_epoch = None
+        self._position = self._processed = self.leader_epoch = self.topic_id = None
         self._marks = None if self._marks is None else Marks()
+
+    def is_in(self, topic_id: UUID) -> bool:
+        """The topic of that name has this id now; whether the position is in it, and not in one that was deleted since."""
+        before, self.topic_id = self.topic_id, topic_id
+        return before is None or before == topic_id
 
     def begin_cursor(self, batch: RecordBatch) -> Cursor:
         """Deliver ``batch`` record by record from now on."""

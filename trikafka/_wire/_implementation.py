@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from trikafka._wire._columns import Columns
     from trikafka._wire._fallback import BatchEncoder
     from trikafka._wire._fallback_iterating import Cursor, RecordIterator
-    from trikafka._wire._fallback_producing import Appender, Targets, Ticket
+    from trikafka._wire._fallback_producing import Appender, BufferMemory, DeliveryHandle, OpenBatches
 
 
 class Implementation(Protocol):
@@ -63,9 +63,11 @@ class Implementation(Protocol):
     @property
     def Appender(self) -> type[Appender]: ...
     @property
-    def Targets(self) -> type[Targets]: ...
+    def BufferMemory(self) -> type[BufferMemory]: ...
     @property
-    def Ticket(self) -> type[Ticket]: ...
+    def DeliveryHandle(self) -> type[DeliveryHandle]: ...
+    @property
+    def OpenBatches(self) -> type[OpenBatches]: ...
 
 
 def _load(name: str) -> Implementation:

@@ -17,20 +17,19 @@ import trio.abc
 from ..errors import ConfigurationError
 from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
+from .security import SecurityConfig
 from .setting import INT32, setting, settings_of, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientConfig:
+class ClientConfig(SecurityConfig):
     """Settings that every client has. Times end in ``_ms`` and are milliseconds; sizes are bytes."""
 
     #: The settings that :meth:`build` was given (``None`` counts as not given); a default may give way where they may not. It is
     #: no setting, and so no field: ``build`` writes it into the instance.
     explicit: ClassVar[frozenset[str]] = frozenset()
 
-    bootstrap_servers: str | Sequence[str] = setting(
-        "", "addresses to begin with: 'host:port,host:port' or a sequence of these"
-    )
+    bootstrap_servers: str | Sequence[str] = setting("", "addresses to begin with: 'host:port,host:port' or a sequence of these")
     client_id: str = setting("trikafka", "the name that brokers log and count quotas by")
     request_timeout_ms: float = setting(30_000, "how long one request may wait for its response", least=1, most=INT32)
     default_api_timeout_ms: float = setting(60_000, "the limit of a call that is given no timeout=", least=0)
@@ -63,6 +62,7 @@ class ClientConfig:
         for name, one in known.items():
             one.check(getattr(config, name))
         object.__setattr__(config, "explicit", frozenset(name for name, value in settings.items() if value is not None))
+        config.check_security(config.explicit)
         config.check()
         return config
 
@@ -230,9 +230,7 @@ class ProducerConfig(ClientConfig):
     )
     delivery_timeout_ms: float = setting(120_000, "from send to the verdict, retries included (KIP-91)", least=1)
     max_in_flight_requests_per_connection: int = setting(5, "produce requests to one broker at a time", least=1, most=100)
-    transactional_id: str | None = setting(
-        None, "for transactions, which are not there yet: setting it is an error", empty=False
-    )
+    transactional_id: str | None = setting(None, "for transactions, which are not there yet: setting it is an error", empty=False)
     partitioner: Literal["default"] | str = setting(
         "default", "'default' (murmur2 of the key, sticky without one), or one that a plugin offers", java="partitioner.class"
     )
