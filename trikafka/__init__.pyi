@@ -2,15 +2,24 @@
 
 from ._api.ack import Ack
 from ._api.admin import Admin
-from ._api.admin_types import ClusterDescription, GroupListing, ListedOffset, NewTopic
+from ._api.admin_types import (
+    ClusterDescription,
+    GroupListing,
+    HangingTransaction,
+    ListedOffset,
+    NewTopic,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.export import ExportProgress, ExportResult, export
 from ._api.export_store import DirectoryStore
 from ._api.health import ConsumerHealth
-from ._api.opening import open_admin, open_consumer
+from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
-from ._api.producer import Producer, ProducerStatistics, open_producer
+from ._api.producer import Producer, ProducerStatistics
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
 from .config import AdminConfig, ClientConfig, ConsumerConfig, MemoryBudget, ProducerConfig, from_properties
@@ -130,6 +139,7 @@ __all__ = [
     "GroupListing",
     "GroupProtocolMismatchError",
     "HandshakeError",
+    "HangingTransaction",
     "IllegalStateError",
     "InvalidRegularExpressionError",
     "InvalidTopicError",
@@ -162,6 +172,7 @@ __all__ = [
     "PollIntervalExceededError",
     "Producer",
     "ProducerConfig",
+    "ProducerDescription",
     "ProducerFencedError",
     "ProducerSettings",
     "ProducerStatistics",
@@ -178,6 +189,8 @@ __all__ = [
     "TimestampType",
     "TopicAlreadyExistsError",
     "TopicPartition",
+    "TransactionDescription",
+    "TransactionListing",
     "TrikafkaError",
     "UnknownProducerIdError",
     "UnknownTopicOrPartitionError",
