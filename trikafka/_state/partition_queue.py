@@ -83,8 +83,8 @@ class PartitionQueue:
         * A batch that was sent before goes only when all before it are done: until then the broker would refuse it. While
           a partition is in trouble it therefore has one batch in flight.
         * While a number is lost, no new one is given.
-        * Until the broker has taken the first batch of an epoch, nothing is sent behind that: a broker that knows nothing
-          of a producer takes any number, so the second batch would be taken though the first was refused.
+        * Until the broker has taken the first batch of an epoch, or the first after a silence, nothing is sent behind that: a
+          broker that knows nothing of a producer takes any number, so the second would be taken though the first was refused.
         * While batches are in flight to another broker, or with an epoch that has ended, nothing is sent behind them.
         """
         sequences = self.sequences
@@ -109,7 +109,7 @@ class PartitionQueue:
         if identity.numbered and batch.sequence is None:
             current = self.sequences.identity or identity.current
             assert current is not None
-            sequence = self.sequences.assign(batch.count, current)
+            sequence = self.sequences.assign(batch.count, current, batch.created)
             batch.number(sequence, self.sequences.identity, transactional=identity.transactional)
         batch.sent(node, now)
 
@@ -119,7 +119,7 @@ class PartitionQueue:
         """The broker has ``batch``."""
         if self.is_of_this_epoch(batch):
             assert batch.sequence is not None
-            self.sequences.acknowledge(batch.sequence, batch.count)
+            self.sequences.acknowledge(batch.sequence, batch.count, batch.created)
         self.failures, self.not_before = 0, 0.0
 
     def given_up(self, batch: ProducerBatch) -> None:
