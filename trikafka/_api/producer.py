@@ -210,7 +210,7 @@ class Producer:
                 self._raise_closed()
             ack = self._append(*record)
             if ack is None:
-                call.last_error = TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
+                call.blame(TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)"))
                 ack = await within(call, 0.0, lambda: self._manager.wait_for_room(admitted, topic, partition))
             return ack
 
@@ -289,7 +289,7 @@ class Producer:
                 error = ClientFailedError("the producer failed in the background")
                 error.__cause__ = self._service.failure
         finally:
-            self._manager.accumulator.abort(error)
+            self._manager.drop(error)
             self._context.brokers.close()
             self._service.stop()
             self._over.set()

@@ -29,6 +29,7 @@ T = TypeVar("T")
 #: The least time (seconds) that a step gets, whatever is left of its call: ``timeout=0`` allows one round trip.
 GRACE = 0.025
 
+
 async def within(what: str, limit: float, work: Callable[[], Awaitable[T]], before: Exception | None = None) -> T:
     """Run ``work`` for at most ``limit`` seconds. Past them: :exc:`RequestTimedOutError`, with the root cause chained.
 
@@ -86,6 +87,10 @@ class Call:
         # A step that had its full time is itself what is wrong; one that was cut short by the call's limit, the attempt before it.
         before = self.last_error if limit < self._request_timeout else None
         return await within(what, limit, work, before)
+
+    def blame(self, error: TrikafkaError) -> None:
+        """What is wrong with the attempt under way: the cause, should its time be up before it has failed."""
+        self.last_error = error
 
     def out_of_patience(self, error: TrikafkaError) -> bool:
         """Whether errors of this kind have come, one after the other, for as long as their ``patience`` lasts."""

@@ -54,7 +54,7 @@ cdef class BatchEncoder:
     cdef object codec
     cdef object level
     cdef object payload
-    cdef public object owner
+    cdef readonly object owner
 
     def __init__(self, compression="none", level=None):
         self.owner = None
@@ -65,6 +65,10 @@ cdef class BatchEncoder:
         self.payload = None
         self.first_timestamp = self.max_timestamp = -1
         self.count = 0
+
+    def belong_to(self, owner):
+        """``owner`` is whose encoder it is."""
+        self.owner = owner
 
     @property
     def size(self):
