@@ -24,7 +24,8 @@ class TrikafkaError(Exception):
     ``retriable`` tells whether the same call may succeed when it is made again; ``refresh_metadata`` and
     ``refresh_coordinator`` tell what has to be looked up before it is. A call gives up after ``patience`` seconds of the
     same error, even before its own limit: a topic that does not exist after that is not about to appear. ``code`` is the
-    broker's, as an :class:`ErrorCode` where trikafka knows it; ``None`` where no broker said so.
+    broker's, as an :class:`ErrorCode` where trikafka knows it; ``None`` where no broker said so. ``fatal``: a transactional
+    producer that gets it is of no use any more.
     """
 
     code: int | None = None
@@ -32,6 +33,7 @@ class TrikafkaError(Exception):
     retriable: bool = False
     refresh_metadata: bool = False
     refresh_coordinator: bool = False
+    fatal: bool = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Constructors here take parts, not the message: without this no copy could be made, and none sent to another process.
@@ -73,6 +75,34 @@ class DeliveryTimeoutError(KafkaTimeoutError):
     """A record was not acknowledged within ``delivery_timeout_ms`` (KIP-91). It may or may not be in the log."""
 
 
+class TransactionError(TrikafkaError):
+    """Something went wrong with a transaction. What to do is in the class; :exc:`ProducerFencedError` stands beside these."""
+
+
+class TransactionAbortableError(TransactionError):
+    """The transaction failed and cannot be committed: leave its block, which aborts it, and do its work again. The cause is chained."""
+
+
+class TransactionUndecidedError(TransactionError, KafkaTimeoutError):
+    """A commit was cut off before its outcome was known: by its limit, or cancelled. Only ``commit`` may be tried again.
+
+    It goes on in the background. The next ``producer.transaction()`` waits for the outcome, and nothing can be aborted or join
+    until then. Attributes: as :exc:`KafkaTimeoutError`.
+    """
+
+    def __init__(
+        self, text: str, limit: float = math.inf, attempts: int = 1, last_error: BaseException | None = None, call: str = "commit"
+    ) -> None:
+        self.call, self.limit, self.attempts, self.last_error = call, limit, attempts, last_error
+        TrikafkaError.__init__(self, text)
+
+
+class TransactionFatalError(TransactionError):
+    """This producer can make no more transactions: close it, and open another. The cause is chained."""
+
+    fatal = True
+
+
 class RequestTimedOutError(TrikafkaError):
     """One request got no answer in its share of the call's time. The call's deadline decides whether to go on."""
 
@@ -111,6 +141,8 @@ class DamagedResponseError(ProtocolError):
 
 class UnsupportedVersionError(TrikafkaError):
     """The broker and trikafka have no version of a request in common."""
+
+    fatal = True
 
 
 class TelemetryNotSupportedError(UnsupportedVersionError):
@@ -344,6 +376,20 @@ class _Row(NamedTuple):
     coordinator: bool = False
 
 
+#: Codes after which a transactional producer is of no use any more.
+_FATAL = frozenset(
+    (
+        ErrorCode.INVALID_PRODUCER_EPOCH,
+        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
+        ErrorCode.PRODUCER_FENCED,
+        ErrorCode.INVALID_TXN_STATE,
+        ErrorCode.INVALID_TRANSACTION_TIMEOUT,
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+    )
+)
 _E, _B, _R, _M, _C = ErrorCode, BrokerResponseError, True, True, True
 _UNKNOWN = _Row("the broker answered with a code that trikafka does not know")
 _TABLE: dict[int, _Row] = {
@@ -497,4 +543,5 @@ def from_code(code: ErrorCode | int, detail: str = "") -> BrokerResponseError:
     row = _TABLE.get(code, _UNKNOWN)
     error = row.cls(code, _CODES[code].name if code in _CODES else f"ERROR_{code}", row.text, detail)
     error.retriable, error.refresh_metadata, error.refresh_coordinator = row.retriable, row.metadata, row.coordinator
+    error.fatal = code in _FATAL
     return error

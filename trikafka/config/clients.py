@@ -231,7 +231,20 @@ class ProducerConfig(ClientConfig):
     delivery_timeout_ms: float = setting(120_000, "from send to the verdict, retries included (KIP-91)", least=1)
     max_in_flight_requests_per_connection: int = setting(5, "produce requests to one broker at a time", least=1, most=100)
     transactional_id: str | None = setting(
-        None, "for transactions, which are not there yet: setting it is an error", empty=False
+        None,
+        "makes this a producer of transactions, and fences any other that has this id: keep it over restarts, and give each instance"
+        " of a program its own",
+        empty=False,
+    )
+    transaction_timeout_ms: float = setting(
+        60_000, "the coordinator aborts a transaction that is open for longer (at most the broker's transaction.max.timeout.ms)",
+        least=1, most=INT32,
+    )
+    two_phase_commit: bool = setting(
+        False,
+        "transactions can be prepared, survive the producer and never time out (KIP-939); needs a transactional_id, and brokers that"
+        " allow it",
+        java="transaction.two.phase.commit.enable",
     )
     partitioner: Literal["default"] | str = setting(
         "default", "'default' (murmur2 of the key, sticky without one), or one that a plugin offers", java="partitioner.class"
@@ -249,6 +262,12 @@ class ProducerConfig(ClientConfig):
             raise ConfigurationError("enable_idempotence=True needs max_in_flight_requests_per_connection of at most 5")
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigurationError("transactional_id needs enable_idempotence=True")
+        if self.transactional_id is None and "transaction_timeout_ms" in self.explicit:
+            raise ConfigurationError("transaction_timeout_ms needs a transactional_id")
+        if self.two_phase_commit and self.transactional_id is None:
+            raise ConfigurationError("two_phase_commit=True needs a transactional_id")
+        if self.two_phase_commit and "transaction_timeout_ms" in self.explicit:
+            raise ConfigurationError("transaction_timeout_ms has no meaning with two_phase_commit=True: a transaction never times out")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             raise ConfigurationError(
                 f"delivery_timeout_ms ({self.delivery_timeout_ms:g}) must be at least linger_ms + request_timeout_ms"

@@ -18,6 +18,7 @@ from .managers import (
     OffsetsManager,
     PositionsManager,
     ProduceManager,
+    TransactionManager,
 )
 from .network import BrokerAccess
 from .state import ConsumerState, ReconcilerView
@@ -59,6 +60,8 @@ class ClientContext(Protocol):
     def manager(self, kind: Literal["membership"]) -> MembershipManager: ...
     @overload
     def manager(self, kind: Literal["produce"]) -> ProduceManager: ...
+    @overload
+    def manager(self, kind: Literal["transactions"]) -> TransactionManager: ...
 
     def builtin(self, kind: ManagerKind) -> Any:
         """A manager for ``kind`` as trikafka itself makes it (it meets the seat's Protocol): to hand on what is not replaced."""
