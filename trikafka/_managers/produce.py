@@ -29,7 +29,9 @@ from .._state.accumulator import Accumulator, Limits, Partitioner
 from .._state.arguments import HeaderPairs
 from .._state.cluster import ClusterSnapshot
 from .._state.outbatch import BatchState, OutBatch
-from .._wire.produce import Part, ProduceMessage, ProduceResponse
+from .._state.sequences import Identity
+from .._state.transaction import ProducerTransaction
+from .._wire.produce import Part, ProduceBeforeV2, ProduceMessage, ProduceResponse
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
@@ -79,9 +81,11 @@ class ProduceManager(Generic[Ack]):
         start_soon: StartSoon,
         ticket: type[Ack],
         partitioner: Partitioner | None = None,
+        transaction: ProducerTransaction | None = None,
     ) -> None:
         self._config, self._brokers, self._metadata, self._start_soon = config, brokers, metadata, start_soon
         self._ids = ProducerIds(config, metadata)
+        self._transaction = transaction
         self._senders: dict[int, _Sender] = {}
         self._topics: set[str] = set()
         self._anonymous = trio.Event()  # set when batches wait for a producer id
@@ -90,6 +94,7 @@ class ProduceManager(Generic[Ack]):
         self._compressing = trio.CapacityLimiter(2)
         self._closed = False
         self.requests_in_flight = 0
+        self._landing = Signal()  # there is none in flight any more
         self.accumulator: Accumulator[Ack] = Accumulator(
             Limits(
                 batch_size=config.batch_size,
@@ -105,8 +110,9 @@ class ProduceManager(Generic[Ack]):
             delay=lambda failures: backoff(failures, config.retry_backoff_ms, config.retry_backoff_max_ms),
             on_work=self._work_for,
             on_room=self._room,
-            on_failed=_tell,
+            on_failed=self._failed,
             partitioner=partitioner,
+            transaction=transaction,
         )
 
     async def run(self) -> None:
@@ -206,6 +212,36 @@ class ProduceManager(Generic[Ack]):
             with contextlib.suppress(TrikafkaError, KeyError):  # no leader; nothing was due to it so far
                 leader = self._metadata.snapshot.leader(TopicPartition(batch.topic, batch.partition))
                 reasons.waiting_for(*self._senders[leader.node_id].reason.told())
+
+    def _failed(self, batch: OutBatch) -> None:
+        if self._transaction is not None:
+            assert batch.error is not None
+            self._transaction.failed(batch.error)  # the commit will tell
+        elif batch.signal is None:
+            _log.warning("%d records for %s were not delivered: %s", batch.count, batch.place, batch.error)
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    def identify(self, identity: tuple[int, int]) -> None:
+        """Producer id and epoch for what is sent from now on; sequence numbers begin anew. Nothing waits then."""
+        self.accumulator.identify(Identity(*identity))
+
+    def admitted(self) -> None:
+        """Partitions that waited for it may be written to now."""
+        self._wake(self.accumulator.leaders)
+
+    def delayed(self, error: Exception) -> None:
+        """What waits, waits since this happened: should it expire now, that is the cause."""
+        self._no_id(error)
+
+    def drop(self, error: Exception) -> None:
+        """Fail everything that has no outcome, what is in flight included."""
+        self.accumulator.abort(error)
+
+    async def landed(self) -> None:
+        """Wait until nothing is in flight."""
+        while self.requests_in_flight:
+            await self._landing.wait()
 
     def close(self) -> None:
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
@@ -349,9 +385,12 @@ class ProduceManager(Generic[Ack]):
 
     def _request(self, batches: list[OutBatch]) -> ProduceMessage:
         topics: dict[str, list[Part]] = {}
+        transactional_id = self._config.transactional_id
         for batch in batches:
-            topics.setdefault(batch.topic, []).append((batch.partition, batch.pieces()))
-        return ProduceMessage(topics, acks=self._config.acks_code, timeout_ms=int(self._config.request_timeout_ms))
+            topics.setdefault(batch.topic, []).append((batch.partition, batch.pieces(transactional=transactional_id is not None)))
+        kind = ProduceBeforeV2 if self._transaction is not None and self._transaction.version < 2 else ProduceMessage
+        timeout_ms = int(self._config.request_timeout_ms)
+        return kind(topics, acks=self._config.acks_code, timeout_ms=timeout_ms, transactional_id=transactional_id)
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[OutBatch]) -> None:
         def ended(request: InFlightRequest) -> None:
@@ -372,6 +411,8 @@ class ProduceManager(Generic[Ack]):
             sender.awake.notify()
         sender.in_flight -= 1
         self.requests_in_flight -= 1
+        if not self.requests_in_flight:
+            self._landing.notify()
 
     def _settle(self, batches: list[OutBatch], connection: Connection, request: InFlightRequest) -> None:
         try:
@@ -431,8 +472,3 @@ def _seal_all(batches: list[OutBatch]) -> float:
         batch.seal()
     return time.perf_counter() - start
 
-
-def _tell(batch: OutBatch) -> None:
-    """Say in the log that records failed of which nobody waits for the outcome (so far)."""
-    if batch.signal is None:
-        _log.warning("%d records for %s were not delivered: %s", batch.count, batch.place, batch.error)

@@ -17,7 +17,6 @@ from .._net import reasons
 from .._net.deadlines import Call, run_call
 from .._net.gather import with_background
 from .._net.retry import Retry
-from .._net.signal import Signal
 from .._net.singleflight import StartSoon, again
 from .._state.sequences import Identity
 from .._state.transaction import ProducerTransaction, TransactionState
@@ -37,20 +36,13 @@ from ..errors import (
 from ..interfaces import ProduceManager
 from ..types import GroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 from .transaction_coordinator import TransactionCoordinator
+from .transaction_signals import TransactionSignals
 
 T = TypeVar("T")
 #: How long (seconds) to wait for the markers of the last transaction before a look at whether they are written.
 _MARKERS = 0.02
 _log = logging.getLogger("trikafka.transactions")
 _S = TransactionState
-
-
-class TransactionSignals:
-    """What the state of a transaction wakes tasks with."""
-
-    def __init__(self) -> None:
-        self.changed = Signal()  # it went from one state to another
-        self.wanted = Signal()  # there are partitions to tell the coordinator of
 
 
 class _Ending:

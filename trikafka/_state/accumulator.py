@@ -25,6 +25,7 @@ from .intake import Ack, Counters, Intake, Limits, Partitioner
 from .outbatch import BatchState, OutBatch
 from .partition_queue import PartitionQueue
 from .sequences import Identity
+from .transaction import ProducerTransaction
 
 __all__ = ["Accumulator", "Counters", "Limits", "Partitioner"]
 
@@ -51,6 +52,7 @@ class Accumulator(Intake[Ack]):
         on_failed: Callable[[OutBatch], object] = lambda batch: None,
         partitioner: Partitioner | None = None,
         choose: random.Random | None = None,
+        transaction: ProducerTransaction | None = None,
     ) -> None:
         super().__init__(
             limits,
@@ -62,6 +64,7 @@ class Accumulator(Intake[Ack]):
             choose=choose,
         )
         self._delay, self._on_room, self._on_failed = delay, on_room, on_failed
+        self._transaction = transaction
 
     # --- batches out -------------------------------------------------------------------------------------------------
 
@@ -106,7 +109,10 @@ class Accumulator(Intake[Ack]):
     def _sendable(self, queue: PartitionQueue, node: int) -> OutBatch | None:
         if self._limits.idempotent and self.identity is None and queue.sequences.identity is None:
             return None
-        return queue.sendable(node)
+        batch = queue.sendable(node)
+        if batch is not None and self._transaction is not None and not self._transaction.admits(batch.place):
+            return None  # the coordinator is to be told first
+        return batch
 
     def _take_off(self, queue: PartitionQueue, batch: OutBatch, node: int) -> None:
         self._close(batch)
@@ -139,15 +145,16 @@ class Accumulator(Intake[Ack]):
         queue = self._queues[batch.place]
         batch.note(error)
         outdated = batch.sequence is not None and batch.identity != queue.sequences.identity
+        renews = self._transaction is None  # in a transaction the coordinator alone raises the epoch: the batch fails, and so does that
         if isinstance(error, DuplicateSequenceError):
             self.succeeded(batch, None, None)
         elif batch.settled:
             self._fail_batch(queue, batch, None)
-        elif outdated and (error.retriable or isinstance(error, _REFUSED_NUMBERS)):
+        elif renews and outdated and (error.retriable or isinstance(error, _REFUSED_NUMBERS)):
             # It stood behind the gap that ended its epoch, so the broker cannot have taken it.
             batch.state = BatchState.WAITING
             batch.sequence = batch.identity = None
-        elif isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError):
+        elif renews and isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError):
             batch.state = BatchState.WAITING
             if queue.batches[0] is batch:  # else the outcome on those before it will tell
                 self._restart(queue)
@@ -157,7 +164,7 @@ class Accumulator(Intake[Ack]):
         elif error.retriable:
             batch.state = BatchState.WAITING
             self._back_off(queue, now)
-        elif isinstance(error, ProducerFencedError):
+        elif renews and isinstance(error, ProducerFencedError):
             self.identity = None
             queue.renounce()
             self._fail_batch(queue, batch, error)
@@ -171,6 +178,12 @@ class Accumulator(Intake[Ack]):
             for batch in queue.batches:
                 if batch.state is not BatchState.IN_FLIGHT:
                     batch.last_error = error
+
+    def identify(self, identity: Identity) -> None:
+        """A transaction's coordinator gave this identity: what is sent from now on has it, and numbers begin anew."""
+        self.identity = identity
+        for queue in self._queues.values():
+            queue.renounce()
 
     def expire(self, now: float) -> int:
         """Fail the batches that are older than the delivery timeout, the oldest first (KIP-91). Returns how many.
@@ -246,7 +259,7 @@ class Accumulator(Intake[Ack]):
             queue.batches.popleft()
         else:
             queue.batches.remove(batch)
-        if queue.sequences.lost is not None:
+        if queue.sequences.lost is not None and self._transaction is None:
             queue.settle(self.identity)
             self._note_identity(queue)
         if queue.batches:
