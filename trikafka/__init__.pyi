@@ -11,6 +11,7 @@ from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer
 from ._api.partition_stream import PartitionStream
 from ._api.producer import Producer, ProducerStatistics, open_producer
+from ._api.transaction import Transaction
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
 from .config import AdminConfig, ClientConfig, ConsumerConfig, MemoryBudget, ProducerConfig, from_properties
@@ -60,6 +61,10 @@ from .errors import (
     RequestTimedOutError,
     TelemetryNotSupportedError,
     TopicAlreadyExistsError,
+    TransactionAbortableError,
+    TransactionError,
+    TransactionFatalError,
+    TransactionUndecidedError,
     TrikafkaError,
     UnknownProducerIdError,
     UnknownTopicOrPartitionError,
@@ -72,6 +77,7 @@ from .hooks import hookimpl
 from .interfaces import RebalanceListener
 from .types import (
     GroupDescription,
+    GroupMetadata,
     IsolationLevel,
     MemberDescription,
     Node,
@@ -80,6 +86,7 @@ from .types import (
     OffsetRange,
     OffsetSpec,
     PartitionInfo,
+    PreparedTransaction,
     Record,
     RecordMetadata,
     SubscriptionPattern,
@@ -126,6 +133,7 @@ __all__ = [
     "GroupFullError",
     "GroupIdNotFoundError",
     "GroupListing",
+    "GroupMetadata",
     "GroupProtocolMismatchError",
     "IllegalStateError",
     "InvalidRegularExpressionError",
@@ -156,6 +164,7 @@ __all__ = [
     "PartitionStream",
     "PluginError",
     "PollIntervalExceededError",
+    "PreparedTransaction",
     "Producer",
     "ProducerConfig",
     "ProducerFencedError",
@@ -174,6 +183,11 @@ __all__ = [
     "TimestampType",
     "TopicAlreadyExistsError",
     "TopicPartition",
+    "Transaction",
+    "TransactionAbortableError",
+    "TransactionError",
+    "TransactionFatalError",
+    "TransactionUndecidedError",
     "TrikafkaError",
     "UnknownProducerIdError",
     "UnknownTopicOrPartitionError",

@@ -194,17 +194,6 @@ def test_a_failure_after_the_commit_was_asked_for_changes_nothing() -> None:
     assert transaction.state is S.COMMITTING
 
 
-def test_a_kept_transaction_is_prepared() -> None:
-    transaction = ProducerTransaction()
-    transaction.initializing()
-    transaction.initialized(ME, kept=True)
-    transaction.check("commit")
-    transaction.check("abort")
-    assert transaction.started
-    with pytest.raises(IllegalStateError):
-        transaction.check("send")
-
-
 @pytest.mark.parametrize("state", [S.UNINITIALIZED, S.READY, S.PREPARED, S.ABORTING, S.FATAL_ERROR])
 def test_an_illegal_step_is_a_bug(state: TransactionState) -> None:
     transaction = in_state(state)
@@ -226,10 +215,10 @@ class Machine(RuleBasedStateMachine):
         return self.t.state in states
 
     @precondition(lambda self: self.state(S.UNINITIALIZED))
-    @rule(kept=st.booleans(), works=st.booleans())
-    def initialize(self, kept: bool, works: bool) -> None:
+    @rule(works=st.booleans())
+    def initialize(self, works: bool) -> None:
         self.t.initializing()
-        self.t.initialized(ME, kept=kept) if works else self.t.not_initialized()
+        self.t.initialized(ME) if works else self.t.not_initialized()
 
     @precondition(lambda self: self.state(S.INITIALIZING))
     @rule()
@@ -273,6 +262,11 @@ class Machine(RuleBasedStateMachine):
         if chance == 0:
             self.t.ruined(FENCED)
             assert self.t.state is S.FATAL_ERROR
+
+    @precondition(lambda self: self.state(S.IN_TRANSACTION))
+    @rule()
+    def prepare(self) -> None:
+        self.t.prepared()
 
     @precondition(lambda self: self.state(S.IN_TRANSACTION))
     @rule(cut_off=st.booleans())

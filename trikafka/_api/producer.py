@@ -26,7 +26,7 @@ from ..config.typed import ProducerSettings
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TransactionError, TrikafkaError
 from ..hooks import first_answer
 from ..interfaces import TransactionManager
-from ..types import PartitionInfo, PreparedTransaction, RecordMetadata
+from ..types import PartitionInfo, RecordMetadata
 from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
@@ -108,22 +108,6 @@ class Producer:
         if self._transactions is None or self._transaction is None:
             raise ConfigurationError("transactions need a producer that was opened with a transactional_id")
         return Transaction(self._transactions, self._transaction, self._config, timeout)
-
-    @property
-    def prepared(self) -> PreparedTransaction | None:
-        """The transaction that was prepared before this producer was opened, and waits for :meth:`complete` (KIP-939)."""
-        return None if self._transactions is None else self._transactions.kept
-
-    async def complete(self, prepared: PreparedTransaction, *, timeout: float | None = None) -> bool:
-        """Commit the transaction that was found :attr:`prepared` if it is the one that is given, and abort it if not (KIP-939).
-
-        Returns whether it was committed. Raises as :meth:`Transaction.commit`; :exc:`IllegalStateError` if none was prepared.
-        """
-        check_timeout(timeout, 0.0)
-        self._check_open()
-        if self._transactions is None:
-            raise ConfigurationError("transactions need a producer that was opened with a transactional_id")
-        return await self._transactions.complete(prepared, timeout=timeout)
 
     def _append_in_transaction(self, *record: Any) -> Ack | None:
         assert self._transaction is not None

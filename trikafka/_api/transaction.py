@@ -132,9 +132,9 @@ class Transaction:
     async def prepare(self, *, timeout: float | None = None) -> PreparedTransaction:
         """Have everything at the brokers, so that the transaction outlives this producer and only its outcome is missing (KIP-939).
 
-        Then decide elsewhere, and :meth:`commit` or :meth:`abort`; the end of the block does neither after this. A program that dies in
-        between opens a producer with the same id and calls :meth:`Producer.complete`. Needs ``two_phase_commit=True``. Raises as
-        :meth:`commit`; :exc:`ConfigurationError` without that setting.
+        Then decide elsewhere, and :meth:`commit` or :meth:`abort`; the end of the block does neither after this. After a restart open the
+        producer with ``commit_prepared=str(...)`` of what this returned if it is to be committed, and without that if not. Raises
+        as :meth:`commit`; :exc:`ConfigurationError` without ``two_phase_commit=True``.
         """
         check_timeout(timeout, 0.0)
         if not self._config.two_phase_commit:

@@ -35,7 +35,7 @@ from .._wire.produce import Part, ProduceBeforeV2, ProduceMessage, ProduceRespon
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
-from ..errors import ProtocolError, TrikafkaError, from_code
+from ..errors import ProtocolError, TransactionAbortableError, TrikafkaError, from_code
 from ..interfaces import MetadataManager
 from ..types import TopicPartition
 from .producer_id import ProducerIds
@@ -437,9 +437,18 @@ class ProduceManager(Generic[Ack]):
                 self._refuse([batch], ProtocolError(f"the response to a produce request says nothing of {batch.place}"))
             elif part.error_code:
                 detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
-                self._refuse([batch], from_code(part.error_code, detail))
+                self._refuse([batch], self._error(part.error_code, detail))
             else:
                 self.accumulator.succeeded(batch, part.base_offset, part.append_time)
+
+    def _error(self, code: int, detail: str) -> TrikafkaError:
+        """What a code means. In a transaction only the coordinator knows whether another producer has come, or its time was up."""
+        error = from_code(code, detail)
+        if self._transaction is None or code not in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE):
+            return error
+        doubtful = TransactionAbortableError(f"the transaction is over at the broker: {error}")
+        doubtful.__cause__ = error
+        return doubtful
 
     def _refuse(self, batches: list[OutBatch], error: TrikafkaError) -> None:
         if error.refresh_metadata:

@@ -32,8 +32,8 @@ class TransactionCoordinator:
         #: The version of the protocol that the cluster had when the coordinator was last spoken to.
         self.version = 1
 
-    async def initialize(self, current: Identity | None) -> tuple[Identity, Identity | None]:
-        """Get an identity, which fences all others with this id; with ``current`` its next epoch. Also what is kept prepared."""
+    async def initialize(self, current: Identity | None) -> Identity:
+        """Get an identity, which fences all others with this id and aborts what they left open; with ``current`` its next epoch."""
         two_phase = self._config.two_phase_commit
         timeout_ms = _FOR_EVER_MS if two_phase else int(self._config.transaction_timeout_ms)
         request = messages.init_producer_id(self._id, timeout_ms, current, two_phase_commit=two_phase)
@@ -48,7 +48,7 @@ class TransactionCoordinator:
                 hint = "; two_phase_commit=True needs transaction.two.phase.commit.enable on the brokers, and its permission"
                 error.args = (f"{error}{hint}",)
             raise
-        return Identity(response.producer_id, response.producer_epoch), messages.read_kept(response)
+        return Identity(response.producer_id, response.producer_epoch)
 
     async def add_partitions(self, identity: Identity, partitions: list[TopicPartition]) -> tuple[list[TopicPartition], TrikafkaError | None]:
         """Tell of partitions (version 1). Returns those that the coordinator knows now, and what was wrong with the others."""

@@ -23,7 +23,7 @@ from ..errors import BrokerResponseError, DamagedResponseError, from_code
 from ..types import GroupMetadata, OffsetAndMetadata, TopicPartition
 
 _V2 = 5  # of EndTxn and TxnOffsetCommit
-_KEEPS_PREPARED = 6  # of InitProducerId (KIP-939)
+_TWO_PHASE = 6  # of InitProducerId (KIP-939)
 _RENEWS = 3  # of InitProducerId: a producer may ask for its next epoch (KIP-360)
 
 
@@ -35,16 +35,9 @@ def init_producer_id(
     fields: dict[str, Any] = {"transactional_id": transactional_id, "transaction_timeout_ms": timeout_ms}
     fields |= {"producer_id": producer_id, "producer_epoch": epoch}
     if two_phase_commit:
-        keep = current is None
-        return InitProducerIdRequest(**fields, enable2_pc=True, keep_prepared_txn=keep, min_version=_KEEPS_PREPARED)
+        return InitProducerIdRequest(**fields, enable2_pc=True, keep_prepared_txn=False, min_version=_TWO_PHASE)
     low = 0 if current is None else _RENEWS
-    return InitProducerIdRequest(**fields, min_version=low, max_version=_KEEPS_PREPARED - 1)
-
-
-def read_kept(response: Any) -> Identity | None:
-    """The transaction that was prepared before and is kept, if there is one."""
-    producer_id = getattr(response, "ongoing_txn_producer_id", -1)
-    return None if producer_id is None or producer_id < 0 else Identity(producer_id, response.ongoing_txn_producer_epoch)
+    return InitProducerIdRequest(**fields, min_version=low, max_version=_TWO_PHASE - 1)
 
 
 def add_partitions(transactional_id: str, identity: Identity, partitions: Iterable[TopicPartition]) -> AddPartitionsToTxnRequest:

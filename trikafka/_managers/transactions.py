@@ -30,6 +30,7 @@ from ..errors import (
     ProducerFencedError,
     TransactionAbortableError,
     TransactionError,
+    TransactionFatalError,
     TransactionUndecidedError,
     TrikafkaError,
 )
@@ -78,29 +79,37 @@ class Transactions:
         self._config, self._coordinator, self._produce, self._start_soon = config, coordinator, produce, start_soon
         self._transaction, self._signals = transaction, signals
         self._ending: _Ending | None = None  # the last
-        self._kept: Identity | None = None
-
-    @property
-    def kept(self) -> PreparedTransaction | None:
-        """The transaction that was prepared before this producer was opened, and waits for its outcome (KIP-939)."""
-        return None if self._kept is None else PreparedTransaction(*self._kept)
 
     # --- the calls ---------------------------------------------------------------------------------------------------
 
     async def initialize(self) -> None:
         """Get the producer id: older producers of this transactional id are fenced, their transactions aborted.
 
-        Raises what the coordinator refuses it with, :exc:`KafkaTimeoutError` past ``default_api_timeout_ms``.
+        But the one that was prepared and is to be committed is committed before that (KIP-939). Raises what the coordinator refuses it with, :exc:`KafkaTimeoutError` past ``default_api_timeout_ms``.
         """
         self._transaction.initializing()
 
         async def attempt(call: Call) -> None:
-            identity, kept = await call.step("InitProducerId", lambda: self._coordinator.initialize(None))
-            self._kept = kept
-            self._transaction.initialized(identity, kept=kept is not None)
+            await self._commit_prepared(call)
+            identity = await call.step("InitProducerId", lambda: self._coordinator.initialize(None))
+            self._transaction.initialized(identity)
             self._produce.identify(identity)
 
         await run_call("open", attempt, config=self._config, recover=self._coordinator.failed)
+
+    async def _commit_prepared(self, call: Call) -> None:
+        prepared = self._config.prepared
+        if prepared is None:
+            return
+        identity = Identity(prepared.producer_id, prepared.epoch)
+        try:
+            await call.step("EndTxn of what was prepared", lambda: self._coordinator.end(identity, 2, commit=True))
+        except ProducerFencedError as error:
+            _log.info("%s was completed before: %s", prepared, error)  # its producer went on to the next one, or another came
+        except TrikafkaError as error:
+            if error.retriable:
+                raise
+            raise TransactionFatalError(f"the transaction {prepared}, which was prepared, cannot be committed: {error}") from error
 
     async def begin(self, *, timeout: float | None = None) -> int:
         """Begin a transaction, once the last one is over; returns its number.
@@ -247,18 +256,6 @@ class Transactions:
         ending = self._start_end(commit=False)
         await run_call("abort", lambda call: self._await(call, ending, raises=True), config=self._config, timeout=timeout)
 
-    async def complete(self, prepared: PreparedTransaction, *, timeout: float | None = None) -> bool:
-        """Commit the transaction that was kept if it is ``prepared``, and abort it if not; returns which (KIP-939)."""
-        if self._kept is None:
-            raise IllegalStateError("there is no prepared transaction to complete")
-        commit = self._kept == Identity(prepared.producer_id, prepared.epoch)
-        if commit:
-            await self.commit(self._transaction.number, timeout=timeout)
-        else:
-            await self.abort(self._transaction.number, timeout=timeout)
-        self._kept = None
-        return commit
-
     async def finish(self) -> None:
         """The producer closes: what is open is aborted, unless it is prepared; wait until it has ended."""
         if self._transaction.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR):
@@ -350,7 +347,8 @@ class Transactions:
             _log.error("no next transaction is possible: %s", error)
         elif ending.commit and not error.fatal:
             transaction.not_committed(error)
-            ending.error = TransactionAbortableError(f"the transaction was not committed: {error}")
+            late = "; was it open for longer than transaction_timeout_ms?" if error.code == ErrorCode.INVALID_TXN_STATE else ""
+            ending.error = TransactionAbortableError(f"the transaction was not committed: {error}{late}")
             ending.error.__cause__ = error
         else:
             if isinstance(error, ProducerFencedError) and ending.commit:
@@ -361,7 +359,7 @@ class Transactions:
 
     async def _renew(self) -> None:
         """Ask for the next epoch (KIP-360): what is still on its way with this one is nothing to any broker then."""
-        identity, _ = await self._persist(lambda: self._coordinator.initialize(self._identity))
+        identity = await self._persist(lambda: self._coordinator.initialize(self._identity))
         self._transaction.initialized(identity)
         self._produce.identify(identity)
 

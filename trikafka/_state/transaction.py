@@ -7,7 +7,7 @@ transaction manager and the produce manager *tell* it what happened; nobody else
 state             meaning                                                       next
 ================  ============================================================  ==================================================
 UNINITIALIZED     no producer id yet                                            INITIALIZING
-INITIALIZING      InitProducerId is under way: at first, or for a newer epoch   READY, PREPARED, UNINITIALIZED, FATAL_ERROR
+INITIALIZING      InitProducerId is under way: at first, or for a newer epoch   READY, UNINITIALIZED, FATAL_ERROR
 READY             no transaction is open                                        IN_TRANSACTION, FATAL_ERROR
 IN_TRANSACTION    records and offsets may join it                               PREPARED, COMMITTING, ABORTING, ABORTABLE_ERROR, FATAL_ERROR
 ABORTABLE_ERROR   something of it failed: it cannot be committed                ABORTING, FATAL_ERROR
@@ -77,7 +77,7 @@ _S = TransactionState
 _ENDED = frozenset({_S.READY, _S.INITIALIZING, _S.FATAL_ERROR})
 _AFTER: dict[TransactionState, frozenset[TransactionState]] = {
     _S.UNINITIALIZED: frozenset({_S.INITIALIZING}),
-    _S.INITIALIZING: frozenset({_S.READY, _S.PREPARED, _S.UNINITIALIZED, _S.FATAL_ERROR}),
+    _S.INITIALIZING: frozenset({_S.READY, _S.UNINITIALIZED, _S.FATAL_ERROR}),
     _S.READY: frozenset({_S.IN_TRANSACTION, _S.FATAL_ERROR}),
     _S.IN_TRANSACTION: frozenset({_S.PREPARED, _S.COMMITTING, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
     _S.ABORTABLE_ERROR: frozenset({_S.ABORTING, _S.FATAL_ERROR}),
@@ -186,13 +186,10 @@ class ProducerTransaction:
         if self.state is not _S.INITIALIZING:
             self._to(_S.INITIALIZING)
 
-    def initialized(self, identity: Identity, *, kept: bool = False) -> None:
-        """The coordinator gave an identity; with ``kept`` there is a prepared transaction to complete (KIP-939)."""
+    def initialized(self, identity: Identity) -> None:
+        """The coordinator gave an identity."""
         self.identity = identity
-        if kept:
-            self._begin()
-            self.started = self.sealed = True
-        self._to(_S.PREPARED if kept else _S.READY)
+        self._to(_S.READY)
 
     def not_initialized(self) -> None:
         """It did not work, and may be tried again."""
@@ -201,7 +198,9 @@ class ProducerTransaction:
     def begun(self, version: int) -> int:
         """A transaction begins, in this version of the protocol. Returns its number."""
         self.version = version
-        self._begin()
+        self.number += 1
+        self.error = None
+        self._forget()
         self._to(_S.IN_TRANSACTION)
         return self.number
 
@@ -298,11 +297,6 @@ class ProducerTransaction:
         self.error = None
         self._forget()
         self._to(_S.INITIALIZING if renew else _S.READY)
-
-    def _begin(self) -> None:
-        self.number += 1
-        self.error = None
-        self._forget()
 
     def _forget(self) -> None:
         self._partitions, self._groups = {}, set()

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import trio.abc
 
 from ..errors import ConfigurationError
+from ..types import PreparedTransaction
 from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
 from .setting import INT32, setting, settings_of, unknown
@@ -246,6 +247,13 @@ class ProducerConfig(ClientConfig):
         " allow it",
         java="transaction.two.phase.commit.enable",
     )
+    commit_prepared: str | None = setting(
+        None,
+        "with two_phase_commit: str() of what Transaction.prepare() returned, to be committed while the producer opens; any other"
+        " transaction that was prepared with this transactional_id is aborted",
+        empty=False,
+        java=None,
+    )
     partitioner: Literal["default"] | str = setting(
         "default", "'default' (murmur2 of the key, sticky without one), or one that a plugin offers", java="partitioner.class"
     )
@@ -255,21 +263,35 @@ class ProducerConfig(ClientConfig):
         """``acks`` as the protocol has it: -1 for all."""
         return -1 if self.acks == "all" else int(self.acks)
 
+    @property
+    def prepared(self) -> PreparedTransaction | None:
+        """``commit_prepared``, parsed."""
+        return None if self.commit_prepared is None else PreparedTransaction.parse(self.commit_prepared)
+
     def check(self) -> None:
+        self._check_transactions()
         if self.enable_idempotence and self.acks_code != -1:
             raise ConfigurationError(f"enable_idempotence=True needs acks='all', not {self.acks!r}")
         if self.enable_idempotence and self.max_in_flight_requests_per_connection > 5:
             raise ConfigurationError("enable_idempotence=True needs max_in_flight_requests_per_connection of at most 5")
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigurationError("transactional_id needs enable_idempotence=True")
-        if self.transactional_id is None and "transaction_timeout_ms" in self.explicit:
-            raise ConfigurationError("transaction_timeout_ms needs a transactional_id")
-        if self.two_phase_commit and self.transactional_id is None:
-            raise ConfigurationError("two_phase_commit=True needs a transactional_id")
-        if self.two_phase_commit and "transaction_timeout_ms" in self.explicit:
-            raise ConfigurationError("transaction_timeout_ms has no meaning with two_phase_commit=True: a transaction never times out")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             raise ConfigurationError(
                 f"delivery_timeout_ms ({self.delivery_timeout_ms:g}) must be at least linger_ms + request_timeout_ms"
                 f" ({self.linger_ms + self.request_timeout_ms:g}) (KIP-91)"
             )
+
+    def _check_transactions(self) -> None:
+        if self.transactional_id is None and "transaction_timeout_ms" in self.explicit:
+            raise ConfigurationError("transaction_timeout_ms needs a transactional_id")
+        if self.two_phase_commit and self.transactional_id is None:
+            raise ConfigurationError("two_phase_commit=True needs a transactional_id")
+        if self.two_phase_commit and "transaction_timeout_ms" in self.explicit:
+            raise ConfigurationError("transaction_timeout_ms has no meaning with two_phase_commit=True: nothing times out")
+        if self.commit_prepared is not None and not self.two_phase_commit:
+            raise ConfigurationError("commit_prepared needs two_phase_commit=True")
+        try:
+            _ = self.prepared
+        except ValueError as error:
+            raise ConfigurationError(f"commit_prepared: {error}") from error

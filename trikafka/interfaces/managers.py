@@ -308,10 +308,6 @@ class ProduceManager(Protocol):
 class TransactionManager(Protocol):
     """Begins, fills and ends transactions. In producers with a ``transactional_id``. Times are in seconds."""
 
-    @property
-    def kept(self) -> PreparedTransaction | None:
-        """The transaction that was prepared before the producer was opened, and waits for its outcome (KIP-939)."""
-
     async def initialize(self) -> None:
         """Get a producer id, while the producer opens: fences older ones with this transactional id."""
 
@@ -339,9 +335,6 @@ class TransactionManager(Protocol):
 
     async def abort(self, number: int, *, timeout: float | None = None) -> None:
         """Abort it. Goes on in the background when it is cancelled."""
-
-    async def complete(self, prepared: PreparedTransaction, *, timeout: float | None = None) -> bool:
-        """Commit what was kept if it is ``prepared``, abort it if not; returns which."""
 
     async def finish(self) -> None:
         """The producer closes: abort what is open, and wait until what is ending has ended."""
