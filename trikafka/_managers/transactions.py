@@ -105,7 +105,7 @@ class Transactions:
         try:
             await call.step("EndTxn of what was prepared", lambda: self._coordinator.end(identity, 2, commit=True))
         except ProducerFencedError as error:
-            _log.info("%s was completed before: %s", prepared, error)  # its producer went on to the next one, or another came
+            _log.warning("transaction %s was completed before: %s", prepared, error)  # its producer went on to the next one, or another came
         except TrikafkaError as error:
             if error.retriable:
                 raise
@@ -320,16 +320,9 @@ class Transactions:
         try:
             if not ending.commit and version < 2:
                 await self._produce.landed()  # what comes after the abort would begin a transaction that nobody ends
-            upgraded = False
-
-            async def end() -> Identity | None:
-                nonlocal upgraded
-                identity = await self._coordinator.end(self._identity, version, commit=ending.commit)
-                upgraded = self._coordinator.version > version
-                return identity
-
-            following = await self._persist(end)
-            renew = version < 2 and (upgraded or not ending.commit)
+            following = await self._persist(lambda: self._end_once(ending.commit, version))
+            upgraded = self._coordinator.version > version
+            renew = following is None and (upgraded or not ending.commit)
             transaction.ended(following, renew=renew)
             if following is not None:
                 self._produce.identify(following)
@@ -339,6 +332,14 @@ class Transactions:
             self._not_ended(ending, error)
         finally:
             ending.done.set()
+
+    async def _end_once(self, commit: bool, version: int) -> Identity | None:
+        try:
+            return await self._coordinator.end(self._identity, version, commit=commit)
+        except TrikafkaError as error:
+            if commit or error.code != ErrorCode.INVALID_TXN_STATE:
+                raise
+            return None  # the coordinator has none open: nothing had been added. Whether it is still ours, the next epoch tells
 
     def _not_ended(self, ending: _Ending, error: TrikafkaError) -> None:
         transaction = self._transaction
