@@ -44,6 +44,7 @@ _HOMES = {
         "open_producer",
     ),
     "._api.partition_stream": ("PartitionStream",),
+    "._api.processing": ("process",),
     "._api.transaction": ("Transaction",),
     "._wire.columns": ("RecordBatch",),
     ".config": (

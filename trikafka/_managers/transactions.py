@@ -155,7 +155,7 @@ class Transactions:
 
         async def attempt(call: Call) -> None:
             self._transaction.check("send_offsets")
-            await self._send_offsets_once(call, offsets, group())
+            await self._send_offsets_once(call, offsets, group)
 
         try:
             await run_call("send_offsets", attempt, config=self._config, timeout=timeout, recover=self._coordinator.failed)
@@ -169,23 +169,24 @@ class Transactions:
             raise self._broken("send_offsets", error) from error
 
     async def _send_offsets_once(
-        self, call: Call, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: GroupMetadata
+        self, call: Call, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Callable[[], GroupMetadata]
     ) -> None:
-        transaction, identity = self._transaction, self._identity
+        transaction, identity, member = self._transaction, self._identity, group()
         transaction.adding()
-        if transaction.version < 2 and not transaction.knows_group(group.group_id):
-            await call.step("AddOffsetsToTxn", lambda: self._coordinator.add_offsets(identity, group.group_id))
-            transaction.group_added(group.group_id)
+        if transaction.version < 2 and not transaction.knows_group(member.group_id):
+            await call.step("AddOffsetsToTxn", lambda: self._coordinator.add_offsets(identity, member.group_id))
+            transaction.group_added(member.group_id)
         version = transaction.version
         try:
             await call.step(
-                "TxnOffsetCommit", lambda: self._coordinator.commit_offsets(identity, group, offsets, version)
+                "TxnOffsetCommit", lambda: self._coordinator.commit_offsets(identity, member, offsets, version)
             )
         except MemberFencedError as error:
+            error.retriable |= group() != member  # it has got into the next generation meanwhile, and may ask as a member of that
             if error.retriable:
                 raise
             raise CommitFailedError(
-                f"group {group.group_id!r} has moved on without this member, and its partitions may be with another"
+                f"group {member.group_id!r} has moved on without this member, and its partitions may be with another"
             ) from error
 
     async def prepare(self, number: int, *, timeout: float | None = None) -> PreparedTransaction:
