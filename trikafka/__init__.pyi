@@ -10,6 +10,7 @@ from ._api.export_store import DirectoryStore
 from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer
 from ._api.partition_stream import PartitionStream
+from ._api.processing import process
 from ._api.producer import Producer, ProducerStatistics, open_producer
 from ._api.transaction import Transaction
 from ._version import VERSION as __version__
@@ -202,4 +203,5 @@ __all__ = [
     "open_admin",
     "open_consumer",
     "open_producer",
+    "process",
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trikafka._state.sequences import MAX_EPOCH, Identity, PartitionSequences, on_wire
+from trikafka._state.sequences import MAX_EPOCH, Identity, PartitionSequences, next_epoch, on_wire
 
 FIRST = Identity(1000, 0)
 
@@ -60,7 +60,7 @@ def test_a_new_epoch_begins_at_0(own: Identity, current: Identity | None, then: 
     sequences = PartitionSequences()
     sequences.assign(5, own)
     sequences.lose(0, 5)
-    sequences.restart(current)
+    sequences.restart(next_epoch(own, current))
     assert (sequences.identity, sequences.next, sequences.lost, sequences.acknowledged) == (then, 0, None, 0)
 
 

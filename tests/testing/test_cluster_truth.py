@@ -12,7 +12,7 @@ from conversations import CONVERSATIONS, Peer
 from fetch_conversations import FETCH_CONVERSATIONS
 from modern_conversations import MODERN_CONVERSATIONS
 from rawclient import RawClient
-from transaction_conversations import TRANSACTION_CONVERSATIONS
+from transaction_conversations import TRANSACTION_CONVERSATIONS, two_phase_commits
 
 from trikafka.testing import KAFKA_4, ScriptedCluster
 
@@ -36,17 +36,21 @@ async def test_the_scripted_cluster_answers_as_kafka_does(kafka_broker: KafkaBro
 
 
 async def test_the_scripted_cluster_speaks_of_transactions_as_an_older_kafka_does(make_kafka_cluster: MakeKafkaCluster) -> None:
-    with make_kafka_cluster() as kafka:
+    unstable = {"unstable.api.versions.enable": True, "transaction.two.phase.commit.enable": True}
+    with make_kafka_cluster(properties=unstable) as kafka:
         broker = kafka.brokers[0]
         async with await trio.open_tcp_stream(broker.host, broker.port) as stream:
             downgrade = {"feature": "transaction.version", "max_version_level": 1, "upgrade_type": 2}
             answer = await RawClient(stream).call("UpdateFeatures", 2, timeout_ms=10_000, feature_updates=[downgrade])
         assert answer.error_code == 0
-        for conversation in TRANSACTION_CONVERSATIONS:
-            real = Peer(partial(trio.open_tcp_stream, broker.host, broker.port), conversation.__name__.replace("_", "-"))
+        for conversation in [*TRANSACTION_CONVERSATIONS, two_phase_commits]:
+            name = conversation.__name__.replace("_", "-")
+            real = Peer(partial(trio.open_tcp_stream, broker.host, broker.port), name)
             await real.hold(conversation)
             async with ScriptedCluster(consumer_assignment_interval=0, transaction_version=1) as cluster:
-                scripted = Peer(partial(cluster.dial, "broker-0", 9092), conversation.__name__.replace("_", "-"))
+                cluster.transactions.two_phase = True
+                cluster.offer("InitProducerId", (0, 6))
+                scripted = Peer(partial(cluster.dial, "broker-0", 9092), name)
                 await scripted.hold(conversation)
             assert scripted.notes == real.notes
 

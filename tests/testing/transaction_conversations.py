@@ -530,6 +530,24 @@ async def looking_after_transactions(peer: Peer) -> None:
     await speaker.read("marked")
 
 
+async def two_phase_commits(peer: Peer) -> None:
+    """KIP-939, as far as Kafka 4.3 has it: on brokers that offer APIs that are not stable yet, and allow it."""
+    speaker = await Speaker.begin(peer)
+    for keep in (False, True):
+        for two_phase in (False, True):
+            for timeout in (60_000, 0, 2**31 - 1):
+                options = {"enable2_pc": two_phase, "keep_prepared_txn": keep, "transaction_timeout_ms": timeout}
+                await speaker.init(f"{two_phase} {keep} {timeout}", 6, **options)
+    who = await speaker.init("first", 6, enable2_pc=True)
+    await speaker.describe("no limit")
+    await speaker.produce("begun", who, 0, version=12)
+    await speaker.init("keeps it", 6, wait=False, enable2_pc=True, keep_prepared_txn=True)
+    await speaker.describe("still there")
+    await speaker.init("aborts it: not yet", 6, wait=False, enable2_pc=True)
+    await speaker.init("aborts it", 6, enable2_pc=True)
+    await speaker.read("aborted")
+
+
 async def features(peer: Peer) -> None:
     client = await peer.open()
     for version in (3, 4):

@@ -13,6 +13,7 @@ from .._managers.heartbeat import Heartbeats
 from .._managers.membership_base import GroupParts, GroupRequests, GroupTopics
 from .._managers.membership_choice import MembershipChoice
 from .._managers.metadata import Metadata
+from .._managers.offset_topics import OffsetTopics
 from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
 from .._managers.produce import ProduceManager
@@ -72,8 +73,9 @@ class Builtin:
 
     @staticmethod
     def _commit(client: ConsumerParts) -> interfaces.CommitManager:
-        member = client.core.member
-        return Commits(client.config, _group(client), client.brokers, client.manager("coordinator"), lambda: member.identity)
+        core, coordinators = client.core, client.manager("coordinator")
+        topics = OffsetTopics(client.manager("metadata"), core.assignment)
+        return Commits(client.config, _group(client), client.brokers, coordinators, lambda: core.member.identity, topics)
 
     @staticmethod
     def _positions(client: ConsumerParts) -> interfaces.PositionsManager:

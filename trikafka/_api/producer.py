@@ -211,7 +211,7 @@ class Producer:
         (milliseconds); null is now. Headers are lists of (name, value) structs, or maps.
 
         Rows of one partition are written in the table's order, and in order with what the same task has enqueued before and
-        enqueues after. They fill batches up to 1 MiB (or ``batch_size``, if that is more; at most ``max_request_size``), which do
+        enqueues after. They fill batches up to 256 KiB (or ``batch_size``, if that is more; at most ``max_request_size``), which do
         not linger; there too, what does not fit into ``buffer_memory`` waits for room.
 
         Raises before anything is written: :exc:`ConfigurationError` for columns that are not there or of the wrong type,
@@ -258,7 +258,7 @@ class Producer:
             joins()
             ack = self._take(*record)
             if ack is None:
-                call.last_error = TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
+                call.blame(TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)"))
                 ack = await within(call, 0.0, lambda: self._manager.wait_for_room(admitted, topic, partition))
             return ack
 
@@ -339,7 +339,7 @@ class Producer:
                 error = ClientFailedError("the producer failed in the background")
                 error.__cause__ = self._service.failure
         finally:
-            self._manager.accumulator.abort(error)
+            self._manager.drop(error)
             self._context.brokers.close()
             self._service.stop()
             self._over.set()

@@ -13,7 +13,7 @@ from .._state.subscription import Subscription
 from ..errors import KafkaTimeoutError, TrikafkaError
 from ..interfaces import CommitManager
 from ..types import OffsetAndMetadata, TopicPartition
-from .commit import Positions
+from .offset_messages import Positions
 
 _log = logging.getLogger("trikafka.commit")
 

@@ -6,12 +6,12 @@ again does not overwrite a later one: what both are about is the later one's to 
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
+from uuid import UUID
 
 import trio
-from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetFetchRequest
 
 from .._net import reasons
 from .._net.brokers import Brokers
@@ -20,27 +20,30 @@ from .._state.member import Identity
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import (
+    BrokerResponseError,
     CommitFailedError,
     DamagedResponseError,
     KafkaTimeoutError,
     MemberFencedError,
     RebalanceInProgressError,
     TrikafkaError,
+    UnknownTopicOrPartitionError,
     from_code,
 )
 from ..interfaces import Call, CoordinatorManager
-from ..types import OffsetAndMetadata, TopicPartition
-
-Positions = Mapping[TopicPartition, OffsetAndMetadata]
+from ..types import Node, OffsetAndMetadata, TopicPartition
+from .offset_messages import Positions, commit_request, fetch_request, read_commit_response, read_fetch_response
+from .offset_topics import OffsetTopics
 
 
 class _Commit:
     """One commit under way, and what of it is not settled yet."""
 
-    __slots__ = ("_given", "done", "left", "reason", "succeeded")
+    __slots__ = ("_given", "done", "left", "reason", "succeeded", "topics")
 
-    def __init__(self, offsets: Positions) -> None:
+    def __init__(self, offsets: Positions, topics: Mapping[TopicPartition, UUID]) -> None:
         self._given = dict(offsets)
+        self.topics = topics  # that the offsets are of, by their ids, where that is known
         self.left = dict(offsets)
         self.done = trio.Event()
         self.reason = reasons.Reason()  # of those that wait for it
@@ -78,7 +81,10 @@ class _Commit:
 
 
 class Commits:
-    """Commits for ``group``. ``identity`` tells as which member (in no generation: as a stand-alone committer)."""
+    """Commits for ``group``. ``identity`` tells as which member (in no generation: as a stand-alone committer).
+
+    ``topics`` tells of which topics offsets are; without it (``None``) topics are their names.
+    """
 
     def __init__(
         self,
@@ -87,9 +93,10 @@ class Commits:
         brokers: Brokers,
         coordinators: CoordinatorManager,
         identity: Callable[[], Identity],
+        topics: OffsetTopics | None = None,
     ) -> None:
         self._config, self._group, self._brokers, self._coordinators = config, group, brokers, coordinators
-        self._identity = identity
+        self._identity, self._topics = identity, topics
         self._order = trio.Lock()  # commits reach the coordinator in the order in which they were asked for
         self._turn = reasons.Reason()  # of the one whose turn it is
         self._newest: dict[TopicPartition, _Commit] = {}  # of each partition, while any commit is under way
@@ -111,7 +118,8 @@ class Commits:
         if not offsets:
             await trio.lowlevel.checkpoint()
             return
-        mine, began = _Commit(offsets), self._identity()
+        mine = _Commit(offsets, {} if self._topics is None else self._topics.of_positions(offsets))
+        began = self._identity()
 
         async def attempt(call: Call) -> None:
             now = self._identity()
@@ -121,7 +129,7 @@ class Commits:
                 check()
                 later = mine.leave_to(self._newest)
                 if mine.left:
-                    await self._commit_once(call, mine.left)
+                    await self._commit_once(call, mine)
                 for other in later:
                     await call.step("wait for a later commit of the same partitions", other.settled)
                     if not other.succeeded:
@@ -159,35 +167,30 @@ class Commits:
 
         return await run_call(name, attempt, config=self._config, timeout=timeout, recover=self.recover)
 
-    async def _commit_once(self, call: Call, left: dict[TopicPartition, OffsetAndMetadata]) -> None:
-        identity = self._identity()
-        node = await call.step("find the coordinator", lambda: self._coordinators.find(self._group))
-        request = _commit_request(self._group, identity, left)
-
-        async def send() -> object:
-            with reasons.waiting_behind(self._turn):
-                await self._order.acquire()
-            try:
-                with reasons.reasoning(self._turn):
-                    response = await self._brokers.request(node, request, purpose="coordinator")
-                self._turn.clear()
-                return response
-            finally:
-                self._order.release()
-
-        response: Any = await call.step(f"OffsetCommit to {node}", send)
-        codes = {TopicPartition(t.name, part.partition_index): part.error_code for t in response.topics for part in t.partitions}
-        failures = []
-        for tp in list(left):
-            if tp not in codes:
-                raise DamagedResponseError(f"{node} said nothing of {tp} in its response to a commit of group {self._group!r}")
-            if codes[tp]:
-                failures.append(from_code(codes[tp], f"commit of {tp} for group {self._group!r}"))
-            else:
-                del left[tp]
+    async def _commit_once(self, call: Call, commit: _Commit) -> None:
+        """One attempt to commit what is left of ``commit``. What is of a topic that is gone is not sent."""
+        identity, left = self._identity(), commit.left
+        failures = self._recreated(commit)
+        possible = {tp: position for tp, position in left.items() if tp not in failures}
+        if possible:
+            node = await call.step("find the coordinator", lambda: self._coordinators.find(self._group))
+            ids = self._ids(possible, commit.topics)
+            request = commit_request(self._group, identity, possible, ids)
+            codes = read_commit_response(await call.step(f"OffsetCommit to {node}", lambda: self._send(node, request)), ids)
+            if silent := [tp for tp in possible if tp not in codes]:
+                raise DamagedResponseError(
+                    f"{node} said nothing of {silent[0]} in its response to a commit of group {self._group!r}"
+                )
+            for tp in possible:
+                if codes[tp]:
+                    failures[tp] = from_code(codes[tp], f"commit of {tp} for group {self._group!r}")
+                else:
+                    del left[tp]
         if not failures:
             return
-        failure = next((failure for failure in failures if not failure.retriable), failures[0])
+        failure = next((failure for failure in failures.values() if not failure.retriable), next(iter(failures.values())))
+        if isinstance(failure, UnknownTopicOrPartitionError) and failure.retriable and self._topics is not None:
+            await self._look_again(call, self._topics, commit)
         # A stale epoch is told before the heartbeat's response that brings the new one.
         stale = identity.epochs and failure.code == ErrorCode.STALE_MEMBER_EPOCH
         if isinstance(failure, MemberFencedError) and self._identity() == identity and not stale:
@@ -196,20 +199,57 @@ class Commits:
             failure.retriable = True  # the member is on its way into the next generation, which does not need the user
         raise failure
 
+    async def _send(self, node: Node, request: Any) -> Any:
+        with reasons.waiting_behind(self._turn):
+            await self._order.acquire()
+        try:
+            with reasons.reasoning(self._turn):
+                response = await self._brokers.request(node, request, purpose="coordinator")
+            self._turn.clear()
+            return response
+        finally:
+            self._order.release()
+
+    async def _look_again(self, call: Call, topics: OffsetTopics, commit: _Commit) -> None:
+        """The coordinator does not know a topic or partition. Raises what will not be mended by waiting."""
+        await call.step("look up the topics", lambda: topics.look_again(commit.left))
+        for failure in self._recreated(commit).values():
+            raise failure
+
+    def _recreated(self, commit: _Commit) -> dict[TopicPartition, BrokerResponseError]:
+        """What of a commit is known to be of topics that were deleted and created anew."""
+        if self._topics is None:
+            return {}
+        found = ((tp, self._topics.recreated(tp, commit.topics.get(tp))) for tp in commit.left)
+        return {tp: error for tp, error in found if error is not None}
+
+    def _ids(
+        self, tps: Iterable[TopicPartition], known: Mapping[TopicPartition, UUID] = MappingProxyType({})
+    ) -> dict[str, UUID | None]:
+        """The topics' ids: those ``known`` of partitions, else those that the names have now."""
+        ids: dict[str, UUID | None] = {}
+        if self._topics is not None:
+            for tp in tps:
+                topic_id = known.get(tp) or self._topics.current(tp.topic)
+                if ids.setdefault(tp.topic, topic_id) != topic_id:
+                    ids[tp.topic] = None  # no request can tell the two apart
+        return ids
+
     async def fetch_once(
         self, call: Call, partitions: list[TopicPartition] | None
     ) -> dict[TopicPartition, OffsetAndMetadata | None]:
         """One attempt to read committed offsets, as a step of ``call``."""
         node = await call.step("find the coordinator", lambda: self._coordinators.find(self._group))
         identity = self._identity()
-        request = _fetch_request(self._group, identity, partitions)
+        ids = self._ids(partitions or ())
+        request = fetch_request(self._group, identity, partitions, ids)
         response = await call.step(f"OffsetFetch to {node}", lambda: self._brokers.request(node, request, purpose="coordinator"))
         group = response.groups[0] if response.groups else response
         if group.error_code:
             failure = from_code(group.error_code, f"group {self._group!r}")
             failure.retriable |= isinstance(failure, MemberFencedError)  # in another epoch it may ask again
             raise failure
-        found = _read_committed(group)
+        found = read_fetch_response(group, ids)
         if silent := [str(tp) for tp in partitions or () if tp not in found]:
             raise DamagedResponseError(
                 f"{node} said nothing of {', '.join(silent)} when asked what group {self._group!r} committed"
@@ -220,26 +260,8 @@ class Commits:
         """Note what a failed attempt says of the coordinator."""
         if error.refresh_coordinator:
             self._coordinators.mark_unknown(self._group)
-
-
-def _read_committed(group: Any) -> dict[TopicPartition, OffsetAndMetadata | None]:
-    """What a response says of one group. Raises the first error that no new attempt can mend, or else the first."""
-    found: dict[TopicPartition, OffsetAndMetadata | None] = {}
-    failures = []
-    for topic in group.topics:
-        for part in topic.partitions:
-            tp = TopicPartition(topic.name, part.partition_index)
-            if part.error_code:
-                failures.append(from_code(part.error_code, str(tp)))
-            elif part.committed_offset < 0:
-                found[tp] = None
-            else:
-                epoch = part.committed_leader_epoch
-                known = epoch if epoch is not None and epoch >= 0 else None
-                found[tp] = OffsetAndMetadata(part.committed_offset, known, part.metadata or "")
-    if failures:
-        raise next((failure for failure in failures if not failure.retriable), failures[0])
-    return found
+        if isinstance(error, UnknownTopicOrPartitionError) and self._topics is not None:
+            self._topics.request_update()
 
 
 def commit_failed(group: str) -> CommitFailedError:
@@ -248,41 +270,3 @@ def commit_failed(group: str) -> CommitFailedError:
         f"the offsets were not committed: group {group!r} has moved on without this member, and its partitions may be with"
         " another. If processing takes longer than max_poll_interval_ms, raise that or receive smaller batches"
     )
-
-
-def _commit_request(group: str, identity: Identity, offsets: Positions) -> OffsetCommitRequest:
-    by_topic: dict[str, list[object]] = defaultdict(list)
-    part_type = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition
-    for tp, position in offsets.items():
-        by_topic[tp.topic].append(
-            part_type(
-                partition_index=tp.partition,
-                committed_offset=position.offset,
-                committed_leader_epoch=-1 if position.leader_epoch is None else position.leader_epoch,
-                committed_metadata=position.metadata,
-            )
-        )
-    topics = [OffsetCommitRequest.OffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in by_topic.items()]
-    return OffsetCommitRequest(
-        group_id=group,
-        generation_id_or_member_epoch=identity.generation,
-        member_id=identity.member_id if identity.joined else "",
-        group_instance_id=identity.instance_id if identity.joined else None,
-        topics=topics,
-    )
-
-
-def _fetch_request(group: str, identity: Identity, partitions: list[TopicPartition] | None) -> OffsetFetchRequest:
-    old_topics = new_topics = None
-    if partitions is not None:
-        by_topic: dict[str, list[int]] = defaultdict(list)
-        for tp in partitions:
-            by_topic[tp.topic].append(tp.partition)
-        old = OffsetFetchRequest.OffsetFetchRequestTopic
-        new = OffsetFetchRequest.OffsetFetchRequestGroup.OffsetFetchRequestTopics
-        old_topics = [old(name=name, partition_indexes=numbers) for name, numbers in by_topic.items()]
-        new_topics = [new(name=name, partition_indexes=numbers) for name, numbers in by_topic.items()]
-    # Only the consumer protocol refuses a member that is not up to date (KIP-848).
-    who, epoch = (identity.member_id, identity.generation) if identity.epochs and identity.joined else (None, -1)
-    groups = [OffsetFetchRequest.OffsetFetchRequestGroup(group_id=group, member_id=who, member_epoch=epoch, topics=new_topics)]
-    return OffsetFetchRequest(group_id=group, topics=old_topics, groups=groups, require_stable=True)

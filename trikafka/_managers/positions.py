@@ -23,6 +23,7 @@ from ..errors import NoOffsetForPartitionError, TrikafkaError
 from ..interfaces import CommitManager, Found, MetadataManager, OffsetsManager
 from ..types import OffsetSpec, TopicPartition
 from .missing import MissingPartitions
+from .offset_topics import OffsetTopics
 
 _log = logging.getLogger("trikafka.positions")
 _Asked = Mapping[AssignedPartition, int]
@@ -43,6 +44,7 @@ class PositionsManager:
     ) -> None:
         self._config, self._assignment, self._metadata = config, assignment, metadata
         self._missing = MissingPartitions(metadata, subscription, assignment)
+        self._topics = OffsetTopics(metadata, assignment)
         self._offsets, self._commits = offsets, commits
         self._wake = unlocated  # a partition needs a position
         self._reason = Reason()  # why positions are not known yet
@@ -109,12 +111,20 @@ class PositionsManager:
         return errors
 
     async def _from_commits(self, call: Call, fresh: list[AssignedPartition], tickets: _Asked) -> list[AssignedPartition]:
-        """Go to what is committed; returns the partitions of which nothing is."""
+        """Go to what is committed; returns the partitions of which nothing is.
+
+        A topic that proves to be another one meanwhile, of the same name, is left for the next attempt.
+        """
+        before = {partition.tp.topic: self._topics.current(partition.tp.topic) for partition in fresh}
         committed = {} if self._commits is None else await self._commits.fetch_once(call, [partition.tp for partition in fresh])
         without = []
         for partition in fresh:
+            topic_id = self._topics.current(partition.tp.topic)
+            if topic_id != before[partition.tp.topic]:
+                continue
             if (position := committed.get(partition.tp)) is not None:
-                self._settle(partition, tickets[partition], position.offset, position.leader_epoch)
+                if self._settle(partition, tickets[partition], position.offset, position.leader_epoch) and topic_id is not None:
+                    partition.is_in(topic_id)
             elif partition.accepts(tickets[partition]):
                 without.append(partition)
         return without
@@ -144,9 +154,11 @@ class PositionsManager:
         for partition in partitions:
             partition.failed(NoOffsetForPartitionError(text))
 
-    def _settle(self, partition: AssignedPartition, ticket: int, offset: int, leader_epoch: int | None = None) -> None:
-        if partition.accepts(ticket) and partition.position is None:
+    def _settle(self, partition: AssignedPartition, ticket: int, offset: int, leader_epoch: int | None = None) -> bool:
+        fits = partition.accepts(ticket) and partition.position is None
+        if fits:
             partition.located(offset, leader_epoch)
+        return fits
 
 
 def _where(reset: OffsetSpec | OffsetReset) -> int:

@@ -248,7 +248,7 @@ class Connection:
     def _take(self, frame: memoryview) -> None:
         request = self._requests.responded(messages.read_correlation_id(frame))
         if request is None:
-            raise DamagedResponseError(f"{self.node} sent a response to a request that was not made")
+            raise DamagedResponseError(f"{self.node} sent a response to a request that was not made, or left an earlier one out")
         if throttle := request.throttle(frame):
             self.throttle(throttle)
         request.answered(frame)

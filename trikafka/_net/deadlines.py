@@ -29,6 +29,7 @@ T = TypeVar("T")
 #: The least time (seconds) that a step gets, whatever is left of its call: ``timeout=0`` allows one round trip.
 GRACE = 0.025
 
+
 async def within(what: str, limit: float, work: Callable[[], Awaitable[T]], before: Exception | None = None) -> T:
     """Run ``work`` for at most ``limit`` seconds. Past them: :exc:`RequestTimedOutError`, with the root cause chained.
 
@@ -92,6 +93,10 @@ class Call:
         with reasons.reasoning() as reason, trio.move_on_after(max(GRACE, self.left)):
             return await work()
         raise self.expired(reason.told())
+
+    def blame(self, error: TrikafkaError) -> None:
+        """What is wrong with the attempt under way: the cause, should its time be up before it has failed."""
+        self.last_error = error
 
     def out_of_patience(self, error: TrikafkaError) -> bool:
         """Whether errors of this kind have come, one after the other, for as long as their ``patience`` lasts."""

@@ -125,9 +125,15 @@ class RequestQueue:
         return sent
 
     def responded(self, correlation_id: int) -> InFlightRequest | None:
-        """Take out the request whose response has come; ``None`` if it was not made."""
-        request = self.in_flight.pop(correlation_id, None)
-        if request is not None and not self.served:
+        """Take out the request whose response has come; ``None`` if it was not made, or is not the oldest one in flight.
+
+        Brokers respond in order. A response that overtakes another says that the other one is lost, and with a producer's batch
+        whose response is lost nothing may be acknowledged that stands behind it: the broker remembers five of them only.
+        """
+        if next(iter(self.in_flight), None) != correlation_id:
+            return None
+        request = self.in_flight.pop(correlation_id)
+        if not self.served:
             self.served = request.outgoing.api != "ApiVersionsRequest"
         return request
 

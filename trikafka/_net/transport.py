@@ -7,6 +7,7 @@ in views, so that a megabyte of records is not copied once more to stand behind 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Sequence
 from typing import Protocol
@@ -48,6 +49,7 @@ class SocketTransport:
     """Over TCP, the socket itself."""
 
     def __init__(self, stream: trio.SocketStream) -> None:
+        _fill_freely(stream)
         mine = stream.socket
         self._socket = socket.socket(mine.family, mine.type, mine.proto, fileno=mine.fileno())
         self._socket.setblocking(False)
@@ -109,4 +111,17 @@ def transport_of(stream: Stream) -> Transport:
     """The quickest way to use ``stream``; a subclass of Trio's may do something of its own with the bytes."""
     if type(stream) is trio.SocketStream and stream.socket.fileno() >= 0:  # one that is closed says so at the first call
         return SocketTransport(stream)
+    if type(stream) is trio.SSLStream and type(stream.transport_stream) is trio.SocketStream:
+        _fill_freely(stream.transport_stream)
     return StreamTransport(stream)
+
+
+def _fill_freely(stream: trio.SocketStream) -> None:
+    """Let the system take as much as its buffer holds, as it comes.
+
+    Trio has it take no more than 16 KiB beyond what is on the wire, so that who sends can still change his mind. Requests go in
+    order, whatever comes after them, and the broker reads what is there while this program does something else: with so little in
+    the buffer the two take turns, and a megabyte of records is eight turns of both.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # where there is no such option, or none that can be set; 0: as it was
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)

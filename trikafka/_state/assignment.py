@@ -4,9 +4,7 @@ Others tell a partition *what happened* in the field's words (``located``, ``fet
 its attributes; nobody else assigns to them (``tests/test_one_writer.py`` holds that). Each change wakes those who wait for that
 kind of change, by :class:`Wake`, and nobody else has to.
 
-Beside its state (:mod:`trikafka._state.partition_state`) a partition may be *paused*, may have *failed* (an error that the next
-receive raises), and may have a *limit*.
-
+Beside its state (:mod:`.partition_state`) it may be *paused*, may have *failed* (the next receive raises that), may have a *limit*.
 Whatever overtakes what is under way (a seek, a reset, a loss) changes the partition's *ticket*. A fetch or a look-up carries the
 ticket that it began with, and what comes of an old one is dropped where it arrives: ``accepts`` is the one place that decides.
 """
@@ -14,6 +12,7 @@ ticket that it began with, and what comes of an old one is dropped where it arri
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping
+from uuid import UUID
 
 from .._wire.columns import RecordBatch
 from ..config.resets import OffsetReset
@@ -88,11 +87,23 @@ class AssignedPartition:
 
     def located(self, offset: int, leader_epoch: int | None = None) -> None:
         """The position was looked up."""
-        self._set_position(offset, leader_epoch)
+        self.seek(offset, leader_epoch)
 
     def seek(self, offset: int, leader_epoch: int | None = None) -> None:
         """The user goes elsewhere: wins over everything under way."""
-        self._set_position(offset, leader_epoch)
+        self._overtake()
+        self.progress.start_at(offset, leader_epoch)
+        self.fetch_offset, self.fetch_epoch = offset, leader_epoch
+        self.reset = self.error = None
+        self.position_requested = False
+        if self.state in LOCATING:
+            self._to(_S.FETCHING)
+        self._update()
+        self._table.wake.deliver(self)
+
+    def is_in(self, topic_id: UUID) -> bool:
+        """Its topic has this id now; whether the position is in that one, or in one that was deleted since (KIP-516)."""
+        return self.progress.is_in(topic_id)
 
     def ask_reset(self, spec: OffsetSpec | OffsetReset) -> None:
         """Forget the position; it is to be looked up by ``spec``."""
@@ -109,17 +120,6 @@ class AssignedPartition:
         if not self.position_requested:
             self.position_requested = True
             self._update()
-
-    def _set_position(self, offset: int, leader_epoch: int | None) -> None:
-        self._overtake()
-        self.progress.start_at(offset, leader_epoch)
-        self.fetch_offset, self.fetch_epoch = offset, leader_epoch
-        self.reset = self.error = None
-        self.position_requested = False
-        if self.state in LOCATING:
-            self._to(_S.FETCHING)
-        self._update()
-        self._table.wake.deliver(self)
 
     def to_commit(self, *, done: bool = False) -> OffsetAndMetadata | None:
         """What a commit that names no offset commits: all that was delivered; or what is ``done``, as where the user marks."""

@@ -27,7 +27,7 @@ _NO_ID = UUID(int=0)
 class _Source:
     """Where one partition is fetched from."""
 
-    __slots__ = ("failures", "leader_epoch", "node", "replica", "replica_until", "resets", "retry_at", "ticket", "topic_id")
+    __slots__ = ("failures", "leader_epoch", "node", "replica", "replica_until", "resets", "retry_at", "ticket")
 
     def __init__(self) -> None:
         self.node: int | None = None  # the broker in whose session it is
@@ -38,7 +38,6 @@ class _Source:
         self.ticket = -1
         self.resets = False  # the wait is for a reset
         self.leader_epoch = -1  # in which the position is known to be in the leader's log
-        self.topic_id: UUID | None = None  # of the topic that the position is in
 
 
 class Found(NamedTuple):
@@ -180,7 +179,7 @@ class FetchPlan:
                 self._joined.add(node)
             source.node = node
             epoch = -1 if partition.fetch_epoch is None else partition.fetch_epoch
-            wanted = Wanted(partition.fetch_begun(), source.leader_epoch, epoch, source.topic_id)
+            wanted = Wanted(partition.fetch_begun(), source.leader_epoch, epoch, partition.progress.topic_id)
             self.sessions.setdefault(node, FetchSession()).fetch(partition.tp, wanted)
 
     def _leave(self, partition: AssignedPartition, source: _Source) -> None:
@@ -243,8 +242,7 @@ class FetchPlan:
         """Whether the topic was created anew since its position was found. A paused one learns that, too: later seeks count."""
         if partition.state is not PartitionState.FETCHING or (topic_id := self._topic_id(partition.tp.topic)) is None:
             return False
-        before, source.topic_id = source.topic_id, topic_id
-        if before is None or before == topic_id:
+        if partition.is_in(topic_id):
             return False
         source.leader_epoch = self._snapshot.leader_epoch(partition.tp)
         self._found.recreated.append(partition)
@@ -256,5 +254,3 @@ class FetchPlan:
             topic_id = None if info is None or info.topic_id is None else UUID(info.topic_id)
             self._ids[topic] = None if topic_id == _NO_ID else topic_id
         return self._ids[topic]
-
-

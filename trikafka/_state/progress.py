@@ -1,17 +1,19 @@
 """How far the user is in one partition: the position, what is processed, and the batch that is being delivered record by record.
 
 A part of :class:`~trikafka._state.assignment.AssignedPartition`, which alone writes it; a reader takes records through the
-:class:`Cursor` that it began. No I/O.
+cursor that it began. No I/O.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
+from uuid import UUID
 
+from .._wire import _implementation
+from .._wire._fallback_iterating import Cursor as Cursor
 from .._wire.columns import RecordBatch
-from ..types import Record
 
 
 class LogEnds(NamedTuple):
@@ -20,38 +22,6 @@ class LogEnds(NamedTuple):
     high_watermark: int | None = None
     log_start: int | None = None
     last_stable_offset: int | None = None
-
-
-class Cursor:
-    """A batch that is being delivered record by record. While there is one, the partition's position is the cursor's.
-
-    ``live`` is false once something has overtaken it (a seek, a pause, a revocation ...): then nothing more may be taken.
-    """
-
-    __slots__ = ("_batch", "_count", "_index", "_records", "live", "position", "processed")
-
-    def __init__(self, batch: RecordBatch, position: int, processed: int | None) -> None:
-        self._batch, self._index, self._count = batch, 0, len(batch)
-        self._records: Iterator[Record] = iter(batch)
-        self.position, self.processed = position, processed
-        self.live = True
-
-    def take(self) -> Record:
-        """The next record: the user came back for it, so what was delivered before is processed. Written for speed."""
-        self.processed = self.position
-        record = next(self._records)  # may raise, where a record cannot be deserialized: it stays the next one then
-        self._index = index = self._index + 1
-        if index == self._count:
-            self.position = self._batch.next_offset
-            self.live = False
-        else:
-            self.position = record[2] + 1  # its offset
-        return record
-
-    @property
-    def rest(self) -> RecordBatch:
-        """What was not taken."""
-        return self._batch[self._index :]
 
 
 class Marks:
@@ -99,7 +69,7 @@ class Marks:
 class Progress:
     """Position and processed offset of one partition. See the module."""
 
-    __slots__ = ("_cursor", "_marks", "_position", "_processed", "leader_epoch")
+    __slots__ = ("_cursor", "_marks", "_position", "_processed", "leader_epoch", "topic_id")
 
     def __init__(self, *, marks: bool = False) -> None:
         self._position: int | None = None
@@ -107,6 +77,7 @@ class Progress:
         self._cursor: Cursor | None = None
         self._marks = Marks() if marks else None
         self.leader_epoch: int | None = None  # of the last record delivered
+        self.topic_id: UUID | None = None  # of the topic that the position is in; a topic created anew has another one
 
     @property
     def position(self) -> int | None:
@@ -138,22 +109,27 @@ class Progress:
     def forget(self) -> None:
         """The position is not known any more."""
         self.end_cursor()
-        self._position = self._processed = self.leader_epoch = None
+        self._position = self._processed = self.leader_epoch = self.topic_id = None
         self._marks = None if self._marks is None else Marks()
+
+    def is_in(self, topic_id: UUID) -> bool:
+        """The topic of that name has this id now; whether the position is in it, and not in one that was deleted since."""
+        before, self.topic_id = self.topic_id, topic_id
+        return before is None or before == topic_id
 
     def begin_cursor(self, batch: RecordBatch) -> Cursor:
         """Deliver ``batch`` record by record from now on."""
         self.end_cursor()
         assert self._position is not None
         self._note(batch)
-        self._cursor = Cursor(batch, self._position, self._processed)
+        self._cursor = _implementation.current.Cursor(batch, self._position, self._processed)
         return self._cursor
 
     def end_cursor(self) -> None:
         """The cursor, if there is one, delivers no more."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
-            cursor.live = False
+            cursor.end()
             self._position = cursor.position
             if self._marks is None:
                 self._processed = cursor.processed
@@ -189,7 +165,7 @@ class Progress:
             self._marks.done_before(processed)
             processed = self._marks.mark((), processed, position)  # those behind it may be marked already
         if self._cursor is not None:
-            self._cursor.processed = processed
+            self._cursor.processed_upto(processed)
         self._processed = processed
 
     def mark(self, offsets: Iterable[int]) -> None:

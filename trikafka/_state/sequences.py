@@ -1,6 +1,6 @@
 """Sequence numbers of an idempotent producer, one partition at a time. No I/O.
 
-Owned by the accumulator: nothing else writes it. A broker keeps, for each partition, the last sequence number of each
+Told by the queue of its partition alone. A broker keeps, for each partition, the last sequence number of each
 producer id and epoch, and takes only the batch that follows. From that come the rules here:
 
 * A batch that has a number keeps it through all its retries, so that the broker can tell a second copy from new records.
@@ -9,8 +9,7 @@ producer id and epoch, and takes only the batch that follows. From that come the
   written. When no batch with a number is left, or the first of them is refused as out of order, the broker cannot have
   the lost one, or nobody will ever ask: then the partition goes on in a new epoch, from 0.
 
-Epochs are a partition's own here: the broker's state is a partition's too, so one partition's trouble is not the others'.
-(That holds for idempotent producers only. A transactional producer has one epoch, which its coordinator raises.)
+What begins anew, and under which epoch, is decided in :mod:`.producer_identity`.
 """
 
 from __future__ import annotations
@@ -67,20 +66,21 @@ class PartitionSequences:
         if base + count > self.acknowledged:
             self.lost = max(self.lost or 0, base + count)
 
-    def restart(self, current: Identity | None) -> None:
-        """Go on in a new epoch, from 0. ``current`` is the producer's identity: a newer id is taken over.
-
-        With the last epoch used up ``identity`` is ``None`` afterwards, and numbers need a new id to begin with.
-        """
-        own = self.identity
+    def restart(self, identity: Identity | None) -> None:
+        """Go on under ``identity`` (``None``: numbers need a new one to begin with), from 0."""
+        self.identity = identity
         self.next = self.acknowledged = 0
         self.lost = None
-        if own is None or (current is not None and current.producer_id != own.producer_id):
-            self.identity = current
-        elif own.epoch < MAX_EPOCH:
-            self.identity = Identity(own.producer_id, own.epoch + 1)
-        else:
-            self.identity = None
+
+
+def next_epoch(own: Identity | None, current: Identity | None) -> Identity | None:
+    """What a partition goes on with that cannot go on under ``own``: its next epoch, or the producer's id if that is newer.
+
+    ``None``: the last epoch is used up, and a new id is needed.
+    """
+    if own is None or (current is not None and current.producer_id != own.producer_id):
+        return current
+    return Identity(own.producer_id, own.epoch + 1) if own.epoch < MAX_EPOCH else None
 
 
 def on_wire(sequence: int) -> int:

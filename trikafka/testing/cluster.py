@@ -420,8 +420,9 @@ class ScriptedCluster:
         self._state.create_topic(name, partitions, None, config)
 
     def delete_topic(self, name: str) -> None:
-        """Delete a topic. One that is made with its name afterwards has another id."""
+        """Delete a topic, and what groups committed of it. One that is made with its name afterwards has another id."""
         del self._state.topics[name]
+        self._groups.forget_topic(name)
         self._state.changed.notify()
 
     def add_partitions(self, topic: str, count: int) -> None:

@@ -417,6 +417,11 @@ class Groups:
             self.by_id[group_id] = Group(group_id, self.initial_delay, self.changed)
         return self.by_id[group_id]
 
+    def forget_topic(self, name: str) -> None:
+        """A topic was deleted: what was committed of it goes with it, as in Kafka."""
+        for group in self.by_id.values():
+            group.offsets = {place: committed for place, committed in group.offsets.items() if place[0] != name}
+
     def new_member_id(self, prefix: str) -> str:
         """A member id that has not been given before; the same ones in the same order in every run."""
         self._members_made += 1

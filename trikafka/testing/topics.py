@@ -161,6 +161,7 @@ async def delete_topics(call: Call) -> Message:
         code = call.error(topic.name if topic else name) or code
         if topic is not None and not code:
             del call.state.topics[topic.name]
+            call.groups.forget_topic(topic.name)
             call.state.changed.notify()
         responses.append(
             {"name": topic.name if topic else name, "topic_id": topic.topic_id if topic else topic_id, "error_code": code}

@@ -50,7 +50,9 @@ async def init_producer_id(call: Call) -> Message:
     code = found.error
     if code == ErrorCode.PRODUCER_FENCED and call.version < 4:
         code = ErrorCode.INVALID_PRODUCER_EPOCH
-    return call.respond(error_code=code, producer_id=found.identity.producer_id, producer_epoch=found.identity.epoch)
+    values = {"ongoing_txn_producer_id": found.ongoing.producer_id, "ongoing_txn_producer_epoch": found.ongoing.epoch}
+    values |= {"producer_id": found.identity.producer_id, "producer_epoch": found.identity.epoch}
+    return call.respond(error_code=code, **values)
 
 
 async def add_partitions_to_txn(call: Call) -> Message:

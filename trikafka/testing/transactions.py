@@ -139,7 +139,8 @@ class Transactions:
         self.verification = True  # transaction.partition.verification.enable
         self.completion = 0.0  # seconds from the end of a transaction to its markers
         self.max_timeout_ms = 900_000
-        self.two_phase = False  # transaction.two.phase.commit.enable
+        self.two_phase = False  # transaction.two.phase.commit.enable; offer version 6 of InitProducerId, too
+        self.keeps_prepared = False  # as KIP-939 says it; Kafka 4.3 refuses it (UNSUPPORTED_VERSION)
         self.changed = changed
         self.write_marker: WriteMarker = lambda target, producer, commit: True
         self._clock, self._new_producer_id = clock, new_producer_id
@@ -152,17 +153,21 @@ class Transactions:
             return Outcome(ErrorCode.INVALID_REQUEST)
         if two_phase and not self.two_phase:
             return Outcome(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if keep:
+        if keep and not self.keeps_prepared:
             return Outcome(ErrorCode.UNSUPPORTED_VERSION)
         if not two_phase and not 0 < timeout_ms <= self.max_timeout_ms:
             return Outcome(ErrorCode.INVALID_TRANSACTION_TIMEOUT)
         found = self.by_id.get(name)
         if found is None:
             found = self.by_id[name] = Transaction(name, self._new_producer_id(), timeout_ms)
-        if expected is not None and not found.knows(expected):
-            return Outcome(ErrorCode.PRODUCER_FENCED)
         if found.state in _ENDING:
             return Outcome(ErrorCode.CONCURRENT_TRANSACTIONS)
+        if expected is not None and not found.knows(expected):
+            return Outcome(ErrorCode.PRODUCER_FENCED)
+        if found.state is TransactionState.ONGOING and keep:
+            ongoing = Identity(found.producer_id, found.epoch)
+            found.epoch, found.last_epoch = found.epoch + 1, NOBODY
+            return Outcome(ErrorCode.NONE, found.identity, ongoing)
         if found.state is TransactionState.ONGOING:
             self._fence(found)
             return Outcome(ErrorCode.CONCURRENT_TRANSACTIONS)
@@ -181,6 +186,8 @@ class Transactions:
         found = self.by_id.get(name)
         if found is None:
             return ErrorCode.INVALID_PRODUCER_ID_MAPPING
+        if found.state in _ENDING:
+            return ErrorCode.CONCURRENT_TRANSACTIONS
         if code := found.objection(producer):
             return code
         if found.state in _STARTS:
@@ -220,20 +227,22 @@ class Transactions:
         if found.state is TransactionState.ONGOING:
             self._prepare(found, commit, bumps=False)
             return Outcome(ErrorCode.NONE)
-        if found.state is TransactionState.EMPTY or found.commits != commit:
-            return Outcome(ErrorCode.INVALID_TXN_STATE)
-        return Outcome(ErrorCode.CONCURRENT_TRANSACTIONS if found.state in _ENDING else ErrorCode.NONE)
+        if found.state in _ENDING:
+            return Outcome(ErrorCode.CONCURRENT_TRANSACTIONS)
+        wrong = found.state is TransactionState.EMPTY or found.commits != commit
+        return Outcome(ErrorCode.INVALID_TXN_STATE if wrong else ErrorCode.NONE)
 
     def _end_bumping(self, found: Transaction, producer: Identity, commit: bool) -> Outcome:
+        if found.state in _ENDING:
+            return Outcome(ErrorCode.CONCURRENT_TRANSACTIONS)
         rotated = producer == Identity(found.previous_id, _LAST_EPOCH - 1) and found.epoch == 0
         raised = producer.epoch + 1 == found.epoch
         again = raised or rotated
         if producer.producer_id != found.producer_id and not rotated:
             return Outcome(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        if not self._in_epoch(found, producer, raised, rotated):
+        running = found.state in (TransactionState.ONGOING, TransactionState.EMPTY)
+        if producer.epoch != found.epoch and (running or not again):
             return Outcome(ErrorCode.PRODUCER_FENCED)
-        if found.state in _ENDING:
-            return Outcome(ErrorCode.CONCURRENT_TRANSACTIONS if found.commits == commit else ErrorCode.INVALID_TXN_STATE)
         if found.state is not TransactionState.ONGOING and again:
             said = found.commits == commit
             return Outcome(ErrorCode.NONE, found.identity) if said else Outcome(ErrorCode.INVALID_TXN_STATE)
@@ -243,13 +252,6 @@ class Transactions:
             found.started_ms = self._clock()  # it may abort what it has not begun: only the epoch is raised
         self._prepare(found, commit, bumps=True)
         return Outcome(ErrorCode.NONE, found.identity)
-
-    def _in_epoch(self, found: Transaction, producer: Identity, raised: bool, rotated: bool) -> bool:
-        if found.state in (TransactionState.ONGOING, TransactionState.EMPTY):
-            return producer.epoch == found.epoch
-        if found.state in _ENDING:
-            return raised
-        return raised or rotated or producer.epoch == found.epoch
 
     # -- the way to the end ------------------------------------------------------------------------------------------
 

@@ -1,0 +1,65 @@
+"""A topic that is deleted and created anew under a member of a group of a real Kafka, by both protocols (KIP-516)."""
+
+from __future__ import annotations
+
+import uuid
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import trio
+
+from trikafka import NewTopic, TopicPartition, open_admin, open_consumer, open_producer
+from trikafka.errors import UnknownTopicOrPartitionError
+
+if TYPE_CHECKING:
+    from trikafka_broker.broker import KafkaBroker
+
+OLD, NEW = 30, 60
+
+
+async def write(bootstrap: str, topic: str, values: list[bytes]) -> None:
+    async with open_producer(bootstrap_servers=bootstrap) as producer:
+        for value in values:
+            await producer.enqueue(topic, value, partition=0)
+
+
+@pytest.mark.parametrize("committing", ["auto", "by hand"])
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_the_new_topic_is_read_from_its_beginning_and_once(kafka_broker: KafkaBroker, protocol: str, committing: str) -> None:
+    bootstrap, topic = kafka_broker.bootstrap_servers, f"recreated-{uuid.uuid4().hex[:8]}"
+    settings: dict[str, Any] = {
+        "group_id": topic,
+        "group_protocol": protocol,
+        "auto_offset_reset": "earliest",
+        "metadata_max_age_ms": 1_000,
+        "auto_commit_interval_ms": 100,
+        "enable_auto_commit": committing == "auto",
+    }
+    with trio.fail_after(60):
+        async with open_admin(bootstrap_servers=bootstrap) as admin:
+            await admin.create_topics({topic: NewTopic(1, 1)})
+            await write(bootstrap, topic, [b"old"] * OLD)
+            async with open_consumer(topic, bootstrap_servers=bootstrap, **settings) as consumer:
+                assert [(await consumer.receive()).value for _ in range(OLD)] == [b"old"] * OLD
+                await admin.delete_topics([topic])
+                await create_again(admin, topic)
+                if committing == "by hand":
+                    with pytest.raises(UnknownTopicOrPartitionError, match="was deleted and created anew"):
+                        await consumer.commit({TopicPartition(topic, 0): OLD})
+                wanted = [b"new %d" % number for number in range(NEW)]
+                await write(bootstrap, topic, wanted)
+                assert [(await consumer.receive()).value for _ in range(NEW)] == wanted
+                await consumer.commit()
+            offsets = await admin.list_group_offsets(topic)
+            assert {tp.partition: position.offset for tp, position in offsets.items()} == {0: NEW}
+
+
+async def create_again(admin: Any, topic: str) -> None:
+    while True:  # the deletion may still be on its way through the cluster
+        try:
+            await admin.create_topics({topic: NewTopic(1, 1)})
+            return
+        except Exception as error:
+            if "TOPIC_ALREADY_EXISTS" not in repr(error):
+                raise
+            await trio.lowlevel.checkpoint()
