@@ -96,11 +96,7 @@ class Committing(ConsumerBase):
         raises :exc:`CommitFailedError` once this member, or one of the partitions, is not what it was.
         """
         self._open()
-        self._parts.need_commits()
-        if self._parts.auto_commit is not None:
-            raise ConfigurationError(
-                "offsets that a transaction commits must not be committed by the consumer, too: open it with enable_auto_commit=False"
-            )
+        self.check_fits_transactions()
         todo, before = self._to_commit(offsets), self.group_metadata()
         owned = {tp: self._assignment.partitions.get(tp) for tp in todo}
 
@@ -113,6 +109,14 @@ class Committing(ConsumerBase):
             return now
 
         return todo, member
+
+    def check_fits_transactions(self) -> None:
+        """Raise :exc:`ConfigurationError` if this consumer's offsets cannot be committed by a transaction."""
+        self._parts.need_commits()
+        if self._parts.auto_commit is not None:
+            raise ConfigurationError(
+                "offsets that a transaction commits must not be committed by the consumer, too: open it with enable_auto_commit=False"
+            )
 
     # Inside.
 

@@ -50,8 +50,7 @@ async def process(consumer: Consumer, producer: Producer, handler: Handler, *, m
     :exc:`TransactionFatalError`, and what stops the consumer. Then, and when cancelled, nothing is left open, and the consumer stands
     before what was not committed: it may be called again.
     """
-    consumer.group_metadata()
-    consumer.offsets_for_transaction({})
+    consumer.check_fits_transactions()
     producer.transaction()
     if max_records < 1:
         raise ConfigurationError(f"max_records must be at least 1, not {max_records}")
