@@ -80,7 +80,10 @@ class TransactionError(TrikafkaError):
 
 
 class TransactionAbortableError(TransactionError):
-    """The transaction failed and cannot be committed: leave its block, which aborts it, and do its work again. The cause is chained."""
+    """The transaction failed and cannot be committed: leave its block, which aborts it, and do its work again.
+
+    The cause is chained.
+    """
 
 
 class TransactionUndecidedError(TransactionError, KafkaTimeoutError):

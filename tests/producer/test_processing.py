@@ -62,7 +62,10 @@ async def all_processed(cluster: ScriptedCluster) -> None:
 async def test_everything_once(version: int, protocol: Protocol, autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         input_of(cluster)
-        async with producer_of(cluster) as producer, trikafka.open_consumer("in", **consumer_settings(cluster, protocol)) as consumer:
+        async with (
+            producer_of(cluster) as producer,
+            trikafka.open_consumer("in", **consumer_settings(cluster, protocol)) as consumer,
+        ):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(trikafka.process, consumer, producer, Copying(producer))
                 await all_processed(cluster)

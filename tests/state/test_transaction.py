@@ -99,7 +99,9 @@ def test_the_docstring_has_the_table() -> None:
 
     text = module.__doc__ or ""
     for state, following in module._AFTER.items():
-        line = next(line for line in text.splitlines() if line.startswith(f"{state.name} "))
+        lines = text.splitlines()
+        at = next(place for place, line in enumerate(lines) if line.startswith(f"{state.name} "))
+        line = lines[at] + (lines[at + 1] if lines[at + 1].startswith(" " * 70) else "")
         named = {other.name for other in S if other.name in line.split(state.name, 1)[1]}
         assert named - {state.name} == {other.name for other in following}, state
     for call, states in LEGAL.items():
@@ -202,7 +204,7 @@ def test_an_illegal_step_is_a_bug(state: TransactionState) -> None:
 
 
 class Machine(RuleBasedStateMachine):
-    """Whatever happens in whatever order: nothing joins but an open transaction, and a commit that was asked for is never aborted."""
+    """Whatever the order: nothing joins but an open transaction, and a commit that was asked for is never aborted."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -237,7 +239,13 @@ class Machine(RuleBasedStateMachine):
     def send(self, partition: int) -> None:
         try:
             number = self.t.joining()
-        except (IllegalStateError, TransactionAbortableError, TransactionUndecidedError, TransactionFatalError, ProducerFencedError):
+        except (
+            IllegalStateError,
+            TransactionAbortableError,
+            TransactionUndecidedError,
+            TransactionFatalError,
+            ProducerFencedError,
+        ):
             return
         assert self.t.state is S.IN_TRANSACTION
         assert number not in self.asked_to_commit | self.aborted

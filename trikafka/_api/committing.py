@@ -90,10 +90,11 @@ class Committing(ConsumerBase):
     def offsets_for_transaction(
         self, offsets: ToCommit | None = None
     ) -> tuple[dict[TopicPartition, OffsetAndMetadata], Callable[[], GroupMetadata]]:
-        """What :meth:`commit` would commit of ``offsets``, and as which member: for :meth:`Transaction.send_offsets`, which asks for it.
+        """What :meth:`commit` would commit of ``offsets``, and as which member: for :meth:`Transaction.send_offsets`, which asks
+        for it.
 
-        Raises :exc:`ConfigurationError` where the consumer commits by itself, and what :meth:`commit` raises before any I/O. The second
-        raises :exc:`CommitFailedError` once this member, or one of the partitions, is not what it was.
+        Raises :exc:`ConfigurationError` where the consumer commits by itself, and what :meth:`commit` raises before any I/O. The
+        second raises :exc:`CommitFailedError` once this member, or one of the partitions, is not what it was.
         """
         self._open()
         self.check_fits_transactions()
@@ -115,7 +116,7 @@ class Committing(ConsumerBase):
         self._parts.need_commits()
         if self._parts.auto_commit is not None:
             raise ConfigurationError(
-                "offsets that a transaction commits must not be committed by the consumer, too: open it with enable_auto_commit=False"
+                "offsets that a transaction commits must not be committed by the consumer too: set enable_auto_commit=False"
             )
 
     # Inside.

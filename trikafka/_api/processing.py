@@ -20,7 +20,6 @@ from ..errors import (
     RebalanceInProgressError,
     TransactionAbortableError,
     TransactionUndecidedError,
-
 )
 from ..types import TopicPartition
 from .consumer import Consumer
@@ -35,20 +34,21 @@ Handler = Callable[[RecordBatch, Transaction], Awaitable[object]]
 
 
 async def process(consumer: Consumer, producer: Producer, handler: Handler, *, max_records: int = 10_000) -> None:
-    """Read, process, write, exactly once, until cancelled: ``await handler(batch, txn)`` for each batch of records, all in transactions.
+    """Read, process, write, exactly once, until cancelled: ``await handler(batch, txn)`` for each batch of records, all in
+    transactions.
 
     What the handler sends by ``producer`` is seen by ``read_committed`` readers if and only if the batch counts as processed. A
-    transaction holds what is buffered, up to ``max_records`` records (which the last batch may exceed); it is open for as long as the
-    handlers take. If it fails or the group has moved on, it is aborted, the consumer goes back, and the handler sees the
+    transaction holds what is buffered, up to ``max_records`` records (which the last batch may exceed); it is open for as long
+    as the handlers take. If it fails or the group has moved on, it is aborted, the consumer goes back, and the handler sees the
     records again: what it does besides sending must bear that.
 
     The consumer needs a ``group_id`` and ``enable_auto_commit=False`` (and ``isolation_level="read_committed"`` to see no aborted
-    records itself), the producer a ``transactional_id`` of its own for each instance of the program. Keep ``transaction_timeout_ms``
-    above what the handlers take for ``max_records``, and below ``max_poll_interval_ms``.
+    records itself), the producer a ``transactional_id`` of its own for each instance of the program. Keep
+    ``transaction_timeout_ms`` above what the handlers take for ``max_records``, and below ``max_poll_interval_ms``.
 
     Raises :exc:`ConfigurationError` for such settings, what the handler raises, :exc:`ProducerFencedError` and
-    :exc:`TransactionFatalError`, and what stops the consumer. Then, and when cancelled, nothing is left open, and the consumer stands
-    before what was not committed: it may be called again.
+    :exc:`TransactionFatalError`, and what stops the consumer. Then, and when cancelled, nothing is left open, and the consumer
+    stands before what was not committed: it may be called again.
     """
     consumer.check_fits_transactions()
     producer.transaction()
@@ -115,7 +115,7 @@ async def _process(consumer: Consumer, producer: Producer, handler: Handler, bat
 
 
 async def _settle(consumer: Consumer, producer: Producer) -> None:
-    """If an earlier run was cut off while it committed, find out how that ended; what is assigned goes on from what is committed."""
+    """If an earlier run was cut off in its commit, find out how that ended; what is assigned goes on from what is committed."""
     try:
         async with producer.transaction():
             pass
@@ -125,6 +125,3 @@ async def _settle(consumer: Consumer, producer: Producer) -> None:
         for tp, position in (await consumer.committed(assigned)).items():
             if position is not None:
                 consumer.seek(tp, position)
-
-
-

@@ -98,8 +98,8 @@ class Producer:
         """A transaction, for ``async with``: what is sent inside is seen by ``read_committed`` readers as a whole, or not at all.
 
         There is one at a time. Its block begins once the last one is over, for which it waits ``timeout`` seconds (default:
-        ``default_api_timeout_ms``): past them it raises :exc:`KafkaTimeoutError`, or :exc:`TransactionUndecidedError` if the outcome of
-        a commit is still missing. It raises :exc:`TransactionAbortableError` if such a commit turned out to be refused;
+        ``default_api_timeout_ms``): past them it raises :exc:`KafkaTimeoutError`, or :exc:`TransactionUndecidedError` if the
+        outcome of a commit is still missing. It raises :exc:`TransactionAbortableError` if such a commit turned out to be refused;
         :exc:`ProducerFencedError` if another producer has this ``transactional_id`` now; :exc:`IllegalStateError` while
         another one is open; :exc:`ConfigurationError` without a ``transactional_id``. See :class:`Transaction` for its end.
         """

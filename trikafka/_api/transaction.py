@@ -34,8 +34,9 @@ _log = logging.getLogger("trikafka.transactions")
 class Transaction:
     """A transaction of a producer: all of its records and offsets are seen by ``read_committed`` readers, or none.
 
-    Made by :meth:`Producer.transaction`, for ``async with``. What any task sends by the producer inside the block is part of it. The
-    end of the block commits; an exception, or a cancellation, aborts. Either can be done before, by :meth:`commit` or :meth:`abort`.
+    Made by :meth:`Producer.transaction`, for ``async with``. What any task sends by the producer inside the block is part of it.
+    The end of the block commits; an exception, or a cancellation, aborts. Either can be done before, by :meth:`commit` or
+    :meth:`abort`.
     """
 
     def __init__(
@@ -83,13 +84,14 @@ class Transaction:
     ) -> None:
         """Make the position of a consumer part of this transaction (KIP-447): committed with it, or not at all.
 
-        ``offsets`` is the consumer, for all that it has handed out; or what :meth:`Consumer.commit` takes, and then ``group`` is the
-        consumer, or what its :meth:`Consumer.group_metadata` returned. The consumer must not commit by itself: open it with
+        ``offsets`` is the consumer, for all that it has handed out; or what :meth:`Consumer.commit` takes, and then ``group`` is
+        the consumer, or what its :meth:`Consumer.group_metadata` returned. The consumer must not commit by itself: open it with
         ``enable_auto_commit=False``, else :exc:`ConfigurationError` is raised.
 
-        Raises :exc:`TransactionAbortableError` if it is refused, with :exc:`CommitFailedError` as the cause if the consumer is out of
-        its group; :exc:`KafkaTimeoutError` past ``timeout`` seconds (default: ``default_api_timeout_ms``). After any of these, and when
-        cancelled, the transaction can only be aborted.
+        Raises :exc:`TransactionAbortableError` if it is refused, with :exc:`CommitFailedError` as the cause if the consumer is
+        out of
+        its group; :exc:`KafkaTimeoutError` past ``timeout`` seconds (default: ``default_api_timeout_ms``). After any of these,
+        and when cancelled, the transaction can only be aborted.
         """
         check_timeout(timeout, 0.0)
         self._begun("send_offsets")
@@ -103,7 +105,8 @@ class Transaction:
     async def commit(self, *, timeout: float | None = None) -> None:
         """Deliver what was sent, and commit. Also at the end of the block.
 
-        Raises :exc:`TransactionAbortableError` if a record or an offset failed (the cause is chained), :exc:`ProducerFencedError` if
+        Raises :exc:`TransactionAbortableError` if a record or an offset failed (the cause is chained),
+        :exc:`ProducerFencedError` if
         another producer has this transactional id now, :exc:`TransactionFatalError`; :exc:`KafkaTimeoutError` if not all
         records are delivered within ``timeout`` seconds (default: ``default_api_timeout_ms``).
         :exc:`TransactionUndecidedError`: only the outcome did not come in time. Then, and after it was cancelled in that state,
@@ -119,8 +122,8 @@ class Transaction:
     async def abort(self, *, timeout: float | None = None) -> None:
         """Abort: what was sent is dropped, or seen by no ``read_committed`` reader.
 
-        Raises :exc:`TransactionUndecidedError` after a commit that was cut off, :exc:`KafkaTimeoutError` past ``timeout`` seconds. Then,
-        and when cancelled, it goes on in the background; the next transaction begins after it.
+        Raises :exc:`TransactionUndecidedError` after a commit that was cut off, :exc:`KafkaTimeoutError` past ``timeout``
+        seconds. Then, and when cancelled, it goes on in the background; the next transaction begins after it.
         """
         check_timeout(timeout, 0.0)
         self._begun("abort")
@@ -132,7 +135,8 @@ class Transaction:
     async def prepare(self, *, timeout: float | None = None) -> PreparedTransaction:
         """Have everything at the brokers, so that the transaction outlives this producer and only its outcome is missing (KIP-939).
 
-        Then decide elsewhere, and :meth:`commit` or :meth:`abort`; the end of the block does neither after this. After a restart open the
+        Then decide elsewhere, and :meth:`commit` or :meth:`abort`; the end of the block does neither after this. After a restart
+        open the
         producer with ``commit_prepared=str(...)`` of what this returned if it is to be committed, and without that if not. Raises
         as :meth:`commit`; :exc:`ConfigurationError` without ``two_phase_commit=True``.
         """
@@ -161,7 +165,9 @@ class Transaction:
 
     def _begun(self, call: str) -> None:
         if not self._number:
-            raise IllegalStateError(f"{call}(): the transaction has not begun; use it as `async with producer.transaction() as txn`")
+            raise IllegalStateError(
+                f"{call}(): the transaction has not begun; use it as `async with producer.transaction() as txn`"
+            )
 
 
 _OPEN = frozenset({TransactionState.IN_TRANSACTION, TransactionState.ABORTABLE_ERROR, TransactionState.PREPARED})

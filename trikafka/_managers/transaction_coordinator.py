@@ -41,7 +41,9 @@ class TransactionCoordinator:
             response = await self._ask(request)
             self._raise_for(response.error_code, "InitProducerId")
         except UnsupportedVersionError as error:
-            what = "two_phase_commit=True needs brokers with KIP-939" if two_phase else "transactions need brokers from Kafka 2.5 on"
+            what = (
+                "two_phase_commit=True needs brokers with KIP-939" if two_phase else "transactions need brokers from Kafka 2.5 on"
+            )
             raise UnsupportedVersionError(f"{what}: {error}") from error
         except BrokerResponseError as error:
             if two_phase and error.code == ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED:
@@ -50,7 +52,9 @@ class TransactionCoordinator:
             raise
         return Identity(response.producer_id, response.producer_epoch)
 
-    async def add_partitions(self, identity: Identity, partitions: list[TopicPartition]) -> tuple[list[TopicPartition], TrikafkaError | None]:
+    async def add_partitions(
+        self, identity: Identity, partitions: list[TopicPartition]
+    ) -> tuple[list[TopicPartition], TrikafkaError | None]:
         """Tell of partitions (version 1). Returns those that the coordinator knows now, and what was wrong with the others."""
         response = await self._ask(messages.add_partitions(self._id, identity, partitions))
         codes = messages.read_added(response, partitions)

@@ -110,7 +110,9 @@ def commit_offsets(
 
 def read_committed(response: Any, offsets: Iterable[TopicPartition], group: str) -> list[BrokerResponseError]:
     """What went wrong with the offsets. Raises :exc:`DamagedResponseError` if the response does not name each partition."""
-    codes = {TopicPartition(topic.name, part.partition_index): part.error_code for topic in response.topics for part in topic.partitions}
+    codes = {
+        TopicPartition(topic.name, part.partition_index): part.error_code for topic in response.topics for part in topic.partitions
+    }
     if silent := [str(tp) for tp in offsets if tp not in codes]:
         raise DamagedResponseError(f"the coordinator of group {group!r} said nothing of {', '.join(silent)}")
     return [from_code(code, f"offset of {tp} for group {group!r}") for tp, code in codes.items() if code]

@@ -1,4 +1,7 @@
-"""What the state of a producer's transaction wakes tasks with. The state notifies them (see ``ProducerParts``), the manager waits."""
+"""What the state of a producer's transaction wakes tasks with.
+
+The state notifies them (see ``ProducerParts``), the manager waits.
+"""
 
 from __future__ import annotations
 

@@ -85,7 +85,8 @@ class Transactions:
     async def initialize(self) -> None:
         """Get the producer id: older producers of this transactional id are fenced, their transactions aborted.
 
-        But the one that was prepared and is to be committed is committed before that (KIP-939). Raises what the coordinator refuses it with, :exc:`KafkaTimeoutError` past ``default_api_timeout_ms``.
+        But the one that was prepared and is to be committed is committed before that (KIP-939). Raises what the coordinator
+        refuses it with, :exc:`KafkaTimeoutError` past ``default_api_timeout_ms``.
         """
         self._transaction.initializing()
 
@@ -105,7 +106,9 @@ class Transactions:
         try:
             await call.step("EndTxn of what was prepared", lambda: self._coordinator.end(identity, 2, commit=True))
         except ProducerFencedError as error:
-            _log.warning("transaction %s was completed before: %s", prepared, error)  # its producer went on to the next one, or another came
+            _log.warning(
+                "transaction %s was completed before: %s", prepared, error
+            )  # its producer went on to the next one, or another came
         except TrikafkaError as error:
             if error.retriable:
                 raise
@@ -178,9 +181,7 @@ class Transactions:
             transaction.group_added(member.group_id)
         version = transaction.version
         try:
-            await call.step(
-                "TxnOffsetCommit", lambda: self._coordinator.commit_offsets(identity, member, offsets, version)
-            )
+            await call.step("TxnOffsetCommit", lambda: self._coordinator.commit_offsets(identity, member, offsets, version))
         except MemberFencedError as error:
             error.retriable |= group() != member  # it has got into the next generation meanwhile, and may ask as a member of that
             if error.retriable:

@@ -3,7 +3,25 @@
 It holds what the coordinator knows the producer by (producer id, epoch), what is part of the transaction, and why it failed. The
 transaction manager and the produce manager *tell* it what happened; nobody else does, and nobody assigns to what it holds.
 
-================  ============================================================  ==================================================
+================  =====================================================  ==================================================
+state             meaning                                                next
+================  =====================================================  ==================================================
+UNINITIALIZED     no producer id yet                                     INITIALIZING
+INITIALIZING      InitProducerId is under way, at first or for an epoch  READY, UNINITIALIZED, FATAL_ERROR
+READY             no transaction is open                                 IN_TRANSACTION, FATAL_ERROR
+IN_TRANSACTION    records and offsets may join it                        PREPARED, COMMITTING, ABORTING, ABORTABLE_ERROR,
+                                                                         FATAL_ERROR
+ABORTABLE_ERROR   something of it failed: it cannot be committed         ABORTING, FATAL_ERROR
+PREPARED          (KIP-939) it is at the brokers, no timeout counts      COMMITTING, ABORTING, FATAL_ERROR
+COMMITTING        EndTxn(commit) is under way                            READY, INITIALIZING, UNDECIDED, ABORTABLE_ERROR,
+                                                                         FATAL_ERROR
+UNDECIDED         so it is, but the call that wanted it was cut off      READY, INITIALIZING, COMMITTING, ABORTABLE_ERROR,
+                                                                         FATAL_ERROR
+ABORTING          EndTxn(abort) is under way                             READY, INITIALIZING, FATAL_ERROR
+FATAL_ERROR       fenced, not authorized ...: it is of no use any more   (none)
+================  =====================================================  ==================================================
+
+=============  ============================================================  ==================================================
 state             meaning                                                       next
 ================  ============================================================  ==================================================
 UNINITIALIZED     no producer id yet                                            INITIALIZING
@@ -108,7 +126,8 @@ _ADVICE: dict[TransactionState, str] = {
 class ProducerTransaction:
     """The state of one transactional producer. An illegal step is a bug and raises :exc:`AssertionError`.
 
-    ``changed()`` is called after each step from one state to another, ``wanted()`` when partitions have to be added. Both must be quick.
+    ``changed()`` is called after each step from one state to another, ``wanted()`` when partitions have to be added. Both must
+    be quick.
     """
 
     def __init__(self, *, changed: Callable[[], object] = lambda: None, wanted: Callable[[], object] = lambda: None) -> None:
@@ -224,7 +243,10 @@ class ProducerTransaction:
         self.started = True
 
     def added(self, partitions: Iterable[TopicPartition]) -> None:
-        """The coordinator knows of these partitions (version 1). A late response for another transaction is to be dropped before."""
+        """The coordinator knows of these partitions (version 1).
+
+        A late response for another transaction is to be dropped before.
+        """
         self._partitions.update((tp, True) for tp in partitions if tp in self._partitions)
 
     def group_added(self, group: str) -> None:

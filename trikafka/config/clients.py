@@ -29,9 +29,7 @@ class ClientConfig:
     #: no setting, and so no field: ``build`` writes it into the instance.
     explicit: ClassVar[frozenset[str]] = frozenset()
 
-    bootstrap_servers: str | Sequence[str] = setting(
-        "", "addresses to begin with: 'host:port,host:port' or a sequence of these"
-    )
+    bootstrap_servers: str | Sequence[str] = setting("", "addresses to begin with: 'host:port,host:port' or a sequence of these")
     client_id: str = setting("trikafka", "the name that brokers log and count quotas by")
     request_timeout_ms: float = setting(30_000, "how long one request may wait for its response", least=1, most=INT32)
     default_api_timeout_ms: float = setting(60_000, "the limit of a call that is given no timeout=", least=0)
@@ -233,18 +231,20 @@ class ProducerConfig(ClientConfig):
     max_in_flight_requests_per_connection: int = setting(5, "produce requests to one broker at a time", least=1, most=100)
     transactional_id: str | None = setting(
         None,
-        "makes this a producer of transactions, and fences any other that has this id: keep it over restarts, and give each instance"
-        " of a program its own",
+        "makes this a producer of transactions, and fences any other that has this id: keep it over restarts, and give each"
+        " instance of a program its own",
         empty=False,
     )
     transaction_timeout_ms: float = setting(
-        60_000, "the coordinator aborts a transaction that is open for longer (at most the broker's transaction.max.timeout.ms)",
-        least=1, most=INT32,
+        60_000,
+        "the coordinator aborts a transaction that is open for longer (at most the broker's transaction.max.timeout.ms)",
+        least=1,
+        most=INT32,
     )
     two_phase_commit: bool = setting(
         False,
-        "transactions can be prepared, survive the producer and never time out (KIP-939); needs a transactional_id, and brokers that"
-        " allow it",
+        "transactions can be prepared, survive the producer and never time out (KIP-939); needs a transactional_id, and brokers"
+        " that allow it",
         java="transaction.two.phase.commit.enable",
     )
     commit_prepared: str | None = setting(

@@ -22,6 +22,7 @@ from .managers import (
 )
 from .network import BrokerAccess
 from .state import ConsumerState, ReconcilerView
+from .transaction import ProducerTransactionState, TransactionSignals
 
 #: ``(topic, key, partition numbers) -> number``: chooses for records without an explicit partition.
 Partitioner = Callable[[str, bytes | None, Sequence[int]], int]
@@ -112,3 +113,11 @@ class ProducerContext(ClientContext, Protocol):
     @property
     def partitioner(self) -> Partitioner | None:
         """The partitioner that the settings name; ``None``: the default one."""
+
+    @property
+    def transaction(self) -> ProducerTransactionState | None:
+        """The state of a producer with a ``transactional_id``, told by its managers; ``None``: it has no such id."""
+
+    @property
+    def transaction_signals(self) -> TransactionSignals:
+        """What that state wakes tasks with."""

@@ -72,7 +72,10 @@ class MetadataManager(Protocol):
 
 @runtime_checkable
 class CoordinatorManager(Protocol):
-    """Finds coordinators of groups and transactional ids. In consumers, admin clients, and producers with a ``transactional_id``."""
+    """Finds coordinators of groups and transactional ids.
+
+    In consumers, admin clients, and producers with a ``transactional_id``.
+    """
 
     async def find(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
         """The coordinator of ``key``. Raises a retriable error while there is none."""
@@ -326,7 +329,10 @@ class TransactionManager(Protocol):
         """Have all of it at the brokers, so that only the outcome is missing (KIP-939)."""
 
     async def commit(self, number: int, *, timeout: float | None = None) -> None:
-        """Commit it. Raises :exc:`TransactionAbortableError` or :exc:`TransactionUndecidedError`; may be called again after that."""
+        """Commit it.
+
+        Raises :exc:`TransactionAbortableError` or :exc:`TransactionUndecidedError`; may be called again after that.
+        """
 
     async def abort(self, number: int, *, timeout: float | None = None) -> None:
         """Abort it. Goes on in the background when it is cancelled."""
