@@ -21,21 +21,6 @@ ABORTING          EndTxn(abort) is under way                             READY, 
 FATAL_ERROR       fenced, not authorized ...: it is of no use any more   (none)
 ================  =====================================================  ==================================================
 
-=============  ============================================================  ==================================================
-state             meaning                                                       next
-================  ============================================================  ==================================================
-UNINITIALIZED     no producer id yet                                            INITIALIZING
-INITIALIZING      InitProducerId is under way: at first, or for a newer epoch   READY, UNINITIALIZED, FATAL_ERROR
-READY             no transaction is open                                        IN_TRANSACTION, FATAL_ERROR
-IN_TRANSACTION    records and offsets may join it                               PREPARED, COMMITTING, ABORTING, ABORTABLE_ERROR, FATAL_ERROR
-ABORTABLE_ERROR   something of it failed: it cannot be committed                ABORTING, FATAL_ERROR
-PREPARED          (KIP-939) everything is at the brokers, no timeout counts     COMMITTING, ABORTING, FATAL_ERROR
-COMMITTING        EndTxn(commit) is under way                                   READY, INITIALIZING, UNDECIDED, ABORTABLE_ERROR, FATAL_ERROR
-UNDECIDED         the same, but the call that wanted it has been cut off        COMMITTING, READY, INITIALIZING, ABORTABLE_ERROR, FATAL_ERROR
-ABORTING          EndTxn(abort) is under way                                    READY, INITIALIZING, FATAL_ERROR
-FATAL_ERROR       fenced, not authorized ...: this producer is of no use        (none)
-================  ============================================================  ==================================================
-
 =============  ===================================================  ==============================================================
 call           legal in                                             elsewhere
 =============  ===================================================  ==============================================================
