@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -180,3 +181,11 @@ class IsolationLevel(Enum):
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthToken:
+    """A token for OAUTHBEARER. ``extensions`` go with it (KIP-342)."""
+
+    value: str = field(repr=False)
+    extensions: Mapping[str, str] = field(default_factory=dict)

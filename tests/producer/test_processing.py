@@ -53,8 +53,8 @@ class Copying:
 
 async def all_processed(cluster: ScriptedCluster) -> None:
     with trio.fail_after(600):
-        while any((at := cluster.committed("g", ("in", part))) is None or at.offset < COUNT for part in range(4)):
-            await trio.sleep(0.1)  # noqa: ASYNC110 (what another client commits wakes nobody here)
+        while any((at := cluster.committed("g", ("in", part))) is None or at.offset < COUNT for part in range(4)):  # noqa: ASYNC110
+            await trio.sleep(0.1)
 
 
 @protocols

@@ -51,5 +51,5 @@ def open_at_the_broker(cluster: ScriptedCluster, name: str = "x") -> bool:
 
 async def until_closed(cluster: ScriptedCluster, name: str = "x") -> None:
     with trio.fail_after(30):
-        while cluster.transactions.by_id[name].state.value not in ("Empty", "CompleteCommit", "CompleteAbort"):
+        while cluster.transactions.by_id[name].state.value not in ("Empty", "CompleteCommit", "CompleteAbort"):  # noqa: ASYNC110
             await trio.sleep(0.01)

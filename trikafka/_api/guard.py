@@ -7,8 +7,8 @@ the members of its contract, so that nothing else can be relied upon.
 * What is returned is looked at: something of another type is such an error, too.
 * A ``run`` that returns, or raises, ends the client with such an error.
 * ``commit``, ``committed`` and the calls of transactions, which are whole API calls, and ``bootstrap`` are cut a moment after their
-  limit. ``look_up`` and ``fetch_once``, which are handed a call, are a step of it. Anything else is called inside a step: what that was waiting for is
-  noted, and so told when its limit has passed.
+  limit. ``look_up`` and ``fetch_once``, which are handed a call, are a step of it. Anything else is called inside a step: what
+  that was waiting for is noted, and so told when its limit has passed.
 """
 
 from __future__ import annotations

@@ -21,6 +21,7 @@ from .connection import Connection
 from .outages import Outages
 from .reasons import waiting_for
 from .retry import Retry
+from .security import Security
 from .singleflight import ClientClosed, SingleFlight, StartSoon
 
 Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
@@ -43,8 +44,9 @@ async def dial_tcp(host: str, port: int) -> Stream:
 class ConnectionSlot:
     """The place of the connection to one broker for one purpose: at most one connection, dialled when asked for."""
 
-    def __init__(self, node: Node, config: ClientConfig, start_soon: StartSoon, outages: Outages) -> None:
+    def __init__(self, node: Node, config: ClientConfig, start_soon: StartSoon, outages: Outages, security: Security) -> None:
         self._node, self._config, self._start_soon, self._outages = node, config, start_soon, outages
+        self._security = security
         self._connection: Connection | None = None
         self._closed = False
         self._retry = Retry.to_reconnect(config)
@@ -108,10 +110,11 @@ class ConnectionSlot:
         ready = False
         try:
             with trio.fail_after(limit):
-                stream = await (self._config.dial or dial_tcp)(node.host, node.port)
-                connection = Connection(stream, node, self._config)
+                transport = await self._security.connect(self._config.dial or dial_tcp, node)
+                connection = Connection(transport, node, self._config)
                 self._start_soon(self._run, connection)
                 await connection.negotiate(_version.VERSION)
+                await connection.authenticate(self._security.authenticate)
                 ready = True
                 return connection
         except trio.TooSlowError:
@@ -130,8 +133,9 @@ class ConnectionSlot:
 class Brokers:
     """All connections of one client. ``request`` makes one attempt; trying again is the caller's deadline's business."""
 
-    def __init__(self, config: ClientConfig, start_soon: StartSoon) -> None:
+    def __init__(self, config: ClientConfig, start_soon: StartSoon, security: Security | None = None) -> None:
         self._config, self._start_soon = config, start_soon
+        self._security = security or Security(config)
         self._slots: dict[_Key, ConnectionSlot] = {}
         self.outages = Outages()
         self._closed = False
@@ -146,7 +150,7 @@ class Brokers:
         key = _Key(node.node_id, node.host, node.port, purpose)
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = ConnectionSlot(node, self._config, self._start_soon, self.outages)
+            slot = self._slots[key] = ConnectionSlot(node, self._config, self._start_soon, self.outages, self._security)
         return await slot.get()
 
     async def request(

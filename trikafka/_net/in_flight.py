@@ -87,17 +87,31 @@ class InFlightRequest:
 class RequestQueue:
     """What waits to be written, and what waits for responses."""
 
-    __slots__ = ("_unanswered", "in_flight", "queued", "rest", "served")
+    __slots__ = ("_held", "_unanswered", "in_flight", "queued", "rest", "served")
 
     def __init__(self) -> None:
         self.queued: deque[InFlightRequest] = deque()  # encoded, not written; the connection bounds it
+        self._held: deque[InFlightRequest] | None = None  # while the connection authenticates anew: all others
         self.in_flight: dict[int, InFlightRequest] = {}  # given to the stream, in order of writing, until the response comes
         self._unanswered: list[InFlightRequest] = []  # being given to the stream, and without a response to come
         self.rest: Views = ()  # of what was taken out of the queue
         self.served = False  # a response has come, and not only of the negotiation
 
     def __len__(self) -> int:
-        return len(self.in_flight) + len(self.queued)
+        return len(self.in_flight) + len(self.queued) + len(self._held or ())
+
+    def enqueue(self, request: InFlightRequest, *, first: bool = False) -> None:
+        """It waits to be written; ``first``: also while others are held."""
+        (self.queued if self._held is None or first else self._held).append(request)
+
+    def hold(self) -> None:
+        """Keep back what is not written yet, and what comes."""
+        self._held, self.queued = self.queued, deque()
+
+    def release(self) -> None:
+        """Write what was held, and what comes."""
+        held, self._held = self._held or deque(), None
+        self.queued.extend(held)
 
     def left_over(self, rest: Views) -> None:
         """The stream took all that was taken out of the queue but ``rest``."""
@@ -139,14 +153,15 @@ class RequestQueue:
 
     def remove_queued(self, request: InFlightRequest) -> bool:
         """Take back a request that is not being written yet; whether there was time."""
-        if request not in self.queued:
-            return False
-        self.queued.remove(request)
-        return True
+        for waiting in (self.queued, self._held or ()):
+            if request in waiting:
+                waiting.remove(request)  # type: ignore[union-attr]  # the empty tuple has none
+                return True
+        return False
 
     def waiting(self) -> list[InFlightRequest]:
         """All that have not ended."""
-        return [*self.in_flight.values(), *self._unanswered, *self.queued]
+        return [*self.in_flight.values(), *self._unanswered, *self.queued, *(self._held or ())]
 
     def clear(self) -> list[InFlightRequest]:
         """Forget them all; return them."""
@@ -154,4 +169,5 @@ class RequestQueue:
         self.in_flight.clear()
         self._unanswered.clear()
         self.queued.clear()
+        self._held = None
         return waiting

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from .._wire.records import BatchEncoder
+from ..error_codes import ErrorCode
 from ..errors import (
     DeliveryTimeoutError,
     DuplicateSequenceError,
@@ -18,6 +19,7 @@ from ..errors import (
     ProducerFencedError,
     TrikafkaError,
     UnknownProducerIdError,
+    from_code,
 )
 from .buffer_pool import BufferPool
 from .partition_queue import PartitionQueue
@@ -97,7 +99,7 @@ class Outcomes:
         """
         if batch.state is not BatchState.IN_FLIGHT:
             return
-        queue = self._queues.of(batch)
+        queue, node = self._queues.of(batch), batch.node
         batch.attempt_failed(error)
         outdated = batch.sequence is not None and not queue.is_of_this_epoch(batch)
         if isinstance(error, DuplicateSequenceError):
@@ -109,7 +111,7 @@ class Outcomes:
             batch.wait_again()
             batch.unnumber()
         elif isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError):
-            self._numbers_refused(queue, batch, error, now)
+            self._numbers_refused(queue, batch, node, error, now)
         elif isinstance(error, MessageTooLargeError) and batch.count > 1 and not batch.maybe_written:
             self._split(queue, batch)  # one that may be in the log must not come again in other pieces
         elif error.retriable:
@@ -121,9 +123,17 @@ class Outcomes:
             self._give_up(queue, batch, error)
         self._on_work(queue.leader)
 
-    def _numbers_refused(self, queue: PartitionQueue, batch: ProducerBatch, error: TrikafkaError, now: float) -> None:
+    def _numbers_refused(
+        self, queue: PartitionQueue, batch: ProducerBatch, node: int | None, error: TrikafkaError, now: float
+    ) -> None:
         if queue.batches[0] is not batch:  # the outcome of those before it will tell
             batch.wait_again()
+        elif node in queue.sequences.strays & batch.strays:
+            # What is lost may be on its way to this broker still, and behind it an older copy of this one, which would make two.
+            doubt = (
+                f"{batch.place}, {batch.count} records: they were sent on a lost connection behind others, and may be in the log"
+            )
+            self._give_up(queue, batch, from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, doubt))
         elif self._identity.renumbers:
             batch.wait_again()
             queue.restart(self._identity)

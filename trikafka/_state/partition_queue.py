@@ -125,7 +125,7 @@ class PartitionQueue:
         """``batch`` is removed: the broker may or may not have it, or surely has not."""
         if self.is_of_this_epoch(batch):
             assert batch.sequence is not None
-            self.sequences.lose(batch.sequence, batch.count)
+            self.sequences.lose(batch.sequence, batch.count, batch.strays)
 
     def is_of_this_epoch(self, batch: ProducerBatch) -> bool:
         """Whether the batch has numbers that count still."""

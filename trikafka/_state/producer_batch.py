@@ -72,6 +72,7 @@ class ProducerBatch:
         "settled",
         "signal",
         "state",
+        "strays",
         "topic",
         "transactional",
     )
@@ -98,6 +99,8 @@ class ProducerBatch:
         self.last_error: Exception | None = None
         #: Whether an attempt ended in a way that leaves open whether the broker has the batch.
         self.maybe_written = False
+        #: The brokers that may read a copy of it still: it was on its way to them when the connection was lost.
+        self.strays: frozenset[int] = frozenset()
         #: Whether the acks have their outcome. That may be before ``DONE``: a batch may expire in flight (KIP-91).
         self.settled = False
         self.signal: Signal | None = None
@@ -151,8 +154,13 @@ class ProducerBatch:
 
     def attempt_failed(self, error: Exception) -> None:
         """The broker refused it, or nobody knows whether it took it. What becomes of it is still to be decided."""
+        if isinstance(error, BrokerResponseError):
+            self.maybe_written |= error.code in AMBIGUOUS
+        else:
+            self.maybe_written = True
+            if self.node is not None:
+                self.strays |= {self.node}
         self.last_error, self.node = error, None
-        self.maybe_written |= not isinstance(error, BrokerResponseError) or error.code in AMBIGUOUS
 
     def wait_again(self) -> None:
         """It is to be sent again."""
@@ -197,7 +205,7 @@ class ProducerBatch:
             part = ProducerBatch(self.topic, self.partition, encoder, self.created)
             part.close()
             part.attempts, part.last_error, part.identity = self.attempts, self.last_error, self.identity
-            part.transactional, part.maybe_written = self.transactional, self.maybe_written
+            part.transactional, part.maybe_written, part.strays = self.transactional, self.maybe_written, self.strays
             part.sequence = None if self.sequence is None else self.sequence + start
             self.parts.append(part)
         self.done()
