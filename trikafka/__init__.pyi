@@ -2,16 +2,25 @@
 
 from ._api.ack import Ack
 from ._api.admin import Admin
-from ._api.admin_types import ClusterDescription, GroupListing, ListedOffset, NewTopic
+from ._api.admin_types import (
+    ClusterDescription,
+    GroupListing,
+    HangingTransaction,
+    ListedOffset,
+    NewTopic,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.export import ExportProgress, ExportResult, export
 from ._api.export_store import DirectoryStore
 from ._api.health import ConsumerHealth
-from ._api.opening import open_admin, open_consumer
+from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
 from ._api.processing import process
-from ._api.producer import Producer, ProducerStatistics, open_producer
+from ._api.producer import Producer, ProducerStatistics
 from ._api.transaction import Transaction
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
@@ -139,6 +148,7 @@ __all__ = [
     "GroupMetadata",
     "GroupProtocolMismatchError",
     "HandshakeError",
+    "HangingTransaction",
     "IllegalStateError",
     "InvalidRegularExpressionError",
     "InvalidTopicError",
@@ -172,6 +182,7 @@ __all__ = [
     "PreparedTransaction",
     "Producer",
     "ProducerConfig",
+    "ProducerDescription",
     "ProducerFencedError",
     "ProducerSettings",
     "ProducerStatistics",
@@ -190,8 +201,10 @@ __all__ = [
     "TopicPartition",
     "Transaction",
     "TransactionAbortableError",
+    "TransactionDescription",
     "TransactionError",
     "TransactionFatalError",
+    "TransactionListing",
     "TransactionUndecidedError",
     "TrikafkaError",
     "UnknownProducerIdError",

@@ -39,7 +39,11 @@ class SubscriptionPattern:
 
 
 class Record(NamedTuple):
-    """One fetched record. ``timestamp`` is in milliseconds since the epoch (UTC); ``None`` where the record has none."""
+    """One fetched record. ``timestamp`` is in milliseconds since the epoch (UTC); ``None`` where the record has none.
+
+    ``key`` and ``value`` are bytes. With ``key_deserializer`` or ``value_deserializer`` they are what that returns, which the types
+    here do not know: ``flight = typing.cast(Flight, record.value)``.
+    """
 
     topic: str
     partition: int

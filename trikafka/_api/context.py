@@ -63,6 +63,7 @@ class Context(Generic[Config]):
         self._service = service
         self.brokers = Brokers(config, service.start_soon, Security(config, self._sasl_mechanism()))
         self._seats: dict[ManagerKind, Any] = {}
+        self.plugins_in: dict[ManagerKind, str] = {}  # the seats that a plugin has, and its name
         self._closed = False
         self.observers = Observers(answers(self.plugins, "trikafka_observer", Observer, context=self))
         service.when_failed(lambda error: self.observers.tell("failed", error))
@@ -95,7 +96,10 @@ class Context(Generic[Config]):
         if made is None:
             raise PluginError(f"no plugin makes a request manager for {kind!r}")
         plugin, manager = made
-        self._seats[kind] = manager if plugin == BUILTIN else guarded(manager, shape, self.seat(plugin, kind))
+        if plugin != BUILTIN:
+            self.plugins_in[kind] = plugin
+            manager = guarded(manager, shape, self.seat(plugin, kind))
+        self._seats[kind] = manager
 
     def seat(self, plugin: str, kind: str) -> Seat:
         """Where a plugin's object sits, for the errors that name it."""

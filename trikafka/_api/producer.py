@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Unpack
+from typing import Any
 
 import trio
 
@@ -19,10 +18,7 @@ from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
 from .._state.arguments import HeaderPairs
 from .._state.transaction import ProducerTransaction
-from .._wire.compression import codec_named
 from ..config import ProducerConfig
-from ..config.describe import documented
-from ..config.typed import ProducerSettings
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TransactionError, TrikafkaError
 from ..hooks import first_answer
 from ..interfaces import TransactionManager
@@ -31,9 +27,8 @@ from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .guard import guarded_partitioner
-from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
+from .service import CANCELLED_CLOSE_LIMIT, Exit, Service
 from .transaction import Transaction
-from .trio_check import check_runs_under_trio
 from .waiting import fairness, within
 
 
@@ -396,25 +391,3 @@ def _check_target(topic: object, partition: object) -> None:
         raise ConfigurationError(f"topic must be a name, not {topic!r}")
     if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
         raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")
-
-
-@documented(ProducerConfig)
-@asynccontextmanager
-async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[Producer]:
-    """Open a producer; ``settings`` are those of :class:`ProducerConfig`.
-
-    Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
-    :exc:`ClientFailedError` out of the block if a background task fails. On the way out, after an exception too, everything
-    accepted is flushed within ``close_timeout_ms``; when cancelled within 1 s at most. What is left then fails.
-    """
-    check_runs_under_trio("open_producer")
-    config = ProducerConfig.build(settings)
-    codec_named(config.compression_type)
-
-    async def start(service: Service) -> Producer:
-        producer = Producer(config, service)
-        await producer._start()
-        return producer
-
-    async with run_client(config, start) as producer:
-        yield producer

@@ -22,10 +22,10 @@ from ..errors import (
 )
 from ..interfaces import TransactionManager
 from ..types import GroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
-from .committing import ToCommit, offsets_to_commit
 from .service import CANCELLED_CLOSE_LIMIT
 
 if TYPE_CHECKING:
+    from .committing import ToCommit
     from .consumer import Consumer
 
 _log = logging.getLogger("trikafka.transactions")
@@ -177,6 +177,7 @@ def _offsets_of(
     offsets: Consumer | ToCommit, group: Consumer | GroupMetadata | None
 ) -> tuple[dict[TopicPartition, OffsetAndMetadata], Callable[[], GroupMetadata]]:
     """The offsets, and how to learn as which member."""
+    from .committing import offsets_to_commit
     from .consumer import Consumer
 
     if isinstance(offsets, Consumer):

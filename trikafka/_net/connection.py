@@ -9,6 +9,7 @@ the steps of writing a request.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -21,7 +22,7 @@ from ..error_codes import ErrorCode
 from ..errors import AuthenticationError, DamagedResponseError, KafkaConnectionError, ProtocolError, TrikafkaError
 from ..types import Node
 from .connection_state import SASL_REQUESTS, ConnectionState, StateClock
-from .expiry import ExpiryWatch
+from .expiry import ExpiryWatch, Voice
 from .frames import FrameReader
 from .in_flight import InFlightRequest, RequestQueue
 from .reasons import waiting_for
@@ -29,14 +30,17 @@ from .session import Authenticate, Session
 from .singleflight import again
 from .transport import STREAM_ERRORS, Transport, without
 
+_log = logging.getLogger("trikafka.brokers")
 _MOST_IN_FLIGHT = 100
+#: The longest that a response can have the connection wait (seconds).
+MOST_THROTTLE = 60.0
 _CLOSED = ConnectionError("it was closed")
 
 
 class Connection:
     """A negotiated connection. :meth:`run` owns its tasks; :meth:`request` may be called from any task."""
 
-    def __init__(self, transport: Transport, node: Node, config: ClientConfig) -> None:
+    def __init__(self, transport: Transport, node: Node, config: ClientConfig, voice: Voice | None = None) -> None:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}  # of the cluster, with their finalized levels (KIP-584)
@@ -45,7 +49,7 @@ class Connection:
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
         self._requests = RequestQueue()  # at most _MOST_IN_FLIGHT
         self._wake = trio.Event()  # of the writer
-        self._expiry = ExpiryWatch(config.connections_max_idle_ms / 1000)
+        self._expiry = ExpiryWatch(config, voice)
         self._throttled_until = 0.0
         self._scope = trio.CancelScope()
         self._state = StateClock(trio.current_time)
@@ -73,6 +77,21 @@ class Connection:
         """Requests written and without their response so far, those that nobody waits for included."""
         return len(self._requests.in_flight)
 
+    @property
+    def heard_at(self) -> float:
+        """When the last response came (Trio's clock)."""
+        return self._expiry.heard_at
+
+    @property
+    def waiting(self) -> list[str]:
+        """The APIs of the requests that have not ended: queued, in flight, those that nobody waits for included."""
+        return [request.outgoing.api.removesuffix("Request") for request in self._requests.waiting()]
+
+    @property
+    def slots_taken(self) -> int:
+        """How many of the slots for requests that a task waits for are taken: by those tasks, or until the response comes."""
+        return self._room.borrowed_tokens
+
     async def run(self) -> None:
         """Read and write until the connection ends, for whatever reason; then fail what waits and close the stream."""
         try:
@@ -94,7 +113,14 @@ class Connection:
         self._scope.cancel()
 
     def throttle(self, seconds: float) -> None:
-        """Begin to write nothing more for so long: the broker's quota asks for it (KIP-219). What was begun waits, in order."""
+        """Begin to write nothing more for so long: the broker's quota asks for it (KIP-219). What was begun waits, in order.
+
+        No longer than a minute: a quota counts by windows of a second, of which a broker keeps eleven, so more is a mistake or a
+        damaged response. A broker that means it does not read meanwhile, whatever the client does.
+        """
+        if seconds > MOST_THROTTLE:
+            _log.warning("%s asks for %.0f s without requests, as no quota does: it has %.0f s", self.node, seconds, MOST_THROTTLE)
+            seconds = MOST_THROTTLE
         self._throttled_until = max(self._throttled_until, trio.current_time() + seconds)
 
     async def negotiate(self, software_version: str) -> None:
@@ -197,11 +223,10 @@ class Connection:
         except BaseException:
             self._give_room(request)
             raise
-        begins = max(trio.current_time(), self._throttled_until)
-        expires = begins + (self._config.request_timeout if response_timeout is None else response_timeout)
-        request.encoded(outgoing, self._next_id, expires)
+        request.encoded(outgoing, self._next_id)
+        timeout = self._config.request_timeout if response_timeout is None else response_timeout
+        self._expiry.expect(request, max(trio.current_time(), self._throttled_until), timeout)
         self._requests.enqueue(request, first=message.API_KEY in SASL_REQUESTS)
-        self._expiry.expect(request.expires)
         if self._transport.prompt:
             self._flush(self._transport)
         else:
@@ -284,6 +309,7 @@ class Connection:
         request = self._requests.responded(messages.read_correlation_id(frame))
         if request is None:
             raise DamagedResponseError(f"{self.node} sent a response to a request that was not made, or left an earlier one out")
+        self._expiry.heard()
         if throttle := request.throttle(frame):
             self.throttle(throttle)
         request.answered(frame)
@@ -292,7 +318,7 @@ class Connection:
     @trio.lowlevel.enable_ki_protection
     async def _watch(self) -> None:
         """End the reader at the first expiry, or after the idle time."""
-        await self._expiry.run(lambda: min((request.expires for request in self._requests.waiting()), default=None))
+        await self._expiry.run(self._requests.waiting)
         self._state.enter(ConnectionState.CLOSED)
 
     def _break(self, error: Exception) -> None:

@@ -30,14 +30,16 @@ _THROTTLES = {
 class InFlightRequest:
     """A request from when it is encoded until its response has come (or its connection is gone)."""
 
-    __slots__ = ("abandoned", "correlation_id", "error", "expires", "frame", "on_end", "outgoing", "waited_for")
+    __slots__ = (
+        "abandoned", "begins", "correlation_id", "error", "expires", "frame", "on_end", "outgoing", "overdue", "waited_for",
+    )  # fmt: skip
 
     outgoing: EncodedRequest
 
     def __init__(self, on_end: Callable[[InFlightRequest], object], *, waited_for: bool) -> None:
         self.waited_for = waited_for  # by a task that has waited for room
         self.correlation_id = 0
-        self.expires = 0.0
+        self.begins = self.overdue = self.expires = 0.0
         self.on_end = on_end
         self.frame: memoryview | None = None
         self.error: Exception | None = None
@@ -56,9 +58,13 @@ class InFlightRequest:
             raise self.error
         return None if self.frame is None else messages.decode_response(self.outgoing, self.frame)
 
-    def encoded(self, outgoing: EncodedRequest, correlation_id: int, expires: float) -> None:
-        """It is ready to be written, and is to be answered before ``expires`` (Trio's clock)."""
-        self.outgoing, self.correlation_id, self.expires = outgoing, correlation_id, expires
+    def encoded(self, outgoing: EncodedRequest, correlation_id: int) -> None:
+        """It is ready to be written."""
+        self.outgoing, self.correlation_id = outgoing, correlation_id
+
+    def timed(self, begins: float, overdue: float, expires: float) -> None:
+        """From when on it may be written, when its silence is news, and when it is given up (Trio's clock)."""
+        self.begins, self.overdue, self.expires = begins, overdue, expires
 
     def abandon(self) -> None:
         """Nobody waits for it any more."""

@@ -16,6 +16,7 @@ COMMON_HELP = (
     "-b, -X, -F and --debug may stand before or after the command. "
     f"Without -b the brokers are those of {ENVIRONMENT}, or else {DEFAULT_SERVERS}."
 )
+_SETTING_HELP = "A setting of the client by Java's name or ours, such as fetch.min.bytes=1000; repeatable."
 #: Settings that are Python objects.
 _NOT_TEXT = ("dial", "plugins")
 
@@ -57,7 +58,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         callback=_file_pairs,
         help="A file of settings, NAME=VALUE a line, named as by -X, Java or librdkafka.",
     )
-    @click.option("-X", "properties", multiple=True, metavar="NAME=VALUE", callback=_pairs, help="A setting; repeatable.")
+    @click.option("-X", "properties", multiple=True, metavar="NAME=VALUE", callback=_pairs, help=_SETTING_HELP)
     @click.option("--debug", is_flag=True, help="Log what happens; show tracebacks.")
     @functools.wraps(command)
     def wrapped(
