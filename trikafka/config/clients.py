@@ -327,7 +327,7 @@ class ProducerConfig(ClientConfig):
             )
 
     def _check_transactions(self) -> None:
-        if self.transactional_id is None and "transaction_timeout_ms" in self.explicit:
+        if self.transactional_id is None and self.transaction_timeout_ms != 60_000:
             raise ConfigurationError("transaction_timeout_ms needs a transactional_id")
         if self.two_phase_commit and self.transactional_id is None:
             raise ConfigurationError("two_phase_commit=True needs a transactional_id")
