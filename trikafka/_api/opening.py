@@ -64,8 +64,8 @@ async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[P
     accepted is flushed within ``close_timeout_ms``; when cancelled within 1 s at most. What is left then fails.
 
     With a ``transactional_id`` opening fences any older producer that has it and aborts what that left open; what the coordinator
-    refuses it with is raised (:exc:`AuthorizationError` ...), :exc:`KafkaTimeoutError` past ``default_api_timeout_ms``. On the way out
-    a transaction that is still open is aborted, and one that is being ended is waited for.
+    refuses it with is raised (:exc:`AuthorizationError` ...), :exc:`KafkaTimeoutError` past ``default_api_timeout_ms``. On the
+    way out a transaction that is still open is aborted, and one that is being ended is waited for.
     """
     check_runs_under_trio("open_producer")
     config = ProducerConfig.build(settings)
