@@ -8,6 +8,7 @@ goes on until it is cancelled: if it returns, the client ends with such an error
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -201,6 +202,7 @@ class RecordCounters(Protocol):
     failed: int
     batches_retried: int
     batches_split: int
+    batches_expired: int
 
 
 class RecordAccumulator(Protocol):
@@ -272,6 +274,12 @@ class ProduceManager(Protocol):
     def knows(self, topic: str, partition: int | None) -> bool:
         """Whether a record's partition is known, so that only room can be missing."""
 
+    def look_up(self, topic: str, partition: int | None) -> None:
+        """Have a topic (or partition) looked up that is not known, without waiting: a later call may find it.
+
+        Raises what says that it will not be found: unknown for too long, or access is refused.
+        """
+
     async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
         """Wait until it is one's turn and ``take`` finds room; return what it returns. Cancelled: nothing has been taken.
 
@@ -295,8 +303,11 @@ class ProduceManager(Protocol):
     def delayed(self, error: Exception) -> None:
         """What waits, waits since this happened: should it expire now, that is the cause."""
 
-    def drop(self, error: Exception) -> None:
-        """Fail everything that has no outcome, what is in flight included: the producer, or its transaction, ends."""
+    def drop(self, error: Exception, at_most: float = math.inf) -> bool:
+        """Fail everything that has no outcome, what is in flight included: the producer, or its transaction, ends.
+
+        Not more than ``at_most`` batches; returns whether something is left.
+        """
 
     async def landed(self) -> None:
         """Wait until nothing is in flight."""
