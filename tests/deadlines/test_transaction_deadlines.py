@@ -1,4 +1,4 @@
-"""The calls of transactions end at their limit, whatever is wrong with the broker; the error names the root cause. In virtual time."""
+"""The calls of transactions end at their limit, whatever is wrong with the broker, naming the root cause. In virtual time."""
 
 from __future__ import annotations
 
