@@ -7,7 +7,7 @@ TEST := .venv-test/bin
 # Plugins are imported from their folders: a type checker does not follow editable installs.
 export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 
-.PHONY: help demo test lint style types pytest fuzz bench chaos smoke docs clean python env-demo env-test
+.PHONY: help demo test lint style types pytest fuzz bench chaos exactly-once smoke docs clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
@@ -16,6 +16,7 @@ help:
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
 	@echo 'make bench   the clients beside each other, fifteen minutes (docs/benchmarks.md)'
 	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes: was one lost, doubled, reordered?'
+	@echo 'make exactly-once  sixty workers and ten brokers killed while records are read, processed and written in transactions'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make docs    write anew what is made from the code: docs/reference.md, the types of settings and of the package'
 	@echo 'make clean   remove environments and whatever was built (downloads in the cache stay)'
@@ -46,6 +47,9 @@ bench: env-test
 
 chaos: env-test
 	@$(TEST)/python -m benchmarks.chaos $(ARGS)
+
+exactly-once: env-test
+	@$(TEST)/python -m benchmarks.exactly_once $(ARGS)
 
 smoke: env-test
 	@$(TEST)/python benchmarks/smoke.py $(ARGS)

@@ -103,6 +103,8 @@ class Senders:
         while True:
             now = trio.current_time()
             due = self._accumulator.due_at(sender.node_id, now)
+            if due == math.inf:
+                self._accumulator.connected(sender.node_id)  # or not: nothing waits for it, and the next batch will see
             if due == math.inf and not sender.in_flight and sender.node_id not in self._metadata.snapshot.nodes:
                 del self._senders[sender.node_id]  # it is gone; a new task is started should it come back
                 return

@@ -221,7 +221,7 @@ class Accumulator(Generic[Ack]):
         linger = 0.0 if self.pool.exhausted else self._linger
         chosen: list[ProducerBatch] = []
         total = 0
-        for queue in self._queues.led_by(node):
+        for queue in list(self._queues.led_by(node)):
             batch = self._sendable(queue, node)
             if batch is None or queue.ready_at(batch, linger) > now:
                 continue
@@ -262,7 +262,7 @@ class Accumulator(Generic[Ack]):
         self._obstacles.met(node)
 
     def connected(self, node: int) -> None:
-        """There is one."""
+        """There is one, or nothing waits for it any more."""
         self._obstacles.overcome(node)
 
     def unreachable(self, node: int, error: Exception) -> None:
