@@ -120,6 +120,8 @@ _HOMES = {
     ".hooks": ("hookimpl",),
     ".interfaces": ("RebalanceListener",),
     ".types": (
+        "BatchEvent",
+        "BrokerLatency",
         "GroupDescription",
         "IsolationLevel",
         "MemberDescription",

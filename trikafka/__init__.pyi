@@ -81,6 +81,8 @@ from .errors import (
 from .hooks import hookimpl
 from .interfaces import RebalanceListener
 from .types import (
+    BatchEvent,
+    BrokerLatency,
     GroupDescription,
     IsolationLevel,
     MemberDescription,
@@ -107,7 +109,9 @@ __all__ = [
     "ArrowDeliveryError",
     "AuthenticationError",
     "AuthorizationError",
+    "BatchEvent",
     "BootstrapError",
+    "BrokerLatency",
     "BrokerResponseError",
     "ClientConfig",
     "ClientFailedError",

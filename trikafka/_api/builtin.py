@@ -125,7 +125,10 @@ class Builtin:
 
     @staticmethod
     def _produce(client: ProducerParts) -> interfaces.ProduceManager:
-        return ProduceManager(client.config, client.brokers, client.manager("metadata"), client.start_soon, Ack, client.partitioner)
+        metadata = client.manager("metadata")
+        return ProduceManager(
+            client.config, client.brokers, metadata, client.start_soon, Ack, client.partitioner, watch=client.watch
+        )
 
 
 def _group(client: ConsumerParts) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 import trio
@@ -28,7 +28,8 @@ from ..config import ProducerConfig
 from ..error_codes import ErrorCode
 from ..errors import TrikafkaError, from_code
 from ..interfaces import MetadataManager
-from ..types import TopicPartition
+from ..types import BrokerLatency, TopicPartition
+from .batch_watch import Watch, WatchedCounters
 from .outcomes import settled
 from .produce_room import Room
 from .produce_senders import Senders
@@ -56,6 +57,7 @@ class ProduceManager(Generic[Ack]):
         handle: type[Ack],
         partitioner: Partitioner | None = None,
         identity: ProducerIdentity | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._config, self._metadata = config, metadata
         self._topics: set[str] = set()
@@ -79,6 +81,7 @@ class ProduceManager(Generic[Ack]):
             on_work=self._work_for,
             on_failed=_tell,
             partitioner=partitioner,
+            counters=None if watch is None else WatchedCounters(watch),
         )
         self._room = Room(self._accumulator)
         self._senders = Senders(config, brokers, metadata, start_soon, self._accumulator)
@@ -102,6 +105,11 @@ class ProduceManager(Generic[Ack]):
     def requests_in_flight(self) -> int:
         """Produce requests without a response."""
         return self._senders.in_flight
+
+    @property
+    def latency(self) -> Mapping[int, BrokerLatency]:
+        """How long each broker took to respond."""
+        return self._senders.latency()
 
     # --- records in --------------------------------------------------------------------------------------------------
 

@@ -76,11 +76,12 @@ class Outcomes:
         delay: Callable[[int], float],
         on_work: Callable[[int | None], object],
         on_failed: Callable[[ProducerBatch], object],
+        counters: Counters | None = None,
     ) -> None:
         self._queues, self._pool, self._identity = queues, pool, identity
         self._timeout, self._make_encoder, self._delay = delivery_timeout, make_encoder, delay
         self._on_work, self._on_failed = on_work, on_failed
-        self.counters = Counters()
+        self.counters = counters or Counters()
 
     # --- responses ---------------------------------------------------------------------------------------------------
 
