@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: A piece of a table: what is worked on between two checkpoints. Its bytes are copied in a millisecond or so.
 _PIECE_BYTES = 1 << 20
+#: So many requests in flight keep the brokers busy while so many bytes are encoded; with fewer, what is there is sent sooner.
+_BUSY, _WHEN_BUSY, _WHEN_IDLE = 2, 1 << 20, 1 << 18
 #: Its rows, where all of them pass through compiled code, and where Python looks at each.
 _PIECE_ROWS, _PIECE_ROWS_PURE = 16_384, 512
 
@@ -79,6 +81,7 @@ class ArrowSending:
         self._manager, self._accumulator = manager, manager.accumulator
         self._config, self._topic, self._rows = config, topic, rows
         self._tally = _Tally()
+        self._used = self._accumulator.used  # when the senders were let run
         slowly = _implementation.name_in_use != "native" or config.partitioner != "default"
         self._piece_rows = _PIECE_ROWS_PURE if slowly else _PIECE_ROWS
 
@@ -134,6 +137,15 @@ class ArrowSending:
                     self._tally.gather()
                     if self._tally.error is not None:
                         return
+                    await self._let_send()
+
+    async def _let_send(self) -> None:
+        """Let the senders run when there is something for them: brokers that wait for records while more are encoded lose the time."""
+        enough = _WHEN_IDLE if self._manager.requests_in_flight < _BUSY else _WHEN_BUSY
+        self._used = min(self._used, self._accumulator.used)
+        if self._accumulator.used - self._used >= enough:
+            await trio.lowlevel.checkpoint()
+            self._used = self._accumulator.used
 
     def _pieces(self) -> Iterator[tuple[int, Any]]:
         return self._rows.pieces(self._piece_rows, _PIECE_BYTES)

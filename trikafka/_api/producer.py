@@ -15,7 +15,7 @@ from .._managers.produce import Fields
 from .._managers.telemetry import Telemetry
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
-from .._state.arguments import HeaderPairs
+from .._state.arguments import HeaderPairs, check_target
 from ..config import ProducerConfig
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
 from ..hooks import first_answer
@@ -29,6 +29,8 @@ from .waiting import fairness, within
 
 #: What a producer's observers may be told of its batches.
 _POINTS = ("batch_sent", "batch_retried", "batch_delivered", "batch_failed")
+#: How many batches fail at a close before other tasks run.
+_STEP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +55,7 @@ class ProducerStatistics:
     batches_split: int
     batches_by_state: Mapping[str, int]
     latency: Mapping[int, BrokerLatency]
+    batches_expired: int
 
 
 class Producer:
@@ -141,14 +144,17 @@ class Producer:
         partition: int | None = None,
     ) -> Ack:
         """Hand a record over without waiting. Raises :exc:`trio.WouldBlock` if the buffer is full, others wait for room,
-        or the topic's metadata is not there yet (``await producer.partitions_for(topic)`` gets it); else as :meth:`enqueue`.
+        or the topic's metadata is not there yet: it is asked for, so that a later call succeeds. Else raises as :meth:`enqueue`,
+        for a topic that is not found within 3 s too.
 
-        Nothing is sent before the calling task comes to a checkpoint.
+        Nothing is sent, and nothing asked, before the calling task comes to a checkpoint.
         """
         if self._closed:
             self._raise_closed()
         ack = self._append(topic, value, key, headers, timestamp, partition)
         if ack is None:
+            if not self._manager.knows(topic, partition):
+                self._manager.look_up(topic, partition)
             raise trio.WouldBlock
         return ack
 
@@ -188,7 +194,7 @@ class Producer:
         """
         await trio.lowlevel.checkpoint()
         self._check_open()
-        _check_target(topic, None if isinstance(partition, str) else partition)
+        check_target(topic, None if isinstance(partition, str) else partition)
         rows = await open_rows(
             data, self._converting, key=key, value=value, partition=partition, timestamp=timestamp, headers=headers
         )
@@ -199,7 +205,6 @@ class Producer:
 
     async def _enqueue_slowly(self, record: Fields) -> Ack:
         topic, partition = record[0], record[5]
-        _check_target(topic, partition)
 
         def admitted() -> Ack | None:
             ack: Ack | None = self._manager.accumulator.append(*record, admitted=True)
@@ -268,6 +273,7 @@ class Producer:
             batches_split=counters.batches_split,
             batches_by_state=MappingProxyType(dict(accumulator.by_state())),
             latency=MappingProxyType(dict(self._manager.latency)),
+            batches_expired=counters.batches_expired,
         )
 
     async def aclose(self, timeout: float | None = None) -> None:
@@ -293,7 +299,9 @@ class Producer:
                 error = ClientFailedError("the producer failed in the background")
                 error.__cause__ = self._service.failure
         finally:
-            self._manager.drop(error)
+            with trio.CancelScope(shield=True):  # many batches that fail are work: others run meanwhile
+                while self._manager.drop(error, _STEP):
+                    await trio.lowlevel.checkpoint()
             self._context.brokers.close()
             self._service.stop()
             self._over.set()
@@ -323,10 +331,12 @@ class ProducerParts(Context[ProducerConfig]):
         self.fill("produce")
         self.produce = self.manager("produce")
 
-    def _find_partitioner(self, name: str) -> Partitioner | None:
-        """The partitioner that a plugin offers by this name; ``None`` for the default."""
+    def _find_partitioner(self, name: str | Partitioner) -> Partitioner | None:
+        """The user's partitioner, or the one that a plugin offers by this name; ``None`` for the default."""
         if name == "default":
             return None
+        if callable(name):
+            return guarded_partitioner(name, "the partitioner")
         offered = first_answer(self.plugins, "trikafka_partitioner", name=name)
         if offered is None:
             raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")
