@@ -18,6 +18,8 @@ from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
 from .._managers.produce import ProduceManager
 from .._managers.topic_ids import TopicIds
+from .._managers.transaction_coordinator import TransactionCoordinator
+from .._managers.transactions import Transactions
 from .._state.assignors import (
     Assignor,
     CooperativeStickyAssignor,
@@ -125,10 +127,23 @@ class Builtin:
 
     @staticmethod
     def _produce(client: ProducerParts) -> interfaces.ProduceManager:
-        metadata = client.manager("metadata")
         return ProduceManager(
-            client.config, client.brokers, metadata, client.start_soon, Ack, client.partitioner, watch=client.watch
+            client.config,
+            client.brokers,
+            client.manager("metadata"),
+            client.start_soon,
+            Ack,
+            client.partitioner,
+            client.transaction,
+            client.watch,
         )
+
+    @staticmethod
+    def _transactions(client: ProducerParts) -> interfaces.TransactionManager:
+        coordinator = TransactionCoordinator(client.config, client.brokers, client.manager("coordinator"))
+        produce, transaction = client.manager("produce"), client.transaction
+        assert transaction is not None
+        return Transactions(client.config, coordinator, produce, transaction, client.transaction_signals, client.start_soon)
 
 
 def _group(client: ConsumerParts) -> str:

@@ -25,6 +25,7 @@ from .managers import (
     PositionsManager,
     ProduceManager,
     RecordAccumulator,
+    TransactionManager,
 )
 from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
 from .sink import ExportManifest, ExportPlan, ExportStage, ExportState, PlannedFile, Sink, SinkReport, WrittenFile
@@ -68,5 +69,6 @@ __all__ = [
     "Sink",
     "SinkReport",
     "TopicInfo",
+    "TransactionManager",
     "WrittenFile",
 ]
