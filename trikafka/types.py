@@ -142,6 +142,32 @@ class GroupDescription:
 
 
 @dataclass(frozen=True, slots=True)
+class BatchEvent:
+    """What happened to a batch of a producer, for observers. ``size`` in bytes, uncompressed; ``age`` in seconds.
+
+    ``attempt`` counts from 1; of a batch that was never sent it is 0. ``error`` is the last one of this batch.
+    """
+
+    topic: str
+    partition: int
+    records: int
+    size: int
+    attempt: int
+    age: float
+    error: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLatency:
+    """How long a broker took to respond to Produce requests: the last, the mean of all, the longest. In seconds."""
+
+    last: float
+    mean: float
+    longest: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
 class GroupMetadata:
     """A consumer as the member of its group that it is now: what a transaction's offsets are checked against (KIP-447).
 
