@@ -88,7 +88,7 @@ _STREAMS = Setup(100, "none", 1.0, main=True, partitions=16)
 _RECORDS = {
     ("consume", "arrow", "ours"): 4_000_000,
     ("consume", "batch", "ours"): 1_500_000,
-    ("consume", "one", "ours"): 800_000,
+    ("consume", "one", "ours"): 2_000_000,
     ("consume", "batch", "confluent"): 1_000_000,
     ("consume", "one", "confluent"): 600_000,
     ("consume", "batch", "aio"): 500_000,
@@ -111,7 +111,7 @@ _RECORDS = {
 }
 _STREAM_RECORDS = {
     ("streams", "batch", "ours"): 1_500_000,
-    ("streams", "one", "ours"): 800_000,
+    ("streams", "one", "ours"): 2_000_000,
     ("streams", "together", "ours"): 1_500_000,
     ("streams", "together", "confluent"): 1_000_000,
 }

@@ -7,7 +7,7 @@ compare error codes: they call :func:`from_code` and look at the three flags of 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import trio
@@ -70,7 +70,34 @@ class KafkaTimeoutError(TrikafkaError, trio.TooSlowError):
 
 
 class DeliveryTimeoutError(KafkaTimeoutError):
-    """A record was not acknowledged within ``delivery_timeout_ms`` (KIP-91). It may or may not be in the log."""
+    """A record was not acknowledged within ``delivery_timeout_ms`` (KIP-91), or not before its producer had to close.
+
+    Beside those of :exc:`KafkaTimeoutError` it has the attributes ``topic`` and ``partition``; ``phase``, where the record's batch
+    was at last; ``seconds``, how long it was in each; and ``maybe_written``: whether the record may be in the log all the same.
+    Phases are ``"waiting"`` (for more records, and for its turn), ``"waiting for a leader"``, ``"waiting for a connection"``,
+    ``"waiting for a producer id"``, ``"backoff"`` and ``"in flight"``.
+    """
+
+    def __init__(
+        self,
+        call: str,
+        limit: float,
+        attempts: int = 0,
+        last_error: BaseException | None = None,
+        *,
+        topic: str = "",
+        partition: int = -1,
+        phase: str = "waiting",
+        seconds: Mapping[str, float] | None = None,
+        maybe_written: bool = False,
+    ) -> None:
+        super().__init__(call, limit, attempts, last_error)
+        self.topic, self.partition, self.phase, self.maybe_written = topic, partition, phase, maybe_written
+        self.seconds = dict(seconds or {})
+        if topic:
+            spent = ", ".join(f"{round(time, 3):g} s {name}" for name, time in self.seconds.items())
+            log = "it may be in the log all the same" if maybe_written else "it is not in the log"
+            self.args = (f"{self.args[0]}; {topic}-{partition} spent {spent} (at last: {phase}); {log}",)
 
 
 class RequestTimedOutError(TrikafkaError):
@@ -261,7 +288,16 @@ class AuthorizationError(BrokerResponseError):
 
 
 class AuthenticationError(BrokerResponseError):
-    """The broker did not accept the credentials."""
+    """The broker did not accept who this client says it is. It is never tried again by itself."""
+
+
+class HandshakeError(AuthenticationError):
+    """TLS or SASL ended without a broker's code: a certificate that is not trusted or not there, no token. ``code`` is ``None``."""
+
+    name = ""
+
+    def __init__(self, text: str) -> None:
+        TrikafkaError.__init__(self, text)
 
 
 class NotLeaderError(BrokerResponseError):
@@ -313,7 +349,9 @@ class OffsetMovedToTieredStorageError(BrokerResponseError):
 
 
 class OutOfOrderSequenceError(BrokerResponseError):
-    """The broker got a batch with a sequence number that does not follow the last one."""
+    """The broker got a batch whose sequence number does not follow the last one. An idempotent producer puts that right, but for a
+    record behind one given up, if both were sent on a lost connection: it may be in the log, as after :exc:`DeliveryTimeoutError`.
+    """
 
 
 class DuplicateSequenceError(BrokerResponseError):

@@ -9,12 +9,22 @@ from dataclasses import dataclass
 import pyarrow as pa
 import trio
 
-from trikafka import Ack, ArrowDeliveryError, DeliveryTimeoutError, KafkaTimeoutError, Producer, TrikafkaError
+from trikafka import (
+    Ack,
+    ArrowDeliveryError,
+    DeliveryTimeoutError,
+    KafkaTimeoutError,
+    OutOfOrderSequenceError,
+    Producer,
+    TrikafkaError,
+)
 
 from .ledger import Fate, Ledger, Table, Track
 
 #: Rows of a table.
 _ROWS = 1_000
+#: How records fail whose time is up: theirs, or that of records before them on a connection that was lost.
+_GIVEN_UP = (DeliveryTimeoutError, OutOfOrderSequenceError)
 #: Acks that a writer may leave unawaited.
 _BEHIND = 5_000
 
@@ -63,7 +73,7 @@ class Writer:
 
     def _failed(self, track: Track, number: int, error: Exception) -> None:
         ledger = self._ledger
-        if isinstance(error, DeliveryTimeoutError) and self._target.may_fail:
+        if isinstance(error, _GIVEN_UP) and self._target.may_fail:
             maybe = getattr(error, "maybe_written", True)
             ledger.errors[f"{type(error).__name__}, {'may be written' if maybe else 'not written'}"] += 1
             track.settle(number, Fate.MAYBE if maybe else Fate.NEVER)
@@ -156,7 +166,7 @@ class Writer:
                 self._failed(track, number, error)
             return
         cause = error.error
-        if isinstance(cause, KafkaTimeoutError) and self._target.may_fail:
+        if isinstance(cause, (*_GIVEN_UP, KafkaTimeoutError)) and self._target.may_fail:
             self._ledger.errors[f"ArrowDeliveryError: {type(cause).__name__}"] += error.failed + error.unknown
         else:
             self._ledger.unexpected[f"{self._name}: {error!r}"] += error.failed + error.unknown

@@ -309,6 +309,9 @@ class Passed:
     def knows(self, topic: str, partition: int | None) -> bool:
         return self._inner.knows(topic, partition)
 
+    def look_up(self, topic: str, partition: int | None) -> None:
+        self._inner.look_up(topic, partition)
+
     async def wait_for_room(self, take: Callable[[], Any], topic: str, partition: int | None) -> Any:
         return await self._inner.wait_for_room(take, topic, partition)
 
@@ -318,8 +321,8 @@ class Passed:
     def close(self) -> None:
         self._inner.close()
 
-    def drop(self, error: Exception) -> None:
-        self._inner.drop(error)
+    def drop(self, error: Exception, at_most: float = float("inf")) -> bool:
+        return self._inner.drop(error, at_most)
 
 
 def passed(context: ProducerContext) -> Passed:

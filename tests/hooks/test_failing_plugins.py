@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator
@@ -155,6 +156,8 @@ async def produce(producer: trikafka.Producer) -> None:
     await producer.send("t", b"1")
     await producer.enqueue("t", b"2")
     producer.send_nowait("t", b"3")
+    with contextlib.suppress(trio.WouldBlock):
+        producer.send_nowait("u", b"3")
     await producer.flush(timeout=LIMIT)
     producer.statistics()
     if pa is not None:

@@ -361,7 +361,7 @@ async def test_closing_before_it_ran(autojump_clock: Clock) -> None:
 async def test_a_stream_that_fails_in_its_own_way(autojump_clock: Clock) -> None:
     async with connected() as line:
         await wait_all_tasks_blocked()
-        stream: Any = line.connection._stream
+        stream: Any = line.connection._transport._stream
         stream.send_stream.send_all_hook = _raise(OSError(110, "timed out"))
         stream.close_hook = _raise(OSError("no"))
         await fails_with(line, [line.ask()], KafkaConnectionError, "timed out")

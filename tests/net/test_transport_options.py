@@ -19,4 +19,4 @@ async def test_the_system_takes_as_much_as_its_buffer_holds() -> None:
         async with stream:
             transport = transport_of(stream)
             assert int.from_bytes(stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 4), "little") == 0
-            transport.let_go()
+            await transport.aclose()

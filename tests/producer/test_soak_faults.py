@@ -13,7 +13,7 @@ import trio
 from producing import numbers, ready, values
 from trio.testing import MockClock as Clock
 
-from trikafka import DeliveryTimeoutError, TrikafkaError
+from trikafka import DeliveryTimeoutError, OutOfOrderSequenceError, TrikafkaError
 from trikafka._api.ack import Ack
 from trikafka._api.producer import Producer
 from trikafka.error_codes import ErrorCode
@@ -147,7 +147,11 @@ async def test_a_broker_that_forgot_the_producer(autojump_clock: Clock) -> None:
 
 @pytest.mark.parametrize("lost", ["request", "response"])
 async def test_what_stands_behind_an_expired_batch_is_written_once(lost: str, autojump_clock: Clock) -> None:
-    """The first of several batches in flight expires, the broker has it or has it not; those behind it are younger and go on."""
+    """The first of several batches in flight expires, and the broker has it or has it not.
+
+    If it has, those behind it, which are younger, go on. If it has not, it may still come, for all that we know, with those behind
+    it: they were on the same connection and are not sent again.
+    """
 
     async def swallow(request: Any, default: Default) -> None:
         if lost == "response":
@@ -171,5 +175,31 @@ async def test_what_stands_behind_an_expired_batch_is_written_once(lost: str, au
             found = await fates(acks)
             more = await enqueue_apart(producer, 4, first=5)
             assert await fates(more) == ["delivered"] * 4
-        assert found == [DeliveryTimeoutError.__name__] + ["delivered"] * 4
-        assert values(cluster) == numbers(9)[0 if lost == "response" else 1 :]
+        fate = "delivered" if lost == "response" else OutOfOrderSequenceError.__name__
+        assert found == [DeliveryTimeoutError.__name__] + [fate] * 4
+        assert values(cluster) == numbers(9)[0 if lost == "response" else 5 :]
+
+
+@pytest.mark.parametrize("trouble", ["refused", "lost"])
+@pytest.mark.parametrize("silent", [1, 3_600, 100_000])
+async def test_after_a_long_silence_the_first_batch_goes_alone(trouble: str, silent: float, autojump_clock: Clock) -> None:
+    """A broker forgets a producer that was silent for long (``producer.id.expiration.ms``), and then takes any number: if the first
+    of several batches is refused, the next one must not be in the log before it.
+    """
+
+    async def lose(request: Any, default: Default) -> None:
+        pass
+
+    async with ready(request_timeout_ms=5_000) as (cluster, producer):
+        await trio.sleep(silent)
+        if silent > 1:
+            cluster.partition("t", 0).producers.clear()
+        cluster.delay("Produce", 0.05, times=None)
+        if trouble == "refused":
+            cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS)
+        else:
+            cluster.on("Produce", lose, times=1)
+        with trio.fail_after(60):
+            acks = await enqueue_apart(producer, 10)
+            assert await fates(acks) == ["delivered"] * 10
+        assert values(cluster) == numbers(10)

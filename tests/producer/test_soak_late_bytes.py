@@ -29,12 +29,14 @@ class LateBytes:
         self._cluster = cluster
         self._kept: list[Default] = []
         self._count = count
+        self.cut = trio.Event()
         cluster.on("Produce", self._keep, times=count)
 
     async def _keep(self, request: Any, default: Default) -> None:
         self._kept.append(default)
         if len(self._kept) == self._count:
             self._cluster.disconnect()
+            self.cut.set()
 
     async def arrive(self) -> None:
         for default in self._kept:
@@ -61,6 +63,8 @@ async def test_what_was_sent_before_is_not_sent_under_a_new_epoch(when: str, aut
         await trio.sleep(0.5)
         third = await producer.enqueue("t", b"3")
         never = cluster.drop("Produce", times=None)  # until the first one has expired
+        await late.cut.wait()
+        await trio.sleep(0.1)
         fourth = await producer.enqueue("t", b"4")  # never sent so far
         with trio.fail_after(60):
             with pytest.raises(DeliveryTimeoutError):
@@ -91,3 +95,24 @@ async def test_what_was_sent_before_is_not_sent_under_a_new_epoch(when: str, aut
             assert (there, found) == ([1, 2, 3, 4, 5], ["delivered"] * 3)
         if when == "never":
             assert there == [4, 5]
+
+
+async def test_under_another_leader_it_is_sent_again(autojump_clock: Clock) -> None:
+    """What the old leader may still read it cannot write any more."""
+    quick = {"retry_backoff_ms": 20, "retry_backoff_max_ms": 20, "reconnect_backoff_max_ms": 20}
+    async with ready(nodes=2, request_timeout_ms=2_000, delivery_timeout_ms=3_000, **quick) as (cluster, producer):
+        late = LateBytes(cluster, 2)
+        first = await producer.enqueue("t", b"1")
+        await trio.sleep(0.5)
+        second = await producer.enqueue("t", b"2")
+        await late.cut.wait()
+        cluster.stop(0)
+        with trio.fail_after(60):
+            with pytest.raises(DeliveryTimeoutError):
+                await first.wait()
+            cluster.move_leader("t", 0, 1)
+            cluster.start(0)
+            assert await fate(second) == "delivered"
+            await late.arrive()
+            await producer.send("t", b"3")
+        assert values(cluster) == [b"2", b"3"]

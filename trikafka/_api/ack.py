@@ -43,7 +43,8 @@ class Ack(_DeliveryHandle):
         """Wait until the record is delivered; return where it is. Any number of tasks may wait, any number of times.
 
         Raises :exc:`DeliveryTimeoutError` past ``delivery_timeout_ms`` (the record may or may not be in the log), or why the
-        broker did not take it. Cancellation: the record stays on its way.
+        broker did not take it; of that, :exc:`OutOfOrderSequenceError` also means that it may or may not be in the log.
+        Cancellation: the record stays on its way.
         """
         batch: ProducerBatch = self._batch
         index = self._index

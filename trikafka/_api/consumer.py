@@ -154,7 +154,7 @@ class Consumer(LookUps, Committing):
         if isinstance(offset, OffsetAndMetadata):
             leader_epoch, offset = offset.leader_epoch, offset.offset
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
-            raise ValueError(f"an offset must be a whole number from 0, not {offset!r}")
+            raise ConfigurationError(f"an offset must be a whole number from 0, not {offset!r}")
         self._assignment.get(partition).seek(offset, leader_epoch)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
@@ -307,6 +307,7 @@ class Consumer(LookUps, Committing):
     async def _close(self, how: Exit, deadline: float) -> None:
         """Leave for good, unless that has been done; if it was cut, this goes through all of it again."""
         self._closed = True
+        self._parts.watchdog.stop()
         self._parts.streams.end_iteration()
         self._parts.core.news()
         left = False

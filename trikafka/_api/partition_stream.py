@@ -199,7 +199,7 @@ class PartitionStream:
     # For Streams.
 
     @property
-    def attended(self) -> bool:
+    def _attended(self) -> bool:
         """Whether a task that received from it still lives."""
         if self._task is None:
             return False
@@ -207,27 +207,27 @@ class PartitionStream:
         return nursery is None or self._task in nursery.child_tasks
 
     @property
-    def attended_elsewhere(self) -> bool:
+    def _attended_elsewhere(self) -> bool:
         """Whether a task other than this one has it in use."""
-        return self.attended and self._task is not trio.lowlevel.current_task()
+        return self._attended and self._task is not trio.lowlevel.current_task()
 
     @property
-    def in_use(self) -> bool:
+    def _in_use(self) -> bool:
         """Whether its handler, in another task, still holds records or has said that it is not done."""
-        return self.attended_elsewhere and not self._left and (self._entered or self._assigned.progress.in_hand)
+        return self._attended_elsewhere and not self._left and (self._entered or self._assigned.progress.in_hand)
 
-    def do_not_await_me(self) -> None:
+    def _do_not_await_me(self) -> None:
         """If this task is its handler: it is not at work on what it holds, and does not count as that until it comes back."""
         if self._task is trio.lowlevel.current_task():
             self._task = None
 
-    def overdue_at(self, limit: float) -> float | None:
+    def _overdue_at(self, limit: float) -> float | None:
         """When its handler will have held what it has for ``limit`` seconds; ``None``: it holds nothing, or was warned about."""
-        if self._warned or self._busy or not self._assigned.progress.in_hand or not self.attended:
+        if self._warned or self._busy or not self._assigned.progress.in_hand or not self._attended:
             return None
         return self._last_seen + limit
 
-    def warn(self, limit: float) -> None:
+    def _warn(self, limit: float) -> None:
         """Say that the handler is stuck, once."""
         self._warned = True
         _log.warning(
@@ -238,13 +238,13 @@ class PartitionStream:
             self._assigned.processed,
         )
 
-    def taken_over(self) -> None:
+    def _taken_over(self) -> None:
         """The partition is read otherwise from now on. The task that says so comes back, if it was this stream's handler."""
         if self._task is trio.lowlevel.current_task():
             self._came_back()
-        self.end()
+        self._end()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Let it hand out nothing more. What was not processed is for whoever reads the partition next."""
         if not self._left:
             self._left, self._entered = True, False
@@ -257,7 +257,7 @@ class PartitionStream:
     def _leave(self) -> None:
         self._entered = False
         if not self._left:
-            self.end()
+            self._end()
             self._streams.left(self)
 
     def _claim(self) -> None:

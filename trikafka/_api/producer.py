@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 import trio
 
@@ -15,11 +14,8 @@ from .._managers.produce import Fields
 from .._managers.telemetry import Telemetry
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
-from .._state.arguments import HeaderPairs
-from .._wire.compression import codec_named
+from .._state.arguments import HeaderPairs, check_target
 from ..config import ProducerConfig
-from ..config.describe import documented
-from ..config.typed import ProducerSettings
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
 from ..hooks import first_answer
 from ..types import PartitionInfo, RecordMetadata
@@ -27,9 +23,11 @@ from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .guard import guarded_partitioner
-from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
-from .trio_check import check_runs_under_trio
+from .service import CANCELLED_CLOSE_LIMIT, Exit, Service
 from .waiting import fairness, within
+
+#: How many batches fail at a close before other tasks run.
+_STEP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +49,7 @@ class ProducerStatistics:
     records_failed: int
     batches_retried: int
     batches_split: int
+    batches_expired: int
 
 
 class Producer:
@@ -148,14 +147,17 @@ class Producer:
         partition: int | None = None,
     ) -> Ack:
         """Hand a record over without waiting. Raises :exc:`trio.WouldBlock` if the buffer is full, others wait for room,
-        or the topic's metadata is not there yet (``await producer.partitions_for(topic)`` gets it); else as :meth:`enqueue`.
+        or the topic's metadata is not there yet: it is asked for, so that a later call succeeds. Else raises as :meth:`enqueue`,
+        for a topic that is not found within 3 s too.
 
-        Nothing is sent before the calling task comes to a checkpoint.
+        Nothing is sent, and nothing asked, before the calling task comes to a checkpoint.
         """
         if self._closed:
             self._raise_closed()
         ack = self._append(topic, value, key, headers, timestamp, partition)
         if ack is None:
+            if not self._manager.knows(topic, partition):
+                self._manager.look_up(topic, partition)
             raise trio.WouldBlock
         return ack
 
@@ -195,7 +197,7 @@ class Producer:
         """
         await trio.lowlevel.checkpoint()
         self._check_open()
-        _check_target(topic, None if isinstance(partition, str) else partition)
+        check_target(topic, None if isinstance(partition, str) else partition)
         rows = await open_rows(
             data, self._converting, key=key, value=value, partition=partition, timestamp=timestamp, headers=headers
         )
@@ -206,7 +208,6 @@ class Producer:
 
     async def _enqueue_slowly(self, record: Fields) -> Ack:
         topic, partition = record[0], record[5]
-        _check_target(topic, partition)
 
         def admitted() -> Ack | None:
             ack: Ack | None = self._manager.accumulator.append(*record, admitted=True)
@@ -273,6 +274,7 @@ class Producer:
             records_failed=counters.failed,
             batches_retried=counters.batches_retried,
             batches_split=counters.batches_split,
+            batches_expired=counters.batches_expired,
         )
 
     async def aclose(self, timeout: float | None = None) -> None:
@@ -298,7 +300,9 @@ class Producer:
                 error = ClientFailedError("the producer failed in the background")
                 error.__cause__ = self._service.failure
         finally:
-            self._manager.drop(error)
+            with trio.CancelScope(shield=True):  # many batches that fail are work: others run meanwhile
+                while self._manager.drop(error, _STEP):
+                    await trio.lowlevel.checkpoint()
             self._context.brokers.close()
             self._service.stop()
             self._over.set()
@@ -327,10 +331,12 @@ class ProducerParts(Context[ProducerConfig]):
         self.fill("produce")
         self.produce = self.manager("produce")
 
-    def _find_partitioner(self, name: str) -> Partitioner | None:
-        """The partitioner that a plugin offers by this name; ``None`` for the default."""
+    def _find_partitioner(self, name: str | Partitioner) -> Partitioner | None:
+        """The user's partitioner, or the one that a plugin offers by this name; ``None`` for the default."""
         if name == "default":
             return None
+        if callable(name):
+            return guarded_partitioner(name, "the partitioner")
         offered = first_answer(self.plugins, "trikafka_partitioner", name=name)
         if offered is None:
             raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")
@@ -345,27 +351,3 @@ def _check_target(topic: object, partition: object) -> None:
         raise ConfigurationError(f"topic must be a name, not {topic!r}")
     if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
         raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")
-
-
-@documented(ProducerConfig)
-@asynccontextmanager
-async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[Producer]:
-    """Open a producer; ``settings`` are those of :class:`ProducerConfig`.
-
-    Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
-    :exc:`ClientFailedError` out of the block if a background task fails. On the way out, after an exception too, everything
-    accepted is flushed within ``close_timeout_ms``; when cancelled within 1 s at most. What is left then fails.
-    """
-    check_runs_under_trio("open_producer")
-    config = ProducerConfig.build(settings)
-    codec_named(config.compression_type)
-    if config.transactional_id is not None:
-        raise ConfigurationError("transactional_id is set, but transactions are not there yet")
-
-    async def start(service: Service) -> Producer:
-        producer = Producer(config, service)
-        await producer._start()
-        return producer
-
-    async with run_client(config, start) as producer:
-        yield producer

@@ -12,7 +12,11 @@ from .consumer_parts import ConsumerParts
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """What a consumer knows of itself. ``lag``: records between the position and the end that the last fetch told."""
+    """What a consumer knows of itself. ``lag``: records between the position and the end that the last fetch told.
+
+    ``state`` is that of the member, which outlives an outage for a session; ``unreachable`` are the ids of the brokers that cannot
+    be reached or do not respond (why, says ``Consumer.health``).
+    """
 
     state: str
     member_id: str
@@ -20,6 +24,7 @@ class ConsumerStatistics:
     positions: Mapping[TopicPartition, int | None]
     lag: Mapping[TopicPartition, int | None]
     buffered_bytes: int
+    unreachable: frozenset[int] = frozenset()
 
 
 def statistics_of(parts: ConsumerParts) -> ConsumerStatistics:
@@ -32,4 +37,5 @@ def statistics_of(parts: ConsumerParts) -> ConsumerStatistics:
         MappingProxyType({partition.tp: partition.position for partition in assignment}),
         MappingProxyType({partition.tp: partition.lag for partition in assignment}),
         parts.core.buffer.buffered,
+        frozenset(node.node_id for node in parts.brokers.outages.unreachable()),
     )

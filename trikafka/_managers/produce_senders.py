@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Container
 from typing import Any
 
 import trio
@@ -21,7 +22,7 @@ from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator
 from .._state.producer_batch import BatchState, ProducerBatch
-from .._wire.produce import Part, ProduceMessage, ProduceResponse
+from .._wire.produce import Part, ProducedPartition, ProduceMessage, ProduceResponse
 from ..config import ProducerConfig
 from ..errors import ProtocolError, TrikafkaError, from_code
 from ..interfaces import MetadataManager
@@ -69,6 +70,12 @@ class Senders:
             self._start_soon(self._serve, sender)
         sender.awake.notify()
 
+    def keep(self, nodes: Container[int]) -> None:
+        """The cluster consists of these brokers now: senders to others end when they have nothing in flight any more."""
+        for sender in self._senders.values():
+            if sender.node_id not in nodes:
+                sender.awake.notify()
+
     def reason_of(self, node_id: int) -> reasons.Told | None:
         """What keeps the sender to this broker from sending."""
         sender = self._senders.get(node_id)
@@ -93,6 +100,9 @@ class Senders:
         while True:
             now = trio.current_time()
             due = self._accumulator.due_at(sender.node_id, now)
+            if due == math.inf and not sender.in_flight and sender.node_id not in self._metadata.snapshot.nodes:
+                del self._senders[sender.node_id]  # it is gone; a new task is started should it come back
+                return
             if due > now:
                 await self._sleep(sender, due)
             elif sender.in_flight >= self._config.max_in_flight_requests_per_connection:
@@ -101,7 +111,7 @@ class Senders:
                 await trio.lowlevel.checkpoint()  # compressing and writing are work
             # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
             elif (connection := await self._connect(sender)) is not None:
-                batches = self._accumulator.drain(sender.node_id, now, self._config.max_request_size)
+                batches = self._accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
                 await self._compression.seal(batches)
                 batches = [batch for batch in batches if batch.state is BatchState.IN_FLIGHT]
                 if batches:
@@ -120,12 +130,13 @@ class Senders:
     async def _connect(self, sender: _Sender) -> Connection | None:
         """A connection to the broker, or ``None`` after a failure: then it is time to look at the leaders again."""
         node = self._metadata.snapshot.nodes.get(sender.node_id)
+        self._accumulator.connecting(sender.node_id)
         if node is None:
             self._metadata.request_update()
             await self._metadata.changed(self._metadata.snapshot)
             return None
         try:
-            return await self._brokers.connection(node, "produce")
+            connection = await self._brokers.connection(node, "produce")
         except TrikafkaError as error:
             _log.debug("no connection to %s: %s", node, error)
             if not error.retriable:
@@ -133,6 +144,8 @@ class Senders:
             self._accumulator.unreachable(sender.node_id, error)
             self._metadata.request_update()
             return None
+        self._accumulator.connected(sender.node_id)
+        return connection
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
         def ended(request: InFlightRequest) -> None:
@@ -185,11 +198,23 @@ class Senders:
             part = parts.get(batch.place)
             if part is None:
                 self._refuse([batch], ProtocolError(f"the response to a produce request says nothing of {batch.place}"))
+            elif part.refused:
+                self._refuse_records(batch, part)
             elif part.error_code:
                 detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
                 self._refuse([batch], from_code(part.error_code, detail))
             else:
                 self._accumulator.succeeded(batch, part.base_offset, part.append_time)
+
+    def _refuse_records(self, batch: ProducerBatch, part: ProducedPartition) -> None:
+        """Some records of the batch are why the broker has taken none of it (KIP-467)."""
+        refused: dict[int, TrikafkaError] = {
+            index: from_code(part.error_code, f"{batch.place}, one record" + (f": {text}" if text else ""))
+            for index, text in part.refused.items()
+            if 0 <= index < batch.count
+        }
+        detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
+        self._accumulator.records_refused(batch, from_code(part.error_code, detail), refused, trio.current_time())
 
     def _refuse(self, batches: list[ProducerBatch], error: TrikafkaError) -> None:
         if error.refresh_metadata:

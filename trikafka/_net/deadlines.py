@@ -20,7 +20,7 @@ from typing import TypeVar
 import trio
 
 from ..config import ClientConfig
-from ..errors import KafkaTimeoutError, RequestTimedOutError, TrikafkaError
+from ..errors import ConfigurationError, KafkaTimeoutError, RequestTimedOutError, TrikafkaError
 from . import reasons
 from .retry import Retry
 
@@ -50,11 +50,11 @@ async def within(what: str, limit: float, work: Callable[[], Awaitable[T]], befo
 
 
 def check_timeout(timeout: float | None, default: float) -> float:
-    """Return the limit of a call in seconds. Raises :exc:`ValueError` for a negative one, before any I/O."""
+    """Return the limit of a call in seconds. Raises :exc:`ConfigurationError` (a ``ValueError``) before any I/O."""
     if timeout is None:
         return default
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or math.isnan(timeout) or timeout < 0:
-        raise ValueError(f"timeout must be a number of seconds, at least 0, not {timeout!r}")
+        raise ConfigurationError(f"timeout must be a number of seconds, at least 0, not {timeout!r}")
     return float(timeout)
 
 
@@ -128,7 +128,7 @@ async def run_call(
     """Run ``attempt`` until it succeeds, fails for good, or the limit has passed.
 
     ``timeout`` is in seconds (default: ``default_api_timeout_ms``). ``recover`` is told of each retriable error, to mark as
-    stale what has to be looked up anew. Raises :exc:`KafkaTimeoutError` past the limit, :exc:`ValueError` for a negative
+    stale what has to be looked up anew. Raises :exc:`KafkaTimeoutError` past the limit, :exc:`ConfigurationError` for a wrong
     ``timeout``, and whatever ``attempt`` raises that is not retriable. Cancellation: at once, nothing left behind.
     """
     limit = check_timeout(timeout, config.default_api_timeout)

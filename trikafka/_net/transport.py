@@ -18,6 +18,8 @@ from trio.abc import Stream
 _FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 _MOST_VIEWS = 512  # POSIX systems take 1,024 at a time
 Views = Sequence[memoryview]
+#: What a stream raises that is gone.
+STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
 def without(views: Views, count: int) -> Views:
@@ -41,15 +43,26 @@ class Transport(Protocol):
     def send_now(self, views: Views) -> int:
         """Send what goes without a wait; return how many bytes that were."""
 
-    def let_go(self) -> None:
-        """Touch the stream no more: it is about to be closed."""
+    @property
+    def prompt(self) -> bool:
+        """Whether :meth:`send_now` is of use."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes that count as sent wait for the next :meth:`send_all`."""
+
+    async def aclose(self) -> None:
+        """Close the stream at once. Raises nothing that a stream raises."""
 
 
 class SocketTransport:
     """Over TCP, the socket itself."""
 
+    prompt, pending = True, False
+
     def __init__(self, stream: trio.SocketStream) -> None:
         _fill_freely(stream)
+        self._stream = stream
         mine = stream.socket
         self._socket = socket.socket(mine.family, mine.type, mine.proto, fileno=mine.fileno())
         self._socket.setblocking(False)
@@ -78,13 +91,16 @@ class SocketTransport:
         except BlockingIOError:
             return 0
 
-    def let_go(self) -> None:
-        """See :class:`Transport`. The descriptor stays the stream's."""
+    async def aclose(self) -> None:
+        """See :class:`Transport`. The descriptor is the stream's."""
         self._socket.detach()
+        await _close(self._stream)
 
 
 class StreamTransport:
     """Over any stream, by its own calls."""
+
+    prompt, pending = False, False
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -103,8 +119,14 @@ class StreamTransport:
         """See :class:`Transport`: a stream that is no socket always waits."""
         return 0
 
-    def let_go(self) -> None:
+    async def aclose(self) -> None:
         """See :class:`Transport`."""
+        await _close(self._stream)
+
+
+async def _close(stream: Stream) -> None:
+    with contextlib.suppress(*STREAM_ERRORS):
+        await trio.aclose_forcefully(stream)
 
 
 def transport_of(stream: Stream) -> Transport:

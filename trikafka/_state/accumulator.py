@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic
 
 from .._wire.columns import Columns
@@ -17,6 +17,7 @@ from .._wire.records import BatchEncoder
 from ..errors import RecordTooLargeError, TrikafkaError
 from .arguments import HeaderPairs
 from .buffer_pool import BufferPool, Waiter
+from .delivery_time import PRODUCER_ID, Obstacles
 from .intake import Ack, Intake, Limits
 from .outcomes import Counters, Outcomes
 from .partition_chooser import Partitioner, Partitioning
@@ -49,20 +50,26 @@ class Accumulator(Generic[Ack]):
         on_work: Callable[[int | None], object],
         on_failed: Callable[[ProducerBatch], object] = lambda batch: None,
         partitioner: Partitioner | None = None,
+        ignore_keys: bool = False,
+        adaptive: bool = True,
         choose: random.Random | None = None,
     ) -> None:
         self._linger, self._on_work = limits.linger, on_work
-        self._largest = limits.largest
+        self._largest, self._clock = limits.largest, clock
+        self._obstacles = Obstacles(clock)
         #: Who the producer is to the brokers.
         self.identity = identity
         self.pool = BufferPool(limits.buffer_memory)
-        how = Partitioning(limits.batch_size, partitioner, random=choose or random.Random())
-        self._queues = Queues(how, limits.table_batch, on_work=on_work, on_closed=self._closed)
+        self._patience = limits.availability_timeout
+        how = Partitioning(limits.batch_size, partitioner, ignore_keys, adaptive, self._is_out_of_reach, choose or random.Random())
+        self._queues = Queues(how, limits.table_batch, self._obstacles, on_work=on_work, on_closed=self._closed)
         self._outcomes = Outcomes(
             self._queues,
             self.pool,
             identity,
+            self._obstacles,
             delivery_timeout=limits.delivery_timeout,
+            retries=limits.retries,
             make_encoder=make_encoder,
             delay=delay,
             on_work=on_work,
@@ -71,6 +78,10 @@ class Accumulator(Generic[Ack]):
         self._intake: Intake[Ack] = Intake(
             limits, self.pool, self._queues, how, make_encoder=make_encoder, handle=handle, clock=clock
         )
+
+    def _is_out_of_reach(self, node: int) -> bool:
+        since = self._obstacles.since(node)
+        return since is not None and 0 < self._patience <= self._clock() - since
 
     def _closed(self, batch: ProducerBatch) -> None:
         self._outcomes.counters.closed(batch)
@@ -132,6 +143,7 @@ class Accumulator(Generic[Ack]):
         With ``anew`` all sequence numbers begin anew under it; otherwise those of partitions that have none.
         """
         self.identity.initialized(identity)
+        self._obstacles.overcome(PRODUCER_ID)
         if anew:
             for queue in self._queues.every():
                 queue.renounce()
@@ -218,7 +230,7 @@ class Accumulator(Generic[Ack]):
             if batch is queue.open:
                 self._queues.close(queue)
             self._outcomes.counters.sent(batch)
-            queue.send(batch, node, self.identity)
+            queue.send(batch, node, self.identity, now)
             total += batch.size
             chosen.append(batch)
             self._queues.to_the_end(queue)
@@ -226,6 +238,8 @@ class Accumulator(Generic[Ack]):
 
     def _sendable(self, queue: PartitionQueue, node: int) -> ProducerBatch | None:
         if self.identity.numbered and not self.identity.admits(queue.place, queue.sequences.identity):
+            if self.identity.current is None:
+                self._obstacles.met(PRODUCER_ID)
             return None
         return queue.sendable(node)
 
@@ -239,6 +253,18 @@ class Accumulator(Generic[Ack]):
         """The broker refused the batch, or nobody knows whether it took it; see :meth:`Outcomes.refused`."""
         self._outcomes.refused(batch, error, now)
 
+    def records_refused(self, batch: ProducerBatch, error: TrikafkaError, refused: Mapping[int, TrikafkaError], now: float) -> None:
+        """The broker refused the batch because of some of its records (KIP-467); see :meth:`Outcomes.records_refused`."""
+        self._outcomes.records_refused(batch, error, refused, now)
+
+    def connecting(self, node: int) -> None:
+        """There is no connection to ``node`` yet."""
+        self._obstacles.met(node)
+
+    def connected(self, node: int) -> None:
+        """There is one."""
+        self._obstacles.overcome(node)
+
     def unreachable(self, node: int, error: Exception) -> None:
         """There is no connection to ``node``: what waits for it knows why, should its time be up."""
         self._outcomes.unreachable(node, error)
@@ -248,14 +274,14 @@ class Accumulator(Generic[Ack]):
         for leader in self._queues.leaders:
             self._outcomes.unreachable(leader, error)
 
-    def expire(self, now: float) -> int:
+    def expire(self, now: float, at_most: float = math.inf) -> int:
         """Fail the batches that are older than the delivery timeout (KIP-91); see :meth:`Outcomes.expire`."""
-        return self._outcomes.expire(now)
+        return self._outcomes.expire(now, at_most)
 
     def next_deadline(self) -> float:
         """When the next batch expires; ``inf`` if there is none."""
         return self._outcomes.next_deadline()
 
-    def abort(self, error: Exception, *, anonymous: bool = False) -> None:
-        """Fail everything, what is in flight included; with ``anonymous`` only what waits for a producer id."""
-        self._outcomes.abort(error, anonymous=anonymous)
+    def abort(self, error: Exception, *, anonymous: bool = False, at_most: float = math.inf) -> int:
+        """Fail everything, what is in flight included; see :meth:`Outcomes.abort`."""
+        return self._outcomes.abort(error, self._clock(), anonymous=anonymous, at_most=at_most)

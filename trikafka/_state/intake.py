@@ -6,9 +6,11 @@ the whole way, and the meaning of both. ``extend`` takes rows of a table.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Generic, TypeVar
 
 from .._wire import _implementation
@@ -18,7 +20,7 @@ from .._wire.columns import Columns
 from .._wire.records import BatchEncoder
 from ..errors import RecordTooLargeError
 from ..types import Headers
-from .arguments import HeaderPairs, as_bytes, check_headers, check_timestamp
+from .arguments import HeaderPairs, as_bytes, check_headers, check_target, check_timestamp
 from .buffer_pool import BufferPool
 from .partition_chooser import Partitioning
 from .partition_queue import PartitionQueue
@@ -41,6 +43,9 @@ class Limits:
     buffer_memory: int
     max_request_size: int
     delivery_timeout: float
+    retries: float = math.inf
+    #: How long (seconds) a broker may be out of reach before keyless records go elsewhere; 0: for ever.
+    availability_timeout: float = 0.0
 
     @property
     def largest(self) -> int:
@@ -99,18 +104,14 @@ class Intake(Generic[Ack]):
         ``admitted``: it is the caller's turn among those who wait for room. Raises :exc:`TypeError`,
         :exc:`ConfigurationError` and :exc:`RecordTooLargeError`; then nothing has been taken.
         """
-        known = self._queues.topic(topic)
-        if known is None:
-            return None
-        size = RECORD_OVERHEAD
-        if value is not None:
-            if type(value) is not bytes:
-                value = as_bytes("value", value)
-            size += len(value)
-        if key is not None:
-            if type(key) is not bytes:
-                key = as_bytes("key", key)
-            size += len(key)
+        known = self._queues.topic(topic) if type(topic) is str else None
+        if known is None or type(partition) not in (int, NoneType):
+            check_target(topic, partition)
+        if type(value) is not bytes and value is not None:
+            value = as_bytes("value", value)
+        if type(key) is not bytes and key is not None:
+            key = as_bytes("key", key)
+        size = RECORD_OVERHEAD + len(value or b"") + len(key or b"")
         checked: Headers = ()
         if headers:
             checked, more = check_headers(headers)
@@ -118,7 +119,7 @@ class Intake(Generic[Ack]):
         timestamp = time.time_ns() // 1_000_000 if timestamp is None else check_timestamp(timestamp)
         if size > self._limits.largest:
             raise self.too_large(topic, size)
-        if size + BATCH_OVERHEAD > self._pool.free or not self._pool.admits(admitted):
+        if known is None or size + BATCH_OVERHEAD > self._pool.free or not self._pool.admits(admitted):
             return None
         chosen = known.chooser.choose(key, partition)
         if chosen is None:

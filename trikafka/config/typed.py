@@ -5,16 +5,83 @@ Made by scripts/generate.py from trikafka/config/clients.py: run `make docs` aft
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import trio.abc
 
 from .budget import MemoryBudget
+from .security import Credentials, TokenProvider
 
 
 class ClientSettings(TypedDict, total=False):
     """The keywords of :class:`ClientConfig`, for annotations: ``**settings: Unpack[ClientSettings]``."""
+
+    security_protocol: Literal['PLAINTEXT', 'SSL', 'SASL_PLAINTEXT', 'SASL_SSL']
+    """How to speak to brokers: 'SSL' is TLS, 'SASL_PLAINTEXT' credentials without TLS, 'SASL_SSL' both. Default: "PLAINTEXT"."""
+
+    ssl_context: ssl.SSLContext | None
+    """A context to use for TLS as it is, instead of the other ssl_ settings. Default: None."""
+
+    ssl_cafile: str | None
+    """The authorities to trust: a PEM file, or PEM text; None: the system's. Java's name: ssl.truststore.certificates. Default:
+    None."""
+
+    ssl_certfile: str | None
+    """This client's certificate and its chain, for brokers that ask for one (mutual TLS): a PEM file, or PEM text. Java's name:
+    ssl.keystore.certificate.chain. Default: None."""
+
+    ssl_keyfile: str | None
+    """The private key of ssl_certfile: a PEM file, or PEM text; None: it stands in ssl_certfile. Java's name: ssl.keystore.key.
+    Default: None."""
+
+    ssl_password: str | None
+    """The password of ssl_keyfile. Java's name: ssl.key.password. Default: None."""
+
+    ssl_check_hostname: bool
+    """Whether the broker's certificate must be for the name that was dialled. Default: True."""
+
+    ssl_crlfile: str | None
+    """Certificates that were revoked: a PEM file, or PEM text. Default: None."""
+
+    ssl_ciphers: str | None
+    """The ciphers to offer up to TLS 1.2, in OpenSSL's words; None: OpenSSL's choice. Default: None."""
+
+    sasl_mechanism: Literal['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512', 'OAUTHBEARER', 'GSSAPI'] | str | None
+    """How to authenticate, with a SASL_ security_protocol; a plugin may offer others. Default: None."""
+
+    sasl_plain_username: str | None
+    """The user's name for PLAIN and SCRAM. Default: None."""
+
+    sasl_plain_password: str | None
+    """The user's password for PLAIN and SCRAM. Default: None."""
+
+    sasl_credentials: Credentials | None
+    """A function, async or not, that returns (name, password) for PLAIN and SCRAM; asked at each authentication, so that they may
+    change while the client runs. Default: None."""
+
+    sasl_oauth_token_provider: TokenProvider | None
+    """An async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken. Default: None."""
+
+    sasl_oauth_token_endpoint_url: str | None
+    """Where tokens for OAUTHBEARER come from, by OAuth 2's client credentials (KIP-768). Java's name:
+    sasl.oauthbearer.token.endpoint.url. Default: None."""
+
+    sasl_oauth_client_id: str | None
+    """The client's id there. Java's name: sasl.oauthbearer.client.credentials.client.id. Default: None."""
+
+    sasl_oauth_client_secret: str | None
+    """The client's secret there. Java's name: sasl.oauthbearer.client.credentials.client.secret. Default: None."""
+
+    sasl_oauth_scope: str | None
+    """The scope to ask for there. Java's name: sasl.oauthbearer.scope. Default: None."""
+
+    sasl_oauth_extensions: Mapping[str, str] | None
+    """Extensions to send with a token (KIP-342). Default: None."""
+
+    sasl_kerberos_service_name: str
+    """The brokers' name with Kerberos, for GSSAPI. Default: "kafka"."""
 
     bootstrap_servers: str | Sequence[str]
     """Addresses to begin with: 'host:port,host:port' or a sequence of these. Default: ""."""
@@ -169,7 +236,7 @@ class ProducerSettings(ClientSettings, total=False):
     """How many replicas must have a record: 0, 1 or 'all' (-1). Default: "all"."""
 
     enable_idempotence: bool
-    """No doubles and no reordering by retries. Default: True."""
+    """No doubles and no reordering by retries; off where acks or retries rule it out, unless it is asked for. Default: True."""
 
     batch_size: int
     """The size at which a batch is sent without lingering. In bytes, at least 0, at most 2**31 - 1. Default: 16_384."""
@@ -179,6 +246,15 @@ class ProducerSettings(ClientSettings, total=False):
 
     compression_type: Literal['none', 'gzip', 'snappy', 'lz4', 'zstd'] | str
     """How batches are compressed: 'none', 'gzip', 'snappy', 'lz4' or 'zstd'. Default: "none"."""
+
+    compression_gzip_level: int | None
+    """Of 'gzip' (KIP-390); None: 6. At least 1, at most 9. Default: None."""
+
+    compression_lz4_level: int | None
+    """Of 'lz4' (KIP-390); None: 1. At least 1, at most 17. Default: None."""
+
+    compression_zstd_level: int | None
+    """Of 'zstd' (KIP-390); None: 3. At least -131072, at most 22. Default: None."""
 
     buffer_memory: int
     """Bytes of records that wait or are in flight; send waits above it. In bytes, at least 1. Default: 33_554_432."""
@@ -190,14 +266,31 @@ class ProducerSettings(ClientSettings, total=False):
     """The most bytes of one request, and so of one record. In bytes, at least 1, at most 2**31 - 1. Default: 1_048_576."""
 
     delivery_timeout_ms: float
-    """From send to the verdict, retries included (KIP-91). In milliseconds, at least 1. Default: 120_000."""
+    """From send to the outcome, retries included (KIP-91): at least linger_ms + request_timeout_ms, as in Java's client. In
+    milliseconds, at least 1. Default: 120_000."""
+
+    retries: int | None
+    """How often a batch is sent again before it fails; None: until delivery_timeout_ms. At least 0. Default: None."""
 
     max_in_flight_requests_per_connection: int
-    """Produce requests to one broker at a time. At least 1, at most 100. Default: 5."""
+    """Produce requests to one broker at a time: at most 5 with idempotence, and at most 100 without. At least 1. Default: 5."""
 
     transactional_id: str | None
     """For transactions, which are not there yet: setting it is an error. Default: None."""
 
-    partitioner: Literal['default'] | str
-    """'default' (murmur2 of the key, sticky without one), or one that a plugin offers. Java's name: partitioner.class. Default:
-    "default"."""
+    partitioner: Literal['default'] | str | Callable[[str, bytes | None, Sequence[int]], int]
+    """'default' (murmur2 of the key, sticky without one), the name of one that a plugin offers, or a function of the topic, the key
+    and the partitions' numbers that returns one of these. Java's name: partitioner.class. Default: "default"."""
+
+    partitioner_ignore_keys: bool
+    """Whether the default partitioner takes no notice of keys (KIP-794). Default: False."""
+
+    partitioner_adaptive_partitioning_enable: bool
+    """Whether partitions with a slow broker get fewer of the records without a key (KIP-794). Default: True."""
+
+    partitioner_availability_timeout_ms: float
+    """Records without a key go elsewhere when a broker is out of reach for so long; 0: they do not (KIP-794). In milliseconds, at
+    least 0. Default: 0."""
+
+    allow_auto_create_topics: bool
+    """Whether asking for a topic may create it, where the broker does that (Java's producer always does). Default: False."""

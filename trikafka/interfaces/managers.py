@@ -8,6 +8,7 @@ goes on until it is cancelled: if it returns, the client ends with such an error
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -196,6 +197,7 @@ class RecordCounters(Protocol):
     failed: int
     batches_retried: int
     batches_split: int
+    batches_expired: int
 
 
 class RecordAccumulator(Protocol):
@@ -267,6 +269,12 @@ class ProduceManager(Protocol):
     def knows(self, topic: str, partition: int | None) -> bool:
         """Whether a record's partition is known, so that only room can be missing."""
 
+    def look_up(self, topic: str, partition: int | None) -> None:
+        """Have a topic (or partition) looked up that is not known, without waiting: a later call may find it.
+
+        Raises what says that it will not be found: unknown for too long, or access is refused.
+        """
+
     async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
         """Wait until it is one's turn and ``take`` finds room; return what it returns. Cancelled: nothing has been taken.
 
@@ -279,5 +287,8 @@ class ProduceManager(Protocol):
     def close(self) -> None:
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
 
-    def drop(self, error: Exception) -> None:
-        """Fail everything that has no outcome, what is in flight included: the producer ends."""
+    def drop(self, error: Exception, at_most: float = math.inf) -> bool:
+        """Fail everything that has no outcome, what is in flight included: the producer ends. Not more than ``at_most`` batches.
+
+        Returns whether something is left.
+        """

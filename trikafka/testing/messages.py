@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_key import ApiKey
 
 from . import missing_messages
@@ -23,8 +23,9 @@ Api: TypeAlias = str | int
 
 Versions: TypeAlias = tuple[int, int]
 
-_MODULES = (consumer, producer, metadata, admin)
-_CLASSES = {name: getattr(module, name) for module in _MODULES for name in module.__all__} | missing_messages.CLASSES
+_MODULES = (consumer, producer, metadata, admin, sasl)
+_NAMES = [(module, name) for module in _MODULES for name in module.__all__ if "Bytes" not in name]  # those are no messages
+_CLASSES = {name: getattr(module, name) for module, name in _NAMES} | missing_messages.CLASSES
 REQUESTS: dict[int, Any] = {cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Request")}
 RESPONSES: dict[int, Any] = {cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Response")}
 
