@@ -140,7 +140,7 @@ class ArrowSending:
                     await self._let_send()
 
     async def _let_send(self) -> None:
-        """Let the senders run when there is something for them: brokers that wait for records while more are encoded lose the time."""
+        """Let the senders run when there is something for them: brokers that wait while more is encoded lose that time."""
         enough = _WHEN_IDLE if self._manager.requests_in_flight < _BUSY else _WHEN_BUSY
         self._used = min(self._used, self._accumulator.used)
         if self._accumulator.used - self._used >= enough:
