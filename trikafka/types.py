@@ -140,6 +140,38 @@ class GroupDescription:
     members: tuple[MemberDescription, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A consumer as the member of its group that it is now: what a transaction's offsets are checked against (KIP-447).
+
+    ``generation`` is the member epoch where the group has the consumer protocol (KIP-848); -1 outside of the group.
+    """
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """Names a transaction that was prepared (KIP-939). Keep its text (``str``) beside what must happen with it or not at all."""
+
+    producer_id: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.producer_id}:{self.epoch}"
+
+    @classmethod
+    def parse(cls, text: str) -> PreparedTransaction:
+        """Read what ``str`` gave. Raises :exc:`ValueError` for anything else."""
+        producer_id, colon, epoch = text.partition(":")
+        if not (colon and producer_id.isdecimal() and epoch.isdecimal()):
+            raise ValueError(f"a prepared transaction is written as '<producer id>:<epoch>', not {text!r}")
+        return cls(int(producer_id), int(epoch))
+
+
 class OffsetSpec(IntEnum):
     """What ``list_offsets`` looks for, where it is not a timestamp in milliseconds."""
 

@@ -32,6 +32,7 @@ _SHAPES: dict[ManagerKind, type] = {
     "heartbeat": interfaces.HeartbeatManager,
     "membership": interfaces.MembershipManager,
     "produce": interfaces.ProduceManager,
+    "transactions": interfaces.TransactionManager,
 }
 
 
@@ -122,6 +123,8 @@ class Context(Generic[Config]):
     def manager(self, kind: Literal["membership"]) -> interfaces.MembershipManager: ...
     @overload
     def manager(self, kind: Literal["produce"]) -> interfaces.ProduceManager: ...
+    @overload
+    def manager(self, kind: Literal["transactions"]) -> interfaces.TransactionManager: ...
 
     def manager(self, kind: ManagerKind) -> object:
         """The manager in a seat. Raises :exc:`IllegalStateError` if the seat is not filled (yet)."""

@@ -23,6 +23,7 @@ from .._state.cluster import ClusterSnapshot
 from .._state.producer_batch import ProducerBatch
 from .._state.producer_identity import IdempotentIdentity, NoIdentity, ProducerIdentity
 from .._state.sequences import Identity
+from .._state.transaction import ProducerTransaction, TransactionalIdentity
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
@@ -48,7 +49,7 @@ _MOST_ASKED = 1_000
 class ProduceManager(Generic[Ack]):
     """Owns the accumulator and the conversation with the brokers about its batches.
 
-    ``identity`` is that of a transactional producer, told by its transaction manager; others have one of their own here.
+    ``transaction`` is that of a transactional producer, told by its transaction manager too, and is its identity.
     """
 
     def __init__(
@@ -59,14 +60,17 @@ class ProduceManager(Generic[Ack]):
         start_soon: StartSoon,
         handle: type[Ack],
         partitioner: Partitioner | None = None,
-        identity: ProducerIdentity | None = None,
+        transaction: ProducerTransaction | None = None,
     ) -> None:
         self._config, self._metadata = config, metadata
         self._topics: set[str] = set()
         self._asked: dict[tuple[str, int | None], float] = {}  # what nobody knew yet, and since when it is looked up
         self._failures = FailureLog()
         self._ids: ProducerIds | None = None
-        if identity is None and config.enable_idempotence:
+        identity: ProducerIdentity = NoIdentity()
+        if transaction is not None:
+            identity = TransactionalIdentity(transaction)
+        elif config.enable_idempotence:
             self._ids = ProducerIds(config, metadata)
             identity = IdempotentIdentity(self._ids.need)
         level = _level(config)
@@ -80,19 +84,19 @@ class ProduceManager(Generic[Ack]):
                 retries=math.inf if config.retries is None else config.retries,
                 availability_timeout=config.partitioner_availability_timeout_ms / 1000,
             ),
-            identity or NoIdentity(),
+            identity,
             make_encoder=lambda: BatchEncoder(config.compression_type, level),
             handle=handle,
             clock=trio.current_time,
             delay=lambda failures: backoff(failures, config.retry_backoff_ms, config.retry_backoff_max_ms),
             on_work=self._work_for,
-            on_failed=self._failures.failed,
+            on_failed=self._failures.failed if transaction is None else _told_by_the_commit,
             partitioner=partitioner,
             ignore_keys=config.partitioner_ignore_keys,
             adaptive=config.partitioner_adaptive_partitioning_enable,
         )
         self._room = Room(self._accumulator)
-        self._senders = Senders(config, brokers, metadata, start_soon, self._accumulator)
+        self._senders = Senders(config, brokers, metadata, start_soon, self._accumulator, transaction)
 
     async def run(self) -> None:
         """The background work, beside the senders, which are started as leaders become known."""
@@ -198,9 +202,9 @@ class ProduceManager(Generic[Ack]):
 
     # --- what a transaction manager tells ----------------------------------------------------------------------------
 
-    def identify(self, identity: Identity) -> None:
+    def identify(self, identity: tuple[int, int]) -> None:
         """Producer id and epoch for what is sent from now on; sequence numbers begin anew."""
-        self._accumulator.identified(identity, anew=True)
+        self._accumulator.identified(Identity(*identity), anew=True)
 
     def admitted(self) -> None:
         """Partitions that waited for it may be written to now."""
@@ -293,3 +297,7 @@ def _of(info: TopicInfo | None, partition: int | None) -> str:
     if info is None or info.error_code or partition is None:
         return ""
     return f" has {len(info.partitions)} partitions, and no partition {partition}"
+
+
+def _told_by_the_commit(batch: ProducerBatch) -> None:
+    """The transaction knows."""

@@ -22,9 +22,11 @@ from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator
 from .._state.producer_batch import BatchState, ProducerBatch
-from .._wire.produce import Part, ProducedPartition, ProduceMessage, ProduceResponse
+from .._state.transaction import ProducerTransaction
+from .._wire.produce import Part, ProduceBeforeV2, ProducedPartition, ProduceMessage, ProduceResponse
 from ..config import ProducerConfig
-from ..errors import ProtocolError, TrikafkaError, from_code
+from ..error_codes import ErrorCode
+from ..errors import ProtocolError, TransactionAbortableError, TrikafkaError, from_code
 from ..interfaces import MetadataManager
 
 #: Compression that takes longer than this (seconds) goes to a thread.
@@ -54,9 +56,10 @@ class Senders:
         metadata: MetadataManager,
         start_soon: StartSoon,
         accumulator: Accumulator[Any],
+        transaction: ProducerTransaction | None = None,
     ) -> None:
         self._config, self._brokers, self._metadata, self._start_soon = config, brokers, metadata, start_soon
-        self._accumulator = accumulator
+        self._accumulator, self._transaction = accumulator, transaction
         self._senders: dict[int, _Sender] = {}
         self._compression = _Compression(config)
         self._landed = Signal()
@@ -164,7 +167,9 @@ class Senders:
         topics: dict[str, list[Part]] = {}
         for batch in batches:
             topics.setdefault(batch.topic, []).append((batch.partition, batch.pieces()))
-        return ProduceMessage(topics, acks=self._config.acks_code, timeout_ms=int(self._config.request_timeout_ms))
+        kind = ProduceBeforeV2 if self._transaction is not None and self._transaction.version < 2 else ProduceMessage
+        timeout_ms, name = int(self._config.request_timeout_ms), self._config.transactional_id
+        return kind(topics, acks=self._config.acks_code, timeout_ms=timeout_ms, transactional_id=name)
 
     # --- and back ----------------------------------------------------------------------------------------------------
 
@@ -202,7 +207,7 @@ class Senders:
                 self._refuse_records(batch, part)
             elif part.error_code:
                 detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
-                self._refuse([batch], from_code(part.error_code, detail))
+                self._refuse([batch], self._error(part.error_code, detail))
             else:
                 self._accumulator.succeeded(batch, part.base_offset, part.append_time)
 
@@ -214,7 +219,16 @@ class Senders:
             if 0 <= index < batch.count
         }
         detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
-        self._accumulator.records_refused(batch, from_code(part.error_code, detail), refused, trio.current_time())
+        self._accumulator.records_refused(batch, self._error(part.error_code, detail), refused, trio.current_time())
+
+    def _error(self, code: int, detail: str) -> TrikafkaError:
+        """What a code means. In a transaction only the coordinator knows whether another producer has come, or its time was up."""
+        error = from_code(code, detail)
+        if self._transaction is None or code not in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE):
+            return error
+        doubtful = TransactionAbortableError(f"the transaction is over at the broker: {error}")
+        doubtful.__cause__ = error
+        return doubtful
 
     def _refuse(self, batches: list[ProducerBatch], error: TrikafkaError) -> None:
         if error.refresh_metadata:

@@ -109,6 +109,13 @@ class ProduceMessage(RawRequest):
         pieces.append(tags)
 
 
+class ProduceBeforeV2(ProduceMessage):
+    """A Produce request of a transaction in version 1: from 12 on it would tell the coordinator of its partitions (KIP-890)."""
+
+    max_version = 11
+    __slots__ = ()
+
+
 def _read_partition(reader: Reader, topic: str, version: int) -> ProducedPartition:
     found = ProducedPartition(topic, *reader.unpack(_OUTCOME))
     if version >= 5:

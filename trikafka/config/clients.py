@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import trio.abc
 
 from ..errors import ConfigurationError
+from ..types import PreparedTransaction
 from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
 from .security import SecurityConfig
@@ -242,7 +243,31 @@ class ProducerConfig(ClientConfig):
     max_in_flight_requests_per_connection: int = setting(
         5, "produce requests to one broker at a time: at most 5 with idempotence, and at most 100 without", least=1
     )
-    transactional_id: str | None = setting(None, "for transactions, which are not there yet: setting it is an error", empty=False)
+    transactional_id: str | None = setting(
+        None,
+        "makes this a producer of transactions, and fences any other that has this id: keep it over restarts, and give each"
+        " instance of a program its own",
+        empty=False,
+    )
+    transaction_timeout_ms: float = setting(
+        60_000,
+        "the coordinator aborts a transaction that is open for longer (at most the broker's transaction.max.timeout.ms)",
+        least=1,
+        most=INT32,
+    )
+    two_phase_commit: bool = setting(
+        False,
+        "transactions can be prepared, survive the producer and never time out (KIP-939); needs a transactional_id, and brokers"
+        " that allow it",
+        java="transaction.two.phase.commit.enable",
+    )
+    commit_prepared: str | None = setting(
+        None,
+        "with two_phase_commit: str() of what Transaction.prepare() returned, to be committed while the producer opens; any other"
+        " transaction that was prepared with this transactional_id is aborted",
+        empty=False,
+        java=None,
+    )
     partitioner: Literal["default"] | str | Callable[[str, bytes | None, Sequence[int]], int] = setting(  # noqa: RUF009
         "default",
         "'default' (murmur2 of the key, sticky without one), the name of one that a plugin offers, or a function of the topic, the"
@@ -265,7 +290,13 @@ class ProducerConfig(ClientConfig):
         """``acks`` as the protocol has it: -1 for all."""
         return -1 if self.acks == "all" else int(self.acks)
 
+    @property
+    def prepared(self) -> PreparedTransaction | None:
+        """``commit_prepared``, parsed."""
+        return None if self.commit_prepared is None else PreparedTransaction.parse(self.commit_prepared)
+
     def check(self) -> None:
+        self._check_transactions()
         self._check_idempotence()
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigurationError("transactional_id needs enable_idempotence=True")
@@ -294,3 +325,17 @@ class ProducerConfig(ClientConfig):
                 f"max_in_flight_requests_per_connection must be at most {most} with enable_idempotence={self.enable_idempotence},"
                 f" not {self.max_in_flight_requests_per_connection}"
             )
+
+    def _check_transactions(self) -> None:
+        if self.transactional_id is None and "transaction_timeout_ms" in self.explicit:
+            raise ConfigurationError("transaction_timeout_ms needs a transactional_id")
+        if self.two_phase_commit and self.transactional_id is None:
+            raise ConfigurationError("two_phase_commit=True needs a transactional_id")
+        if self.two_phase_commit and "transaction_timeout_ms" in self.explicit:
+            raise ConfigurationError("transaction_timeout_ms has no meaning with two_phase_commit=True: nothing times out")
+        if self.commit_prepared is not None and not self.two_phase_commit:
+            raise ConfigurationError("commit_prepared needs two_phase_commit=True")
+        try:
+            _ = self.prepared
+        except ValueError as error:
+            raise ConfigurationError(f"commit_prepared: {error}") from error

@@ -276,7 +276,20 @@ class ProducerSettings(ClientSettings, total=False):
     """Produce requests to one broker at a time: at most 5 with idempotence, and at most 100 without. At least 1. Default: 5."""
 
     transactional_id: str | None
-    """For transactions, which are not there yet: setting it is an error. Default: None."""
+    """Makes this a producer of transactions, and fences any other that has this id: keep it over restarts, and give each instance
+    of a program its own. Default: None."""
+
+    transaction_timeout_ms: float
+    """The coordinator aborts a transaction that is open for longer (at most the broker's transaction.max.timeout.ms). In
+    milliseconds, at least 1, at most 2**31 - 1. Default: 60_000."""
+
+    two_phase_commit: bool
+    """Transactions can be prepared, survive the producer and never time out (KIP-939); needs a transactional_id, and brokers that
+    allow it. Java's name: transaction.two.phase.commit.enable. Default: False."""
+
+    commit_prepared: str | None
+    """With two_phase_commit: str() of what Transaction.prepare() returned, to be committed while the producer opens; any other
+    transaction that was prepared with this transactional_id is aborted. Default: None."""
 
     partitioner: Literal['default'] | str | Callable[[str, bytes | None, Sequence[int]], int]
     """'default' (murmur2 of the key, sticky without one), the name of one that a plugin offers, or a function of the topic, the key

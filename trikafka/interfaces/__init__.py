@@ -25,6 +25,7 @@ from .managers import (
     PositionsManager,
     ProduceManager,
     RecordAccumulator,
+    TransactionManager,
 )
 from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
 from .sink import ExportManifest, ExportPlan, ExportStage, ExportState, PlannedFile, Sink, SinkReport, WrittenFile
@@ -67,5 +68,6 @@ __all__ = [
     "Sink",
     "SinkReport",
     "TopicInfo",
+    "TransactionManager",
     "WrittenFile",
 ]
