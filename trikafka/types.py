@@ -82,8 +82,7 @@ class OffsetAndTimestamp:
     leader_epoch: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordMetadata:
+class RecordMetadata(NamedTuple):
     """Where a produced record went. ``offset`` is ``None`` if the broker does not give it (``acks=0``, duplicate).
 
     ``timestamp`` is in ms since the epoch: the record's own, or the broker's where the topic uses log-append time.

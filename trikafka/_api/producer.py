@@ -141,7 +141,16 @@ class Producer:
 
         Cancelled before the record was accepted: nothing is written. Cancelled after that: it stays on its way.
         """
-        ack = await self.enqueue(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+        # As in enqueue, written out: each coroutine more is seen where thousands of tasks send.
+        if time.perf_counter() >= fairness.due:
+            await fairness.take()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        if self._closed:
+            self._raise_closed()
+        ack = self._append(topic, value, key, headers, timestamp, partition)
+        if ack is None:
+            ack = await self._enqueue_slowly((topic, value, key, headers, timestamp, partition))
         return await ack.wait()
 
     async def enqueue(
