@@ -80,7 +80,7 @@ class Worker:
             self._process = None
         if self._process is None:
             with self._log.open("ab") as log:
-                self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=log)
+                self._process = subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def end(self, number: signal.Signals) -> None:
         """Send a signal that ends it, and wait for that."""
