@@ -80,7 +80,7 @@ class Worker:
             self._process = None
         if self._process is None:
             with self._log.open("ab") as log:
-                self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=log, stderr=log)
+                self._process = subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log)
 
     def end(self, number: signal.Signals) -> None:
         """Send a signal that ends it, and wait for that."""
@@ -138,7 +138,7 @@ async def _feed(options: Options, cluster: Cluster, figures: Figures, over: trio
     async with trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=600_000) as producer:
         while not over.is_set():
             for _ in range(options.rate // 10):
-                await producer.enqueue("in", b"%d" % figures.fed)
+                await producer.enqueue("in", b"%d" % figures.fed, partition=figures.fed % PARTITIONS)
                 figures.fed += 1
             await trio.sleep(0.1)
         await producer.flush(timeout=120)
@@ -190,7 +190,7 @@ async def _finish(options: Options, cluster: Cluster, workers: list[Worker]) -> 
                     committed: dict[TopicPartition, Any] = {}
                     with contextlib.suppress(trikafka.TrikafkaError):
                         committed = dict(await admin.list_group_offsets(f"group-{protocol}"))
-                    done = [(at := committed.get(tp)) is not None and at.offset >= ends[tp].offset for tp in places]
+                    done = [at is not None and at.offset >= ends[tp].offset for tp in places for at in [committed.get(tp)]]
                     if all(done):
                         left.discard(protocol)
 

@@ -1,7 +1,8 @@
-"""One worker: copies records from ``in`` to ``out`` by ``trikafka.process``, until it is told to leave (SIGTERM) or dies."""
+"""One worker: copies records by ``trikafka.process``, until it is told to leave (SIGTERM), whoever started it is gone, or it dies."""
 
 from __future__ import annotations
 
+import os
 import signal
 import sys
 from typing import Any
@@ -18,10 +19,18 @@ async def main(bootstrap: str, group: str, protocol: Any, slot: str, source: str
         settings |= {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300}
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch, nursery.cancel_scope)
             nursery.start_soon(_work, settings, f"{group}-{slot}", source, target)
             async for _ in signals:
                 nursery.cancel_scope.cancel()
                 break
+
+
+async def _watch(scope: trio.CancelScope) -> None:
+    """End with the process that holds the other end of the standard input."""
+    async with trio.lowlevel.FdStream(os.dup(0)) as held:
+        await held.receive_some(1)
+    scope.cancel()
 
 
 async def _work(settings: dict[str, Any], transactional_id: str, source: str, target: str) -> None:
