@@ -127,7 +127,7 @@ def _read_partition(reader: Reader, topic: str, version: int) -> ProducedPartiti
             text = reader.text()
             reader.tags()
             found.refused[index] = found.refused.get(index) or text
-            first = first or text
+            first = first or text or None
         found.message = reader.text() or first
     if version >= _FLEXIBLE and not reader.no_tags():
         for tag, field in reader.tagged():
