@@ -31,21 +31,27 @@ FAST: dict[str, Any] = {
     "metadata_max_age_ms": 3_000,
 }
 PARTITIONS = 4
-TOLD_IN = {"assigned": {"assigning"}, "revoked": {"revoking", "leaving"}, "lost": {"fenced", "stale"}}
+#: In which states of the member a listener may be told what.
+ToldIn = dict[str, set[str]]
+TOLD_IN: ToldIn = {"assigned": {"assigning"}, "revoked": {"revoking", "leaving"}, "lost": {"fenced", "stale"}}
 
 
 class Witness(RebalanceListener):
     """Keeps what it was told is owned, and checks that each thing told can be so."""
 
-    def __init__(self) -> None:
+    def __init__(self, told_in: ToldIn) -> None:
+        self.told_in = told_in
         self.owned: set[TopicPartition] = set()
         self.consumer: Any = None
         self.wrong: list[str] = []
         self.raises = False
+        self.takes = 0.0  # seconds, the next time
 
-    def _told(self, what: str, partitions: Any) -> None:
+    async def _told(self, what: str, partitions: Any) -> None:
+        takes, self.takes = self.takes, 0.0
+        await trio.sleep(takes)  # cancelled here it is called again
         state = self.consumer.statistics().state
-        if state not in TOLD_IN[what]:
+        if state not in self.told_in[what]:
             self.wrong.append(f"{what} in state {state}")
         if not partitions:
             self.wrong.append(f"{what} of nothing")
@@ -58,21 +64,22 @@ class Witness(RebalanceListener):
             raise LookupError(what)
 
     async def on_partitions_assigned(self, partitions: Any) -> None:
-        self._told("assigned", partitions)
+        await self._told("assigned", partitions)
 
     async def on_partitions_revoked(self, partitions: Any) -> None:
-        self._told("revoked", partitions)
+        await self._told("revoked", partitions)
 
     async def on_partitions_lost(self, partitions: Any) -> None:
-        self._told("lost", partitions)
+        await self._told("lost", partitions)
 
 
 class Play:
     """One run against the scripted cluster: our member, and at most two others that only read."""
 
-    def __init__(self, strategy: str) -> None:
-        self.settings = FAST | {"partition_assignment_strategy": [strategy]}
-        self.witness = Witness()
+    def __init__(self, settings: dict[str, Any], told_in: ToldIn = TOLD_IN, times: dict[str, Any] | None = None) -> None:
+        self.settings, self.times = settings, times or {}
+        self.mine: dict[str, Any] = {}  # settings of our member alone
+        self.witness = Witness(told_in)
         self.others: list[tuple[trio.CancelScope, Any]] = []
         self.cluster: Any = None
         self.consumer: Any = None
@@ -80,8 +87,8 @@ class Play:
 
     async def run(self, steps: list[Callable[[Play], Awaitable[None]]]) -> None:
         async with (
-            cluster_of(PARTITIONS, records=3, nodes=2) as self.cluster,
-            consumer_of(self.cluster, **self.settings) as self.consumer,
+            cluster_of(PARTITIONS, records=3, nodes=2, **self.times) as self.cluster,
+            consumer_of(self.cluster, **self.settings, **self.mine) as self.consumer,
             trio.open_nursery() as self.nursery,
         ):
             self.witness.consumer = self.consumer
@@ -133,11 +140,10 @@ class Play:
 
 
 class Life(RuleBasedStateMachine):
-    """The rules: what may happen to a member."""
+    """The rules: what may happen to a member, whatever its protocol."""
 
-    @initialize(strategy=st.sampled_from(["range", "sticky", "cooperative-sticky"]))
-    def begin(self, strategy: str) -> None:
-        self.play = Play(strategy)
+    def begin_with(self, play: Play) -> None:
+        self.play = play
         self.steps: list[Callable[[Play], Awaitable[None]]] = []
 
     def then(self, step: Callable[[Play], Awaitable[None]]) -> None:
@@ -172,28 +178,6 @@ class Life(RuleBasedStateMachine):
 
         self.then(step)
 
-    @rule()
-    def the_group_forgets_the_member(self) -> None:
-        async def step(play: Play) -> None:
-            if play.cluster.group("g") is not None:
-                play.cluster.group("g").remove(play.consumer.statistics().member_id)
-
-        self.then(step)
-
-    @rule(api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup"]), code=st.sampled_from([14, 15, 16, 22, 25, 27]))
-    def a_response_is_an_error(self, api: Any, code: int) -> None:
-        async def step(play: Play) -> None:
-            play.cluster.fail(api, code, 1)
-
-        self.then(step)
-
-    @rule(api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup", "LeaveGroup", "OffsetCommit"]))
-    def a_connection_breaks(self, api: Any) -> None:
-        async def step(play: Play) -> None:
-            play.cluster.drop(api, 1)
-
-        self.then(step)
-
     @rule(node=st.sampled_from([0, 1]))
     def the_coordinator_moves(self, node: int) -> None:
         async def step(play: Play) -> None:
@@ -225,6 +209,13 @@ class Life(RuleBasedStateMachine):
 
         self.then(step)
 
+    @rule(seconds=st.sampled_from([0.2, 1.5, 5.0]))
+    def a_listener_takes_its_time(self, seconds: float) -> None:
+        async def step(play: Play) -> None:
+            play.witness.takes = seconds
+
+        self.then(step)
+
     @rule()
     def the_loop_is_blocked(self) -> None:
         async def step(play: Play) -> None:
@@ -242,14 +233,45 @@ class Life(RuleBasedStateMachine):
 
 
 async def unset(play: Play) -> None:
-    play.witness.raises = False
+    play.witness.raises, play.witness.takes = False, 0.0
+
+
+class ClassicLife(Life):
+    """What happens by the classic protocol."""
+
+    @initialize(strategy=st.sampled_from(["range", "sticky", "cooperative-sticky"]))
+    def begin(self, strategy: str) -> None:
+        self.begin_with(Play(FAST | {"partition_assignment_strategy": [strategy]}))
+
+    @rule()
+    def the_group_forgets_the_member(self) -> None:
+        async def step(play: Play) -> None:
+            if play.cluster.group("g") is not None:
+                play.cluster.group("g").remove(play.consumer.statistics().member_id)
+
+        self.then(step)
+
+    @rule(api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup"]), code=st.sampled_from([14, 15, 16, 22, 25, 27]))
+    def a_response_is_an_error(self, api: Any, code: int) -> None:
+        async def step(play: Play) -> None:
+            play.cluster.fail(api, code, 1)
+
+        self.then(step)
+
+    @rule(api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup", "LeaveGroup", "OffsetCommit"]))
+    def a_connection_breaks(self, api: Any) -> None:
+        async def step(play: Play) -> None:
+            play.cluster.drop(api, 1)
+
+        self.then(step)
 
 
 clock = MockClock()
-Life.TestCase.settings = settings(
+SETTINGS = settings(
     max_examples=30, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
-TestLife = Life.TestCase
+ClassicLife.TestCase.settings = SETTINGS
+TestLife = ClassicLife.TestCase
 
 
 def test_the_table_of_states_is_whole() -> None:
