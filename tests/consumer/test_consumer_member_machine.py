@@ -1,4 +1,4 @@
-"""The life of a member by the consumer protocol (KIP-848) as a state machine: the rules and the promises of ``test_member_machine``.
+"""The life of a member by the consumer protocol (KIP-848) as a state machine: the rules and promises of ``test_member_machine``.
 
 Targets come and change while listeners run, heartbeats are lost, epochs fenced, and the user stays away. What must hold is the
 same: revoke before assign; ``lost`` exactly when the member is out of its group; each partition goes and comes in turns; nothing

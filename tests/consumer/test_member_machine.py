@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from trio.testing import MockClock
 
 from trikafka import TopicPartition
+from trikafka._state import member
 from trikafka._state.member import _AFTER, MemberState
 from trikafka.interfaces import RebalanceListener
 
@@ -286,3 +287,24 @@ def test_the_table_of_states_is_whole() -> None:
     in_the_group = set(MemberState) - {MemberState.UNJOINED, MemberState.FENCED, MemberState.STALE, MemberState.LEAVING}
     for state in in_the_group:  # from everywhere a member can be put out, be late, and leave
         assert {MemberState.FENCED, MemberState.STALE, MemberState.LEAVING} <= _AFTER[state] | {state}
+
+
+def test_the_table_that_is_written_down_is_the_one_that_counts() -> None:
+    names = [state.name for state in MemberState]
+    written: dict[str, str] = {}
+    for line in (member.__doc__ or "").splitlines():
+        name, comes_after = line[:18].strip(), line[88:].strip()
+        if name in names:
+            written[name] = comes_after
+        elif written and comes_after and not name:
+            written[list(written)[-1]] += " " + comes_after
+    in_the_group = names[names.index("JOINING") : names.index("STABLE") + 1]
+    for name in names:
+        before = {state.name for state, after in _AFTER.items() if MemberState[name] in after}
+        match written[name]:
+            case "all from JOINING to STABLE":
+                assert before == set(in_the_group), name
+            case "all others":
+                assert before == set(names) - {name}, name
+            case text:
+                assert before == set(text.split(", ")), name

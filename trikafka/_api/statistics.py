@@ -6,13 +6,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from .._managers.coordinator import Coordinators, CoordinatorState
 from ..types import TopicPartition
 from .consumer_parts import ConsumerParts
 
 
 @dataclass(frozen=True, slots=True)
 class ConsumerStatistics:
-    """What a consumer knows of itself. ``lag``: records between the position and the end that the last fetch told."""
+    """What a consumer knows of itself. ``lag``: records between the position and the end that the last fetch told.
+
+    ``state`` is the member's. ``coordinator`` is ``"down"`` (closed, or there is no group), ``"initialized"`` (nothing has needed
+    it yet), ``"coordinator discovery"``, ``"stable"`` (it is known), or ``"unknown"`` where a plugin looks for coordinators.
+    """
 
     state: str
     member_id: str
@@ -20,9 +25,10 @@ class ConsumerStatistics:
     positions: Mapping[TopicPartition, int | None]
     lag: Mapping[TopicPartition, int | None]
     buffered_bytes: int
+    coordinator: str
 
 
-def statistics_of(parts: ConsumerParts) -> ConsumerStatistics:
+def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
     """A snapshot of what the consumer knows of itself."""
     member, assignment = parts.core.member, parts.core.assignment
     return ConsumerStatistics(
@@ -32,4 +38,13 @@ def statistics_of(parts: ConsumerParts) -> ConsumerStatistics:
         MappingProxyType({partition.tp: partition.position for partition in assignment}),
         MappingProxyType({partition.tp: partition.lag for partition in assignment}),
         parts.core.buffer.buffered,
+        _coordinator_state(parts, closed=closed),
     )
+
+
+def _coordinator_state(parts: ConsumerParts, *, closed: bool) -> str:
+    group = parts.config.group_id
+    if closed or group is None:
+        return CoordinatorState.DOWN.value
+    coordinators = parts.coordinators
+    return coordinators.state(group).value if isinstance(coordinators, Coordinators) else "unknown"

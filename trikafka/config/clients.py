@@ -28,9 +28,7 @@ class ClientConfig:
     #: no setting, and so no field: ``build`` writes it into the instance.
     explicit: ClassVar[frozenset[str]] = frozenset()
 
-    bootstrap_servers: str | Sequence[str] = setting(
-        "", "addresses to begin with: 'host:port,host:port' or a sequence of these"
-    )
+    bootstrap_servers: str | Sequence[str] = setting("", "addresses to begin with: 'host:port,host:port' or a sequence of these")
     client_id: str = setting("trikafka", "the name that brokers log and count quotas by")
     request_timeout_ms: float = setting(30_000, "how long one request may wait for its response", least=1, most=INT32)
     default_api_timeout_ms: float = setting(60_000, "the limit of a call that is given no timeout=", least=0)
@@ -203,6 +201,12 @@ class ConsumerConfig(ClientConfig):
             raise ConfigurationError(
                 "group_remote_assignor needs group_protocol='consumer' (or 'auto'); 'classic' has partition_assignment_strategy"
             )
+        if self.group_remote_assignor is not None and self.group_protocol == "auto":
+            for name in ("partition_assignment_strategy", "heartbeat_interval_ms", "session_timeout_ms"):
+                if name in self.explicit:
+                    raise ConfigurationError(
+                        f"group_remote_assignor is for the consumer group protocol (KIP-848), {name} for the classic: give one"
+                    )
         if self.group_protocol == "consumer":
             for name in ("partition_assignment_strategy", "heartbeat_interval_ms", "session_timeout_ms"):
                 if name in self.explicit:
@@ -230,9 +234,7 @@ class ProducerConfig(ClientConfig):
     )
     delivery_timeout_ms: float = setting(120_000, "from send to the verdict, retries included (KIP-91)", least=1)
     max_in_flight_requests_per_connection: int = setting(5, "produce requests to one broker at a time", least=1, most=100)
-    transactional_id: str | None = setting(
-        None, "for transactions, which are not there yet: setting it is an error", empty=False
-    )
+    transactional_id: str | None = setting(None, "for transactions, which are not there yet: setting it is an error", empty=False)
     partitioner: Literal["default"] | str = setting(
         "default", "'default' (murmur2 of the key, sticky without one), or one that a plugin offers", java="partitioner.class"
     )
