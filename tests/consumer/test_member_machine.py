@@ -47,20 +47,25 @@ class Witness(RebalanceListener):
         self.wrong: list[str] = []
         self.raises = False
         self.takes = 0.0  # seconds, the next time
+        self.cut: dict[TopicPartition, bool] = {}  # told in a call that did not come to its end: whether they came
 
     async def _told(self, what: str, partitions: Any) -> None:
-        takes, self.takes = self.takes, 0.0
-        await trio.sleep(takes)  # cancelled here it is called again
         state = self.consumer.statistics().state
         if state not in self.told_in[what]:
             self.wrong.append(f"{what} in state {state}")
         if not partitions:
             self.wrong.append(f"{what} of nothing")
+        comes = what == "assigned"
         for tp in partitions:
-            if (tp in self.owned) is (what == "assigned"):
+            if (tp in self.owned) is comes and self.cut.get(tp) is not comes:
                 self.wrong.append(f"{what} {tp}, while it has {sorted(self.owned)}")
-        self.owned = self.owned | set(partitions) if what == "assigned" else self.owned - set(partitions)
+        self.owned = self.owned | set(partitions) if comes else self.owned - set(partitions)
         raises, self.raises = self.raises, False
+        takes, self.takes = self.takes, 0.0
+        self.cut.update(dict.fromkeys(partitions, comes))  # cancelled now it is told again, or that they are lost after all
+        await trio.sleep(takes)
+        for tp in partitions:
+            self.cut.pop(tp, None)
         if raises:
             raise LookupError(what)
 
