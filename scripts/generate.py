@@ -21,7 +21,7 @@ MADE = "Made by scripts/generate.py from {source}: run `make docs` after a chang
 WIDTH = 132
 #: What annotations of settings use: where it comes from.
 _IMPORTS = {
-    "collections.abc": ("Awaitable", "Callable", "Sequence"),
+    "collections.abc": ("Awaitable", "Callable", "Mapping", "Sequence"),
     "typing": ("Any", "Literal", "TypedDict"),
 }
 _TYPED = {ClientConfig: None, AdminConfig: ClientConfig, ConsumerConfig: ClientConfig, ProducerConfig: ClientConfig}
@@ -41,7 +41,8 @@ def typed() -> str:
         if words & set(names)
     ]
     made = MADE.format(source="trikafka/config/clients.py")
-    lines = ["from __future__ import annotations", "", *imports, "", "import trio.abc", "", "from .budget import MemoryBudget"]
+    own = ["from .budget import MemoryBudget", "from .security import Credentials, TokenProvider"]
+    lines = ["from __future__ import annotations", "", "import ssl", *imports, "", "import trio.abc", "", *own]
     return f'"""The settings as typed keywords of ``open_*``.\n\n{made}\n"""\n\n' + "\n".join([*lines, "", "", classes, ""])
 
 

@@ -5,14 +5,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parent.parent
 #: Lines that end in ``# wrong`` are to be found, by the name that stands there, and no others.
-PROGRAM = '''
+PROGRAM = """
 from typing import Unpack
 
 import trikafka
@@ -56,7 +53,7 @@ async def wrong() -> None:
     trikafka.open_producer(acks=2)  # wrong
     trikafka.open_admin(bootstrap_server="localhost:9092")  # wrong
     trikafka.no_such_name  # wrong
-'''
+"""
 WRONG = {number for number, line in enumerate(PROGRAM.splitlines(), 1) if line.endswith("# wrong")}
 
 
@@ -70,15 +67,8 @@ def checked(tmp_path: Path, *command: str) -> tuple[set[int], str]:
     return {int(number) for number in found}, said
 
 
-@pytest.mark.skipif(find_spec("mypy") is None, reason="needs mypy: pip install trikafka[lint]")
 def test_mypy_finds_wrong_settings_and_nothing_else(tmp_path: Path) -> None:
+    """With mypy alone: Pyright (basedpyright 1.40.2) finds the same lines, but brings Node along, 280 MB in each environment."""
     found, said = checked(tmp_path, "mypy", "--strict")
     assert found == WRONG, said
     assert 'Unexpected keyword argument "bootstrap_server" for "open_consumer"' in said
-
-
-@pytest.mark.skipif(find_spec("basedpyright") is None, reason="needs Pyright's engine: pip install basedpyright")
-def test_pyright_finds_wrong_settings_and_nothing_else(tmp_path: Path) -> None:
-    found, said = checked(tmp_path, "basedpyright", "--level", "error", "--pythonpath", sys.executable)
-    assert found == WRONG, said
-    assert 'No parameter named "bootstrap_server"' in said

@@ -15,8 +15,12 @@ _HOMES = {
     "._api.admin_types": (
         "ClusterDescription",
         "GroupListing",
+        "HangingTransaction",
         "ListedOffset",
         "NewTopic",
+        "ProducerDescription",
+        "TransactionDescription",
+        "TransactionListing",
     ),
     "._api.arrow_sending": (
         "ArrowDelivery",
@@ -36,12 +40,12 @@ _HOMES = {
     "._api.opening": (
         "open_admin",
         "open_consumer",
+        "open_producer",
     ),
     "._api.ack": ("Ack",),
     "._api.producer": (
         "Producer",
         "ProducerStatistics",
-        "open_producer",
     ),
     "._api.partition_stream": ("PartitionStream",),
     "._wire.columns": ("RecordBatch",),
@@ -81,6 +85,7 @@ _HOMES = {
         "GroupFullError",
         "GroupIdNotFoundError",
         "GroupProtocolMismatchError",
+        "HandshakeError",
         "IllegalStateError",
         "InvalidRegularExpressionError",
         "InvalidTopicError",
@@ -119,6 +124,7 @@ _HOMES = {
         "IsolationLevel",
         "MemberDescription",
         "Node",
+        "OAuthToken",
         "OffsetAndMetadata",
         "OffsetAndTimestamp",
         "OffsetRange",

@@ -2,15 +2,24 @@
 
 from ._api.ack import Ack
 from ._api.admin import Admin
-from ._api.admin_types import ClusterDescription, GroupListing, ListedOffset, NewTopic
+from ._api.admin_types import (
+    ClusterDescription,
+    GroupListing,
+    HangingTransaction,
+    ListedOffset,
+    NewTopic,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.export import ExportProgress, ExportResult, export
 from ._api.export_store import DirectoryStore
 from ._api.health import ConsumerHealth
-from ._api.opening import open_admin, open_consumer
+from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
-from ._api.producer import Producer, ProducerStatistics, open_producer
+from ._api.producer import Producer, ProducerStatistics
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
 from .config import AdminConfig, ClientConfig, ConsumerConfig, MemoryBudget, ProducerConfig, from_properties
@@ -37,6 +46,7 @@ from .errors import (
     GroupFullError,
     GroupIdNotFoundError,
     GroupProtocolMismatchError,
+    HandshakeError,
     IllegalStateError,
     InvalidRegularExpressionError,
     InvalidTopicError,
@@ -75,6 +85,7 @@ from .types import (
     IsolationLevel,
     MemberDescription,
     Node,
+    OAuthToken,
     OffsetAndMetadata,
     OffsetAndTimestamp,
     OffsetRange,
@@ -127,6 +138,8 @@ __all__ = [
     "GroupIdNotFoundError",
     "GroupListing",
     "GroupProtocolMismatchError",
+    "HandshakeError",
+    "HangingTransaction",
     "IllegalStateError",
     "InvalidRegularExpressionError",
     "InvalidTopicError",
@@ -143,6 +156,7 @@ __all__ = [
     "NoOffsetForPartitionError",
     "Node",
     "NotLeaderError",
+    "OAuthToken",
     "OffsetAndMetadata",
     "OffsetAndTimestamp",
     "OffsetMovedToTieredStorageError",
@@ -158,6 +172,7 @@ __all__ = [
     "PollIntervalExceededError",
     "Producer",
     "ProducerConfig",
+    "ProducerDescription",
     "ProducerFencedError",
     "ProducerSettings",
     "ProducerStatistics",
@@ -174,6 +189,8 @@ __all__ = [
     "TimestampType",
     "TopicAlreadyExistsError",
     "TopicPartition",
+    "TransactionDescription",
+    "TransactionListing",
     "TrikafkaError",
     "UnknownProducerIdError",
     "UnknownTopicOrPartitionError",

@@ -62,6 +62,9 @@ def defer(package: str) -> None:
     module.__dict__["_running"] = False
     module.__class__ = _Deferred
     sys.modules[package] = module
+    parent, _, name = package.rpartition(".")
+    if parent:  # as the import does that finds it there from now on
+        setattr(sys.modules[parent], name, module)
 
 
 def _read_text(package: str, resource: str) -> str:

@@ -261,7 +261,16 @@ class AuthorizationError(BrokerResponseError):
 
 
 class AuthenticationError(BrokerResponseError):
-    """The broker did not accept the credentials."""
+    """The broker did not accept who this client says it is. It is never tried again by itself."""
+
+
+class HandshakeError(AuthenticationError):
+    """TLS or SASL ended without a broker's code: a certificate that is not trusted or not there, no token. ``code`` is ``None``."""
+
+    name = ""
+
+    def __init__(self, text: str) -> None:
+        TrikafkaError.__init__(self, text)
 
 
 class NotLeaderError(BrokerResponseError):
@@ -313,7 +322,9 @@ class OffsetMovedToTieredStorageError(BrokerResponseError):
 
 
 class OutOfOrderSequenceError(BrokerResponseError):
-    """The broker got a batch with a sequence number that does not follow the last one."""
+    """The broker got a batch whose sequence number does not follow the last one. An idempotent producer puts that right, but for a
+    record behind one given up, if both were sent on a lost connection: it may be in the log, as after :exc:`DeliveryTimeoutError`.
+    """
 
 
 class DuplicateSequenceError(BrokerResponseError):

@@ -11,15 +11,17 @@ at opening, by a :exc:`~trikafka.errors.PluginError` that names it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
 
 import pluggy
 
+from .config import ClientConfig
 from .errors import PluginError, TrikafkaError
 from .interfaces import ClientContext, ManagerKind, Observer, RebalanceListener, Sink
+from .types import Node
 
 PROJECT = "trikafka"
 ENTRY_POINT_GROUP = "trikafka"
@@ -53,6 +55,14 @@ class HookSpecs:
     @hookspec(firstresult=True)
     def trikafka_partitioner(self, name: str) -> object | None:
         """Offer the partitioner of this name (``partitioner``): ``(topic, key, partition numbers) -> number``."""
+
+    @hookspec(firstresult=True)
+    def trikafka_sasl(self, mechanism: str, config: ClientConfig) -> Callable[[Node], object] | None:
+        """Offer the SASL mechanism of this name: a function, async or not, of the broker's node, called at each authentication.
+
+        It returns an object with ``first() -> bytes`` and ``respond(challenge: bytes) -> bytes | None`` (``None``: done), async
+        or not.
+        """
 
     @hookspec
     def trikafka_observer(self, context: ClientContext) -> Observer | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -38,7 +39,11 @@ class SubscriptionPattern:
 
 
 class Record(NamedTuple):
-    """One fetched record. ``timestamp`` is in milliseconds since the epoch (UTC); ``None`` where the record has none."""
+    """One fetched record. ``timestamp`` is in milliseconds since the epoch (UTC); ``None`` where the record has none.
+
+    ``key`` and ``value`` are bytes. With ``key_deserializer`` or ``value_deserializer`` they are what that returns, which the types
+    here do not know: ``flight = typing.cast(Flight, record.value)``.
+    """
 
     topic: str
     partition: int
@@ -148,3 +153,11 @@ class IsolationLevel(Enum):
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
+
+
+@dataclass(frozen=True, slots=True)
+class OAuthToken:
+    """A token for OAUTHBEARER. ``extensions`` go with it (KIP-342)."""
+
+    value: str = field(repr=False)
+    extensions: Mapping[str, str] = field(default_factory=dict)

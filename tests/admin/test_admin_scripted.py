@@ -12,7 +12,8 @@ import trio.testing
 
 import trikafka
 from trikafka import Admin, KafkaTimeoutError, ListedOffset, NewTopic, OffsetAndMetadata, OffsetSpec, TopicPartition
-from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
+from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable, encode_batch
+from trikafka.testing.state import ProducerState
 
 T0 = TopicPartition("t", 0)
 
@@ -184,6 +185,11 @@ CALLS: list[tuple[str, Callable[[Admin], Callable[..., Awaitable[object]]], tupl
     ("describe_groups", lambda admin: admin.describe_groups, (["g"],)),
     ("list_group_offsets", lambda admin: admin.list_group_offsets, ("g",)),
     ("delete_groups", lambda admin: admin.delete_groups, (["g"],)),
+    ("list_transactions", lambda admin: admin.list_transactions, ()),
+    ("describe_transactions", lambda admin: admin.describe_transactions, (["x"],)),
+    ("describe_producers", lambda admin: admin.describe_producers, ([T0],)),
+    ("find_hanging_transactions", lambda admin: admin.find_hanging_transactions, ()),
+    ("abort_transaction", lambda admin: admin.abort_transaction, (T0, 0)),
 ]
 every_call = pytest.mark.parametrize(("name", "method", "args"), CALLS, ids=[name for name, _, _ in CALLS])
 
@@ -211,6 +217,9 @@ async def test_every_await_can_be_cancelled(
         async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
             async with member(cluster, "g"):
                 pass
+            cluster.transactions.initialize("x", 60_000, None, two_phase=False, keep=False)
+            cluster.append_batch("t", 0, encode_batch([b"x"], timestamp=0, producer=(7, 0, 0), transactional=True))
+            cluster.partition("t", 0).producers[7] = ProducerState(0)
             yield admin
 
     async def call(admin: Admin) -> None:

@@ -25,7 +25,18 @@ def test_version(command: Command) -> None:
 
 
 @pytest.mark.parametrize(
-    "args", [("consume",), ("produce",), ("export",), ("groups",), ("topics",), ("topics", "create"), ("broker",)]
+    "args",
+    [
+        ("consume",),
+        ("produce",),
+        ("export",),
+        ("groups",),
+        ("topics",),
+        ("topics", "create"),
+        ("transactions",),
+        ("transactions", "abort"),
+        ("broker",),
+    ],
 )
 def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None:
     ended = command(*args, "--help")
@@ -60,6 +71,9 @@ def test_every_command_has_help(command: Command, args: tuple[str, ...]) -> None
         (("topics", "alter", "t"), "--partitions"),
         (("groups", "--delete"), "which group?"),
         (("groups", "--delete", "--list"), "only one of"),
+        (("transactions", "describe"), "which transactional id?"),
+        (("transactions", "list", "--state", "going"), "'ongoing'"),
+        (("transactions", "abort", "-t", "t", "-p", "0"), "--start-offset"),
         (("export", "t"), "which topic?"),
         (("export", "t", "/tmp/x", "--from", "5"), "@TIME"),
     ],

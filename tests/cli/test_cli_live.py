@@ -115,7 +115,7 @@ def test_a_group_goes_on_where_it_was(command: Command, topic: str, tmp_path: Pa
     assert command("consume", topic, "-G", group, "--until-end").out == b""
     table = command("groups", group).out.decode()
     assert table.splitlines()[0] == f"{group}  (Empty, consumer, 0 members)  lag 0"
-    assert table.splitlines()[1].split() == ["TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "HOST"]
+    assert table.splitlines()[1].split() == ["TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "CLIENT", "HOST"]
     assert command("groups", "--delete", group).code == 0
     assert group not in command("groups", "--list").out.decode()
 

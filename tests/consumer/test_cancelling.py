@@ -13,6 +13,7 @@ from trio.testing import MockClock as Clock
 
 from trikafka._api.consumer import Consumer
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
+from trikafka.testing._leftovers import assert_nothing_left
 
 
 class Given(NamedTuple):
@@ -45,12 +46,13 @@ async def by_iteration(given: Given) -> None:
 
 
 async def the_rest_comes(given: Given) -> None:
-    """Each record is received once, whenever the scenario was cancelled."""
+    """Each record is received once, whenever the scenario was cancelled, and then nothing of it is left."""
     with trio.fail_after(30):
         while len(given.got) < 12:
             record = await given.consumer.receive()
             given.got.append((record.partition, record.offset))
     assert sorted(given.got) == [(partition, offset) for partition in (0, 1) for offset in range(6)]
+    await assert_nothing_left(given.cluster, given.consumer)
 
 
 @pytest.mark.parametrize("scenario", [one_by_one, by_batch])
@@ -110,6 +112,8 @@ async def all_calls_work(given: Given) -> None:
         await commit(given)
         assert given.cluster.committed("g", T0).offset == 2
         await ask(given)
+        given.consumer.seek_to_end()
+    await assert_nothing_left(given.cluster, given.consumer)
 
 
 @pytest.mark.parametrize("scenario", [commit, ask, unsubscribe])

@@ -14,6 +14,7 @@ from test_cancelling import Given, all_calls_work, fresh, the_rest_comes
 from trio.testing import MockClock as Clock
 
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
+from trikafka.testing._leftovers import assert_nothing_left
 
 
 async def everything_comes_and_nothing_is_left(given: Given) -> None:
@@ -154,6 +155,7 @@ async def test_the_task_that_serves_a_rebalance_cancelled_anywhere(autojump_cloc
                 await until(lambda: len(cluster.requests("JoinGroup")) > count, 0.1)
                 await until(lambda: consumer.statistics().state == "stable" and len(consumer.assignment()) == 2, 0.1)
             nursery.cancel_scope.cancel()
+        await assert_nothing_left(cluster, consumer, buffered=1_000)  # nobody reads what is there
         told = [what for what, _ in log if what != "lost"]
         assert "lost" not in [what for what, _ in log]
         if strategy == "range":  # in the right order, none left out (one that was cut is told again)

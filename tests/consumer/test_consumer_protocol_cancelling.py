@@ -12,6 +12,7 @@ from trio.testing import MockClock as Clock
 
 from trikafka._api.consumer import Consumer
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
+from trikafka.testing._leftovers import assert_nothing_left
 
 PROTOCOL = {"group_id": "g", "group_protocol": "consumer"}
 
@@ -47,6 +48,7 @@ async def the_rest_comes(given: Given) -> None:
             given.got.append((record.partition, record.offset))
     assert sorted(given.got) == [(partition, offset) for partition in (0, 1) for offset in range(6)]
     assert given.told[-1] == ("assigned", [T0, T1])
+    await assert_nothing_left(given.cluster, given.consumer)
 
 
 async def test_a_receive_that_joins_and_runs_listeners(autojump_clock: Clock) -> None:
@@ -98,6 +100,8 @@ async def test_unsubscribing(autojump_clock: Clock) -> None:
                 given.consumer.subscribe(["t"])
             await values(given.consumer, 1)
         assert given.consumer.assignment() == {T0, T1}
+        given.consumer.seek_to_end()
+        await assert_nothing_left(given.cluster, given.consumer)
 
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 1
 

@@ -31,6 +31,7 @@ FAULTS: tuple[Fault, ...] = ("frozen", "killed", "black hole", "error")
 APIS = (
     "Metadata", "FindCoordinator", "ListOffsets", "OffsetFetch", "OffsetCommit", "CreateTopics", "DeleteTopics", "CreatePartitions",
     "DescribeConfigs", "ListGroups", "DescribeGroups", "DeleteGroups", "InitProducerId", "Produce", TELEMETRY,
+    "ListTransactions", "DescribeTransactions", "DescribeProducers", "WriteTxnMarkers",
 )  # fmt: skip
 
 
@@ -67,7 +68,6 @@ def _existing(cluster: ScriptedCluster) -> str:
     return name
 
 
-
 CALLS = [
     Row("consumer", "beginning_offsets", "ListOffsets", 6, lambda _, c, k: c.beginning_offsets([TP], **k)),
     Row("consumer", "end_offsets", "ListOffsets", 6, lambda _, c, k: c.end_offsets([TP], **k)),
@@ -97,6 +97,17 @@ CALLS = [
     Row("admin", "list_group_offsets", "OffsetFetch", 16, lambda _, a, k: a.list_group_offsets("g", **k)),
     Row(
         "admin", "delete_groups", "DeleteGroups", 14, lambda _, a, k: a.delete_groups([_new()], **k),
+        refusals=(trikafka.errors.BrokerResponseError,),
+    ),
+    Row("admin", "list_transactions", "ListTransactions", 14, lambda _, a, k: a.list_transactions(**k)),
+    Row(
+        "admin", "describe_transactions", "DescribeTransactions", 14, lambda _, a, k: a.describe_transactions(["none"], **k),
+        refusals=(trikafka.errors.BrokerResponseError,),
+    ),
+    Row("admin", "describe_producers", "DescribeProducers", 6, lambda _, a, k: a.describe_producers([TP], **k)),
+    Row("admin", "find_hanging_transactions", "DescribeProducers", 6, lambda _, a, k: a.find_hanging_transactions(**k)),
+    Row(
+        "admin", "abort_transaction", "DescribeProducers", 6, lambda _, a, k: a.abort_transaction(TP, 0, **k),
         refusals=(trikafka.errors.BrokerResponseError,),
     ),
 ]  # fmt: skip

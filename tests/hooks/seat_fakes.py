@@ -318,6 +318,9 @@ class Passed:
     def close(self) -> None:
         self._inner.close()
 
+    def drop(self, error: Exception) -> None:
+        self._inner.drop(error)
+
 
 def passed(context: ProducerContext) -> Passed:
     return Passed(context.builtin("produce"))

@@ -85,9 +85,7 @@ class Scene(Stage):
             "enable_auto_commit": False,
         } | more
 
-    async def member(
-        self, name: str, leave: Callable[[], bool] = lambda: False, topics: Any = None, **settings: Any
-    ) -> None:
+    async def member(self, name: str, leave: Callable[[], bool] = lambda: False, topics: Any = None, **settings: Any) -> None:
         """A member of ours that commits what it has processed, until it is to leave."""
         async with open_consumer(**self.settings(**settings)) as consumer:
             consumer.subscribe(topics or [self.topic], History(self.owners, name, self.noted))

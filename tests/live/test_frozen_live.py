@@ -235,3 +235,26 @@ async def test_a_broker_restarted_in_the_middle_of_calls(cluster: Cluster) -> No
             await producer.send("t-other", b"after", partition=0)
         consumer.assign([TopicPartition("t-other", 0)])
         assert (await consumer.receive()).value == b"after"
+
+
+async def test_a_frozen_broker_is_told_once_and_that_it_is_back(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", "trikafka.brokers")
+    broker = cluster.brokers[0]
+    async with reading(cluster.bootstrap_servers) as consumer:
+        caplog.clear()
+        await broker.freeze()
+        try:
+            with trio.fail_after(30):
+                while consumer.health().ok:
+                    await consumer.receive_batch(timeout=0.1)
+                assert "unanswered for" in consumer.health().reasons[0]
+                await consumer.receive_batch(timeout=2)
+        finally:
+            await broker.thaw()
+        with trio.fail_after(30):
+            while not consumer.health().ok:
+                await consumer.receive_batch(timeout=0.1)
+        await goes_on(consumer)
+        first, last = [record.getMessage() for record in caplog.records if record.name == "trikafka.brokers"]
+        assert " does not respond: " in first
+        assert " is back at " in last

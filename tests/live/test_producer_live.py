@@ -11,8 +11,8 @@ import pytest
 import trio
 from trikafka_broker.trio_api import Cluster
 
-from trikafka import NewTopic, open_admin
-from trikafka._api.producer import Ack, open_producer
+from trikafka import NewTopic, open_admin, open_producer
+from trikafka._api.producer import Ack
 from trikafka._wire.partitioning import partition_for_key
 
 if TYPE_CHECKING:

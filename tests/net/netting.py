@@ -17,6 +17,7 @@ from trikafka._managers.coordinator import Coordinators
 from trikafka._managers.metadata import Metadata
 from trikafka._net.brokers import Brokers
 from trikafka._net.connection import Connection
+from trikafka._net.transport import transport_of
 from trikafka.config import ConsumerConfig
 from trikafka.testing import ScriptedCluster
 from trikafka.testing.messages import RESPONSES, build, decode_request, encode_response, read_head
@@ -126,12 +127,13 @@ class Asked:
 async def connected(*, unbuffered: bool = False, greet: bool = True, **settings: Any) -> AsyncIterator[Line]:
     """A running connection over a memory stream, its hands shaken; at the end no task is left."""
     ours, theirs = trio.testing.lockstep_stream_pair() if unbuffered else trio.testing.memory_stream_pair()
-    connection, peer = Connection(ours, NODE, config(**settings)), Peer(theirs)
+    connection, peer = Connection(transport_of(ours), NODE, config(**settings)), Peer(theirs)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         if greet:
             nursery.start_soon(peer.shake_hands)
             await connection.negotiate("1")
+            await connection.authenticate(None)
         yield Line(connection, peer, nursery)
         await trio.testing.wait_all_tasks_blocked()
         connection.close()

@@ -15,7 +15,7 @@ from netting import Asked, Line, Peer, connected, metadata_request
 from trio.testing import MockClock as Clock
 from trio.testing import wait_all_tasks_blocked
 
-from trikafka.errors import KafkaConnectionError, ProtocolError, TrikafkaError, UnsupportedVersionError
+from trikafka.errors import DamagedResponseError, KafkaConnectionError, ProtocolError, TrikafkaError, UnsupportedVersionError
 from trikafka.testing import assert_all_awaits_cancellable
 
 
@@ -60,13 +60,15 @@ async def test_requests_of_one_task_after_the_other_are_written_in_that_order(au
         assert seen == order
 
 
-async def test_answers_out_of_order_find_their_way(autojump_clock: Clock) -> None:
+async def test_a_response_that_overtakes_another_ends_the_connection(autojump_clock: Clock) -> None:
     async with connected() as line:
         first, second = line.ask(), line.ask()
-        one, two = await line.peer.request(), await line.peer.request()
-        await line.peer.answer(two, controller_id=2)
-        await line.peer.answer(one, controller_id=1)
-        assert {(await first.outcome()).controller_id, (await second.outcome()).controller_id} == {1, 2}
+        await line.peer.request()
+        await line.peer.answer(await line.peer.request(), controller_id=2)
+        for each in (first, second):
+            with pytest.raises(DamagedResponseError, match="left an earlier one out"):
+                await each.outcome()
+        assert line.connection.broken
 
 
 async def test_the_cap_holds_and_lets_the_next_in(autojump_clock: Clock) -> None:
@@ -359,7 +361,7 @@ async def test_closing_before_it_ran(autojump_clock: Clock) -> None:
 async def test_a_stream_that_fails_in_its_own_way(autojump_clock: Clock) -> None:
     async with connected() as line:
         await wait_all_tasks_blocked()
-        stream: Any = line.connection._stream
+        stream: Any = line.connection._transport._stream
         stream.send_stream.send_all_hook = _raise(OSError(110, "timed out"))
         stream.close_hook = _raise(OSError("no"))
         await fails_with(line, [line.ask()], KafkaConnectionError, "timed out")

@@ -96,6 +96,8 @@ def test_what_a_consumers_errors_say() -> None:
 
 
 PACKAGE = Path(errors.__file__).parent
+
+
 def numbers_of_errors(tree: ast.AST) -> list[int]:
     """The lines on which a code is compared with a number other than 0, or an error is made of one."""
     found = []
@@ -159,7 +161,7 @@ def _make(cls: type[TrikafkaError]) -> TrikafkaError:
         return cls([TopicPartition("t", 0), TopicPartition("t", 2)])
     if issubclass(cls, errors.ArrowDeliveryError):
         return cls("t", 10, 5, 2, from_code(29, "t-0"))
-    if issubclass(cls, errors.BrokerResponseError):
+    if issubclass(cls, errors.BrokerResponseError) and not issubclass(cls, errors.HandshakeError):
         error = cls(6, "NOT_LEADER_OR_FOLLOWER", "text", "t-0")
         error.retriable = True
         return error

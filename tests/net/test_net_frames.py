@@ -149,7 +149,7 @@ async def test_over_a_real_socket() -> None:
             reader = FrameReader(transport, MAX, "peer:1")
             assert [bytes(await reader.read() or b"") for _ in BODIES] == BODIES
             assert await reader.read() is None
-            transport.let_go()
+            await transport.aclose()
         nursery.cancel_scope.cancel()
 
 

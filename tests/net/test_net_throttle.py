@@ -9,6 +9,7 @@ import trio
 from netting import NODE, Asked, Parts, connected, metadata_request, open_parts
 from trio.testing import MockClock as Clock
 
+from trikafka._net.connection import MOST_THROTTLE
 from trikafka.testing import ScriptedCluster
 
 
@@ -90,3 +91,14 @@ async def test_the_connection_can_be_told_too(autojump_clock: Clock) -> None:
         await line.peer.answer(await line.peer.request(), brokers=[], topics=[])
         await asked.outcome()
         assert trio.current_time() == 2
+
+
+async def test_a_time_that_no_quota_can_ask_is_bounded_and_told(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    """A damaged response: without the bound the client would be silent for 24 days."""
+    async with ScriptedCluster() as cluster, open_parts(cluster, bootstrap=False) as parts:
+        throttle(cluster, 2**31 - 1)
+        await ask(parts)
+        await ask(parts, response_timeout=1)
+        assert trio.current_time() == MOST_THROTTLE
+    text = "broker-0:9092 asks for 2147484 s without requests, as no quota does: it has 60 s"
+    assert [record.getMessage() for record in caplog.records if record.name == "trikafka.brokers"] == [text]

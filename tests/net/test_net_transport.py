@@ -31,12 +31,13 @@ async def connected(*, buffers: int | None = None, **settings: Any) -> AsyncIter
     listener.close()
     if buffers is not None:
         ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, buffers)
-    connection, peer = Connection(ours, NODE, config(**settings)), Peer(theirs)
+    connection, peer = Connection(transport_of(ours), NODE, config(**settings)), Peer(theirs)
     with trio.fail_after(20):
         async with theirs, trio.open_nursery() as nursery:
             nursery.start_soon(connection.run)
             nursery.start_soon(peer.shake_hands)
             await connection.negotiate("1")
+            await connection.authenticate(None)
             yield Line(connection, peer, nursery)
             connection.close()
     assert connection.in_flight == 0
@@ -53,9 +54,9 @@ async def test_which_transport_is_used() -> None:
     left, right = (trio.SocketStream(end) for end in trio.socket.socketpair())
     transport = transport_of(left)
     assert isinstance(transport, SocketTransport)
-    transport.let_go()
-    async with left, right:
-        await left.send_all(b"the descriptor is the stream's")
+    await transport.aclose()
+    async with right:
+        assert await right.receive_some(1) == b""  # the stream is closed, and its descriptor once
 
 
 async def test_a_request_is_written_in_the_step_that_makes_it() -> None:
@@ -186,7 +187,7 @@ async def test_requests_from_many_tasks_while_the_socket_is_full() -> None:
 async def test_a_stream_that_is_closed_already_is_a_lost_connection() -> None:
     ours, theirs = (trio.SocketStream(end) for end in trio.socket.socketpair())
     await ours.aclose()
-    connection = Connection(ours, NODE, config())
+    connection = Connection(transport_of(ours), NODE, config())
     async with theirs, trio.open_nursery() as nursery:
         nursery.start_soon(connection.run)
         with pytest.raises(KafkaConnectionError):

@@ -6,53 +6,59 @@ import random
 from typing import Any
 
 from trikafka._state.accumulator import Accumulator, Limits
-from trikafka._state.outbatch import OutBatch
+from trikafka._state.producer_batch import ProducerBatch
+from trikafka._state.producer_identity import IdempotentIdentity, NoIdentity
 from trikafka._state.sequences import Identity
 from trikafka._wire import _implementation
 from trikafka._wire.records import decode_records
 from trikafka.types import Record, RecordMetadata
 
-Ticket = tuple[OutBatch, int, int]
+Ticket = tuple[ProducerBatch, int, int]
 
 
 def _parts(made: Any) -> Ticket:
     return made._batch, made._index, made._timestamp
 
 
+class Waiting:
+    """Somebody who waits for room, and how often he was told to look again."""
+
+    def __init__(self) -> None:
+        self.told = 0
+
+    def set(self) -> None:
+        self.told += 1
+
+
 class Bench:
     """An accumulator for topic ``t``, with the time in ``now``."""
 
-    def __init__(self, *leaders: int | None, partitioner: Any = None, **limits: Any) -> None:
+    def __init__(self, *leaders: int | None, partitioner: Any = None, idempotent: bool = True, **limits: Any) -> None:
         self.now = 0.0
         self.woken: list[int | None] = []
-        self.made_room = 0
         settings: dict[str, Any] = {
             "batch_size": 400,
             "linger": 1.0,
             "buffer_memory": 10_000,
             "max_request_size": 2_000,
             "delivery_timeout": 60.0,
-            "idempotent": True,
         }
         self.limits = Limits(**(settings | limits))
-        made: Any = type("Made", (_implementation.current.Ticket,), {"__slots__": (), "parts": _parts})
+        made: Any = type("Made", (_implementation.current.DeliveryHandle,), {"__slots__": (), "parts": _parts})
         self.accumulator: Accumulator[Any] = Accumulator(
             self.limits,
+            IdempotentIdentity() if idempotent else NoIdentity(),
             make_encoder=_implementation.current.BatchEncoder,
-            ticket=made,
+            handle=made,
             clock=lambda: self.now,
             delay=lambda failures: 0.1 * 2 ** (failures - 1),
             on_work=self.woken.append,
-            on_room=self._room,
             partitioner=partitioner,
             choose=random.Random(7),
         )
-        self.accumulator.identity = Identity(1000, 0)
+        self.accumulator.identified(Identity(1000, 0))
         if leaders:
             self.accumulator.update_topic("t", leaders)
-
-    def _room(self) -> None:
-        self.made_room += 1
 
     def put(self, value: bytes | None = b"v", **fields: Any) -> Ticket:
         ack = self.accumulator.appender.append(
@@ -62,7 +68,7 @@ class Bench:
         ticket: Ticket = ack.parts()
         return ticket
 
-    def fill(self, count: int, partition: int = 0) -> list[OutBatch]:
+    def fill(self, count: int, partition: int = 0) -> list[ProducerBatch]:
         """Put ``count`` batches of one record each on their way into the queue."""
         batches = []
         for number in range(count):
@@ -76,11 +82,11 @@ class Bench:
         assert self.drain() == [batch]
         self.accumulator.succeeded(batch, 0, None)
 
-    def drain(self, node: int = 0, limit: int = 10_000) -> list[OutBatch]:
+    def drain(self, node: int = 0, limit: int = 10_000) -> list[ProducerBatch]:
         return self.accumulator.drain(node, self.now, limit)
 
 
-def records(batch: OutBatch) -> list[Record]:
+def records(batch: ProducerBatch) -> list[Record]:
     """What a broker would find in the batch."""
     data = batch.to_bytes()
     return list(

@@ -8,7 +8,8 @@ from typing import Any
 
 import trio
 
-from trikafka._api.producer import Producer, open_producer
+from trikafka._api.opening import open_producer
+from trikafka._api.producer import Producer
 from trikafka.testing import ScriptedCluster
 
 

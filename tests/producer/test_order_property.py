@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
-from trikafka._state.outbatch import OutBatch
+from trikafka._state.producer_batch import ProducerBatch
 from trikafka._state.sequences import Identity
 from trikafka.errors import KafkaConnectionError, TrikafkaError, from_code
 from trikafka.testing.batches import BadBatch, decode_batch
@@ -27,8 +27,8 @@ class Wire:
     """One connection: requests wait in order to be carried out, then answers wait to be read."""
 
     def __init__(self) -> None:
-        self.requests: deque[list[tuple[OutBatch, bytes]]] = deque()
-        self.answers: deque[list[tuple[OutBatch, int | TrikafkaError]]] = deque()
+        self.requests: deque[list[tuple[ProducerBatch, bytes]]] = deque()
+        self.answers: deque[list[tuple[ProducerBatch, int | TrikafkaError]]] = deque()
 
 
 class Producing(RuleBasedStateMachine):
@@ -70,7 +70,7 @@ class Producing(RuleBasedStateMachine):
         if wire.requests:
             wire.answers.append([(batch, self._store(node, batch, data)) for batch, data in wire.requests.popleft()])
 
-    def _store(self, node: int, batch: OutBatch, data: bytes) -> int | TrikafkaError:
+    def _store(self, node: int, batch: ProducerBatch, data: bytes) -> int | TrikafkaError:
         log = self.logs[batch.partition]
         if log.leader != node:
             return from_code(6)
@@ -98,7 +98,7 @@ class Producing(RuleBasedStateMachine):
         if not wire.requests:
             return
         request = wire.requests.popleft()
-        answers: list[tuple[OutBatch, int | TrikafkaError]] = []
+        answers: list[tuple[ProducerBatch, int | TrikafkaError]] = []
         for batch, data in request:
             stored = self._store(node, batch, data) if code == 20 else 0
             answers.append((batch, from_code(code) if isinstance(stored, int) else stored))
@@ -128,9 +128,9 @@ class Producing(RuleBasedStateMachine):
         self.bench.accumulator.expire(self.bench.now)
 
     @rule()
-    @precondition(lambda self: self.bench.accumulator.identity is None)
+    @precondition(lambda self: self.bench.accumulator.identity.current is None)
     def new_producer_id(self) -> None:
-        self.bench.accumulator.identity = Identity(2000 + len(self.tickets), 0)
+        self.bench.accumulator.identified(Identity(2000 + len(self.tickets), 0))
 
     @rule(most=st.sampled_from([1, 2, 10**9]))
     def limit_batches(self, most: int) -> None:
@@ -140,7 +140,7 @@ class Producing(RuleBasedStateMachine):
     def memory_is_what_the_batches_take(self) -> None:
         if hasattr(self, "bench"):
             accumulator = self.bench.accumulator
-            assert accumulator.used == sum(batch.size for batch in accumulator._batches())
+            assert accumulator.used == sum(batch.size for batch in accumulator.batches())
 
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
@@ -154,7 +154,7 @@ class Producing(RuleBasedStateMachine):
             self.bench.now += 5
             for node in (0, 1):
                 self.send(node), self.carry_out(node), self.answer(node)
-            if accumulator.identity is None:
+            if accumulator.identity.current is None:
                 self.new_producer_id()
         assert accumulator.used == 0
         self._compare()

@@ -12,17 +12,19 @@ from trio.testing import MockClock as Clock
 from trikafka._api.ack import Ack
 from trikafka._api.producer import Producer
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
+from trikafka.testing._leftovers import assert_nothing_left
 
 Given = tuple[ScriptedCluster, Producer]
 
 
 async def usable(given: Given) -> None:
-    """The producer goes on, its room is free, nobody waits."""
+    """The producer goes on, its room is free, nobody waits; no slot, socket or task is left."""
     cluster, producer = given
     await producer.send("t", b"after")
     assert values(cluster)[-1] == b"after"
     statistics = producer.statistics()
     assert (statistics.buffer_used, statistics.tasks_waiting, statistics.batches_waiting) == (0, 0, 0)
+    await assert_nothing_left(cluster, producer)
 
 
 async def test_send(autojump_clock: Clock) -> None:

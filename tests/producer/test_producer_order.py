@@ -339,7 +339,7 @@ async def test_a_bug_in_the_background_ends_the_block_and_no_ack_hangs(
         with pytest.raises(ClientFailedError) as caught:  # noqa: PT012
             async with opened(cluster) as producer:
                 await producer.send("t", b"x")
-                monkeypatch.setattr("trikafka._managers.produce.from_code", None)
+                monkeypatch.setattr("trikafka._managers.produce_senders.from_code", None)
                 cluster.fail("Produce", 29)
                 ack = await producer.enqueue("t", b"y")
                 await trio.sleep_forever()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from trikafka._state.sequences import MAX_EPOCH, Identity, PartitionSequences, on_wire
+from trikafka._state.sequences import MAX_EPOCH, Identity, PartitionSequences, next_epoch, on_wire
 
 FIRST = Identity(1000, 0)
+STRAYS = frozenset({1})
 
 
 def test_numbers_follow_each_other_and_keep_the_identity_they_began_with() -> None:
@@ -31,18 +32,28 @@ def test_what_is_lost_is_found_by_what_comes_after(
 ) -> None:
     sequences = PartitionSequences()
     sequences.assign(10, FIRST)
-    sequences.lose(*lost)
+    sequences.lose(*lost, STRAYS)
     if acknowledged is not None:
         sequences.acknowledge(*acknowledged)
     assert sequences.lost == still
+    assert sequences.strays == (STRAYS if still is not None else set())
 
 
 def test_what_the_broker_has_is_not_lost() -> None:
     sequences = PartitionSequences()
     sequences.assign(10, FIRST)
     sequences.acknowledge(5, 5)
-    sequences.lose(0, 5)
-    assert sequences.lost is None
+    sequences.lose(0, 5, STRAYS)
+    assert (sequences.lost, sequences.strays) == (None, set())
+
+
+def test_brokers_that_may_read_what_is_lost_still() -> None:
+    sequences = PartitionSequences()
+    sequences.assign(10, FIRST)
+    sequences.lose(0, 3, frozenset())  # refused: nothing is under way
+    assert (sequences.lost, sequences.strays) == (3, set())
+    sequences.lose(3, 3, STRAYS)
+    assert (sequences.lost, sequences.strays) == (6, STRAYS)
 
 
 @pytest.mark.parametrize(
@@ -59,9 +70,10 @@ def test_what_the_broker_has_is_not_lost() -> None:
 def test_a_new_epoch_begins_at_0(own: Identity, current: Identity | None, then: Identity | None) -> None:
     sequences = PartitionSequences()
     sequences.assign(5, own)
-    sequences.lose(0, 5)
-    sequences.restart(current)
+    sequences.lose(0, 5, STRAYS)
+    sequences.restart(next_epoch(own, current))
     assert (sequences.identity, sequences.next, sequences.lost, sequences.acknowledged) == (then, 0, None, 0)
+    assert not sequences.strays
 
 
 @pytest.mark.parametrize(("sequence", "seen"), [(0, 0), (2**31 - 1, 2**31 - 1), (2**31, 0), (2**31 + 5, 5), (2**33 + 1, 1)])

@@ -8,11 +8,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from accumulating import Bench, records
+from accumulating import Bench, Waiting, records
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from trikafka._state.intake import RowGroup
+from trikafka._state.table_rows import RowGroup
 from trikafka._wire.arrow import Rows
 from trikafka._wire.columns import Columns
 from trikafka._wire.partitioning import partition_for_key
@@ -108,7 +108,7 @@ def test_there_is_room_for_some_rows_and_for_the_others_later() -> None:
 
 def test_where_others_wait_newcomers_get_no_room() -> None:
     bench = Bench(0)
-    bench.accumulator.exhausted = True
+    bench.accumulator.join(Waiting())
     found = columns([b"a"])
     assert bench.accumulator.extend("t", found, RowGroup(0, None, 0, 1), 0) is None
     assert bench.accumulator.extend("t", found, RowGroup(0, None, 0, 1), 0, admitted=True) is not None

@@ -12,14 +12,16 @@ from conversations import CONVERSATIONS, Peer
 from fetch_conversations import FETCH_CONVERSATIONS
 from modern_conversations import MODERN_CONVERSATIONS
 from rawclient import RawClient
+from transaction_conversations import TRANSACTION_CONVERSATIONS, two_phase_commits
 
 from trikafka.testing import KAFKA_4, ScriptedCluster
 
 if TYPE_CHECKING:
     from trikafka_broker import KafkaBroker
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
 Conversation = Callable[[Peer], Awaitable[None]]
-EVERYTHING = [*CONVERSATIONS, *FETCH_CONVERSATIONS, *MODERN_CONVERSATIONS]
+EVERYTHING = [*CONVERSATIONS, *FETCH_CONVERSATIONS, *MODERN_CONVERSATIONS, *TRANSACTION_CONVERSATIONS]
 
 
 @pytest.mark.parametrize("conversation", EVERYTHING, ids=lambda conversation: conversation.__name__)
@@ -31,6 +33,26 @@ async def test_the_scripted_cluster_answers_as_kafka_does(kafka_broker: KafkaBro
         scripted = Peer(partial(cluster.dial, "broker-0", 9092), name)
         await scripted.hold(conversation)
     assert scripted.notes == real.notes
+
+
+async def test_the_scripted_cluster_speaks_of_transactions_as_an_older_kafka_does(make_kafka_cluster: MakeKafkaCluster) -> None:
+    unstable = {"unstable.api.versions.enable": True, "transaction.two.phase.commit.enable": True}
+    with make_kafka_cluster(properties=unstable) as kafka:
+        broker = kafka.brokers[0]
+        async with await trio.open_tcp_stream(broker.host, broker.port) as stream:
+            downgrade = {"feature": "transaction.version", "max_version_level": 1, "upgrade_type": 2}
+            answer = await RawClient(stream).call("UpdateFeatures", 2, timeout_ms=10_000, feature_updates=[downgrade])
+        assert answer.error_code == 0
+        for conversation in [*TRANSACTION_CONVERSATIONS, two_phase_commits]:
+            name = conversation.__name__.replace("_", "-")
+            real = Peer(partial(trio.open_tcp_stream, broker.host, broker.port), name)
+            await real.hold(conversation)
+            async with ScriptedCluster(consumer_assignment_interval=0, transaction_version=1) as cluster:
+                cluster.transactions.two_phase = True
+                cluster.offer("InitProducerId", (0, 6))
+                scripted = Peer(partial(cluster.dial, "broker-0", 9092), name)
+                await scripted.hold(conversation)
+            assert scripted.notes == real.notes
 
 
 async def test_the_scripted_cluster_offers_no_version_that_kafka_does_not(kafka_broker: KafkaBroker) -> None:

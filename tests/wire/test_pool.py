@@ -147,3 +147,31 @@ def test_threads_that_decode_at_the_same_time(implementation: ModuleType) -> Non
     with ThreadPoolExecutor(4) as threads:
         assert all(threads.map(check, range(count)))
     assert _implementation.current.free_memory() <= 64 << 20
+
+
+def test_a_batch_of_records_lies_in_memory_that_is_used_again(pooled: ModuleType) -> None:
+    def home(letter: bytes) -> int:
+        encoder = pooled.BatchEncoder()
+        for _ in range(3):
+            encoder.append(1, None, letter * LARGE)
+        assert records_of(encoder) == [letter * LARGE] * 3
+        return address(encoder.close())
+
+    assert home(b"a") == home(b"b")
+    assert pooled.free_memory() >= 3 * LARGE
+
+
+def test_a_batch_on_its_way_is_not_used_again(implementation: ModuleType) -> None:
+    """The pieces of a request are all that is left of a batch that has failed while it was written."""
+    encoder = implementation.BatchEncoder()
+    encoder.append(1, None, b"a" * LARGE)
+    payload = encoder.close()
+    del encoder
+    others = [implementation.BatchEncoder() for _ in range(3)]
+    for other in others:
+        other.append(1, None, b"b" * LARGE)
+    assert bytes(payload).count(b"a") == LARGE
+
+
+def records_of(encoder: Any) -> list[bytes | None]:
+    return [record.value for record in decode(encoder.build(-1, -1, -1))]

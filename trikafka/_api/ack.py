@@ -7,19 +7,19 @@ from typing import TYPE_CHECKING
 
 import trio
 
-from .._managers.produce import news
-from .._state.outbatch import OutBatch
+from .._managers.outcomes import waiters_of
+from .._state.producer_batch import ProducerBatch
 from .._wire import _implementation
 from ..types import RecordMetadata, TopicPartition
 from .waiting import fairness
 
 if TYPE_CHECKING:
-    from .._wire._fallback_producing import Ticket as _Ticket
+    from .._wire._fallback_producing import DeliveryHandle as _DeliveryHandle
 else:
-    _Ticket = _implementation.current.Ticket
+    _DeliveryHandle = _implementation.current.DeliveryHandle
 
 
-class Ack(_Ticket):
+class Ack(_DeliveryHandle):
     """The promise of one record's outcome. An ack that nobody waits for costs nothing; a failure is then logged."""
 
     __slots__ = ()
@@ -43,15 +43,19 @@ class Ack(_Ticket):
         """Wait until the record is delivered; return where it is. Any number of tasks may wait, any number of times.
 
         Raises :exc:`DeliveryTimeoutError` past ``delivery_timeout_ms`` (the record may or may not be in the log), or why the
-        broker did not take it. Cancellation: the record stays on its way.
+        broker did not take it; of that, :exc:`OutOfOrderSequenceError` also means that it may or may not be in the log.
+        Cancellation: the record stays on its way.
         """
-        batch: OutBatch = self._batch
+        batch: ProducerBatch = self._batch
         index = self._index
         if not batch.settled:
             batch, index = batch.part(index)
         if not batch.settled:
+            task = trio.lowlevel.current_task()
             while not batch.settled:
-                await news(batch)
+                waiters = waiters_of(batch)
+                waiters.add(task)
+                await trio.lowlevel.wait_task_rescheduled(waiters)
                 batch, index = batch.part(index)
         elif time.perf_counter() >= fairness.due:
             await fairness.take()

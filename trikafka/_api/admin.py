@@ -1,4 +1,4 @@
-"""The admin client as the user holds it: topics, groups, offsets and the cluster, looked up and changed.
+"""The admin client as the user holds it: topics, groups, offsets, transactions and the cluster, looked up and changed.
 
 Each method is one API call under one deadline. What the controller decides goes to the controller (in KRaft any broker passes it
 on), what belongs to a group goes to its coordinator, and the groups of the cluster are asked of all brokers.
@@ -6,8 +6,8 @@ on), what belongs to a group goes to its coordinator, and the groups of the clus
 
 from __future__ import annotations
 
+import time
 import uuid
-from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -26,10 +26,22 @@ from .._wire.extra_messages import ConsumerGroupDescribeRequest
 from ..config import AdminConfig
 from ..error_codes import ErrorCode
 from ..errors import ConfigurationError, KafkaConnectionError, RequestTimedOutError, TrikafkaError, from_code
+from ..interfaces import CoordinatorKind
 from ..types import GroupDescription, Node, OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, TopicPartition
 from . import admin_messages as messages
 from .admin_messages import Outcome
-from .admin_types import ClusterDescription, GroupListing, ListedOffset, NewTopic
+from .admin_places import AskCoordinator, at_coordinators
+from .admin_transactions import Filters, HangingSearch, TransactionLookups, check_seconds
+from .admin_types import (
+    ClusterDescription,
+    GroupListing,
+    HangingTransaction,
+    ListedOffset,
+    NewTopic,
+    ProducerDescription,
+    TransactionDescription,
+    TransactionListing,
+)
 from .context import Context
 from .service import Exit, Service
 
@@ -57,6 +69,7 @@ class Admin:
         self._metadata = self._context.manager("metadata")
         self._coordinators = self._context.manager("coordinator")
         self._offsets = self._context.manager("offsets")
+        self._transactions = TransactionLookups(self._brokers, self._metadata, self._coordinators)
         self._telemetry = Telemetry(config, self._metadata)
         self._closed = False
 
@@ -218,6 +231,84 @@ class Admin:
         if failed:
             raise messages.first_of(failed, "group")
 
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    async def list_transactions(
+        self,
+        *,
+        states: Iterable[str] = (),
+        producer_ids: Iterable[int] = (),
+        longer_than: float | None = None,
+        pattern: str | None = None,
+        timeout: float | None = None,
+    ) -> list[TransactionListing]:
+        """All transactional ids, by name (KIP-664): those in ``states``, of ``producer_ids``, whose transaction has run for more
+        than ``longer_than`` seconds, whose whole name fits ``pattern`` (RE2's syntax).
+
+        Raises :exc:`ConfigurationError` for a state that there is not, :exc:`UnsupportedVersionError` where the brokers are too old
+        for ``longer_than`` (Kafka 3.8, KIP-994) or ``pattern`` (4.1, KIP-1152).
+        """
+        filters = Filters(tuple(messages.names_of("states", states)), tuple(producer_ids), longer_than, pattern)
+        return await self._call("list_transactions", lambda call: self._transactions.listed(call, filters), timeout)
+
+    async def describe_transactions(
+        self, transactional_ids: Iterable[str], *, timeout: float | None = None
+    ) -> dict[str, TransactionDescription]:
+        """State, producer, limit and partitions of transactional ids (KIP-664). Raises errors that name an id that there is not."""
+        chosen = messages.names_of("transactional_ids", transactional_ids)
+        found: dict[str, TransactionDescription] = {}
+        failed: dict[str, TrikafkaError] = {}
+
+        async def attempt(call: Call) -> None:
+            await self._transactions.described(call, chosen, found, failed)
+
+        await self._call("describe_transactions", attempt, timeout, chosen, CoordinatorKind.TRANSACTION)
+        if failed:
+            raise messages.first_of({name: failed[name] for name in chosen if name in failed}, "transactional id")
+        return {name: found[name] for name in chosen}
+
+    async def describe_producers(
+        self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
+    ) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
+        """What the partitions' leaders remember of their idempotent and transactional producers (KIP-664)."""
+        chosen = messages.partitions_of(partitions)
+        found: dict[TopicPartition, tuple[ProducerDescription, ...]] = {}
+
+        async def attempt(call: Call) -> dict[TopicPartition, tuple[ProducerDescription, ...]]:
+            await self._transactions.producers(call, chosen, found)
+            return {tp: found[tp] for tp in chosen}
+
+        return await self._call("describe_producers", attempt, timeout)
+
+    async def find_hanging_transactions(
+        self, topics: Iterable[str] | None = None, *, longer_than: float = 900, timeout: float | None = None
+    ) -> list[HangingTransaction]:
+        """Transactions that are open in a partition and that no coordinator knows of, so that nothing will end them (KIP-664).
+
+        All topics are searched, internal ones too, or ``topics``. What was written to less than ``longer_than`` seconds ago (by
+        the time in its last record) is left alone: let it be the longest that a transaction may take.
+        """
+        chosen = None if topics is None else messages.names_of("topics", topics)
+        check_seconds(longer_than)
+        before_ms = int((time.time() - longer_than) * 1000)
+
+        async def attempt(call: Call) -> list[HangingTransaction]:
+            seen = await call.step("list the topics", lambda: self._metadata.ask_any(partial(messages.topics_request, chosen)))
+            search = HangingSearch(self._transactions, messages.partitions_in(seen), before_ms)
+            return await search.attempt(call)
+
+        return await self._call("find_hanging_transactions", attempt, timeout)
+
+    async def abort_transaction(self, partition: TopicPartition, start_offset: int, *, timeout: float | None = None) -> None:
+        """Write the marker that aborts the transaction that is open in ``partition`` since ``start_offset`` (KIP-664).
+
+        It is meant for one that hangs: a transaction that its coordinator knows of is torn by this. Other partitions are left as
+        they are. Raises an error (INVALID_TXN_STATE) if no open transaction begins there.
+        """
+        (tp,) = messages.partitions_of([partition])
+        messages.check_offset(start_offset)
+        await self._call("abort_transaction", lambda call: self._transactions.abort(call, tp, start_offset), timeout)
+
     # --- leaving -----------------------------------------------------------------------------------------------------
 
     async def aclose(self) -> None:
@@ -238,14 +329,19 @@ class Admin:
             raise trio.ClosedResourceError("this admin client is closed")
 
     async def _call(
-        self, name: str, attempt: Callable[[Call], Awaitable[T]], timeout: float | None, groups: Iterable[str] = ()
+        self,
+        name: str,
+        attempt: Callable[[Call], Awaitable[T]],
+        timeout: float | None,
+        coordinated: Iterable[str] = (),
+        kind: CoordinatorKind = CoordinatorKind.GROUP,
     ) -> T:
         def recover(error: TrikafkaError) -> None:
             if error.refresh_metadata:
                 self._metadata.request_update()
             if error.refresh_coordinator:
-                for group in groups:
-                    self._coordinators.mark_unknown(group)
+                for key in coordinated:
+                    self._coordinators.mark_unknown(key, kind)
 
         check_timeout(timeout, 0.0)
         self._check_open()
@@ -316,18 +412,8 @@ class Admin:
         await all_of([partial(ask, node) for node in seen.nodes.values()])
         return sorted(found.values(), key=lambda group: group.group_id)
 
-    async def _at_coordinators(self, call: Call, groups: list[str], ask: Callable[[Node, list[str]], Awaitable[None]]) -> None:
-        """Find the groups' coordinators, and ask each about its own."""
-        places: dict[Node, list[str]] = defaultdict(list)
-
-        async def find(group: str) -> None:
-            places[await call.step("find the coordinator", lambda: self._coordinators.find(group))].append(group)
-
-        if not groups:
-            await trio.lowlevel.checkpoint()
-            return
-        await all_of([partial(find, group) for group in groups])
-        await all_of([partial(ask, node, names) for node, names in places.items()])
+    async def _at_coordinators(self, call: Call, groups: list[str], ask: AskCoordinator) -> None:
+        await at_coordinators(call, self._coordinators, CoordinatorKind.GROUP, groups, ask)
 
     async def _describe(self, call: Call, found: dict[str, GroupDescription], node: Node, groups: list[str]) -> None:
         request = DescribeGroupsRequest(groups=groups, include_authorized_operations=False)

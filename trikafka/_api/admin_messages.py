@@ -11,6 +11,7 @@ from kafka.protocol.admin import (
     DeleteTopicsRequest,
     DescribeConfigsRequest,
 )
+from kafka.protocol.metadata import MetadataRequest
 
 from .._managers.group_messages import PROTOCOL_TYPE, decode_assignment
 from ..errors import ConfigurationError, ProtocolError, TrikafkaError, from_code
@@ -39,6 +40,39 @@ def names_of(what: str, names: Iterable[str]) -> list[str]:
         if not isinstance(name, str) or not name:
             raise ConfigurationError(f"{what} must be names, not {name!r}")
     return found
+
+
+def partitions_of(partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
+    """Check partitions that a caller gave. Raises :exc:`ConfigurationError`."""
+    if isinstance(partitions, str | bytes | TopicPartition):
+        raise ConfigurationError(f"partitions must be a collection of TopicPartition, not {partitions!r}")
+    found = []
+    for tp in partitions:
+        topic, number = tp if isinstance(tp, tuple) and len(tp) == 2 else (tp, None)
+        if not isinstance(topic, str) or not topic or isinstance(number, bool) or not isinstance(number, int) or number < 0:
+            raise ConfigurationError(f"a partition is a TopicPartition, not {tp!r}")
+        found.append(TopicPartition(topic, number))
+    return list(dict.fromkeys(found))
+
+
+def check_offset(offset: int) -> None:
+    """Raise :exc:`ConfigurationError` unless it is an offset."""
+    if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
+        raise ConfigurationError(f"an offset is a whole number from 0, not {offset!r}")
+
+
+def topics_request(names: Iterable[str] | None) -> MetadataRequest:
+    """A Metadata for topics, or all."""
+    topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in names]
+    return MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+
+def partitions_in(response: Any) -> list[TopicPartition]:
+    """The partitions of the topics in a Metadata response. Raises the error of a topic."""
+    for topic in response.topics:
+        if topic.error_code:
+            raise from_code(topic.error_code, f"topic {topic.name!r}")
+    return sorted(TopicPartition(topic.name, part.partition_index) for topic in response.topics for part in topic.partitions)
 
 
 def create_topics(topics: Mapping[str, NewTopic], timeout_ms: int) -> CreateTopicsRequest:
@@ -138,11 +172,11 @@ def _assignment(group: Any, data: bytes) -> tuple[TopicPartition, ...]:
 
 
 def wanted_offsets(wanted: Mapping[TopicPartition, OffsetSpec | int]) -> dict[TopicPartition, int]:
-    """Check what ``list_offsets`` was given. Raises :exc:`ValueError`."""
+    """Check what ``list_offsets`` was given. Raises :exc:`ConfigurationError`."""
     for tp, what in wanted.items():
         known = isinstance(what, OffsetSpec) or (isinstance(what, int) and not isinstance(what, bool) and what >= 0)
         if not known:
-            raise ValueError(f"for {tp}: {what!r} is neither an OffsetSpec nor milliseconds since the epoch")
+            raise ConfigurationError(f"for {tp}: {what!r} is neither an OffsetSpec nor milliseconds since the epoch")
     return {TopicPartition(*tp): int(what) for tp, what in wanted.items()}
 
 

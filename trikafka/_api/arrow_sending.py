@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import trio
 
-from .._managers.produce import settled
+from .._managers.outcomes import settled, waiters_of
 from .._net.deadlines import Call, run_call
-from .._state.intake import RowGroup, Taken
-from .._state.outbatch import OutBatch
+from .._state.producer_batch import ProducerBatch
+from .._state.table_rows import RowGroup, Taken
 from .._wire import _implementation
 from .._wire.columns import Columns
 from ..config import ProducerConfig
@@ -150,7 +150,7 @@ class ArrowSending:
         async def attempt(call: Call) -> Taken:
             if not self._manager.knows(self._topic, group.partition):
                 await self._learn(call, group.partition)
-            call.last_error = TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
+            call.blame(TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)"))
             return await within(call, 0.0, lambda: self._manager.wait_for_room(take, self._topic, group.partition))
 
         def take() -> Taken | None:
@@ -176,13 +176,12 @@ class _Tally:
         self.error: Exception | None = None
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
         #: For each batch the spans of its records that are the table's: others may have put theirs between.
-        self.waiting: dict[OutBatch, list[tuple[int, int]]] = {}
+        self.waiting: dict[ProducerBatch, list[tuple[int, int]]] = {}
 
     def add(self, taken: Taken, count: int) -> None:
         """``count`` more rows are in a batch."""
         batch, first = taken.batch, taken.first
-        if batch.signal is None:
-            batch.signal = trio.Event()  # somebody waits: a failure need not be logged
+        waiters_of(batch)  # somebody waits: a failure need not be logged
         spans = self.waiting.setdefault(batch, [])
         if spans and spans[-1][1] == first:
             first = spans.pop()[0]
@@ -205,7 +204,7 @@ class _Tally:
             for leaf in leaves:
                 self._take(*leaf)
 
-    def _take(self, batch: OutBatch, start: int, stop: int) -> None:
+    def _take(self, batch: ProducerBatch, start: int, stop: int) -> None:
         if batch.error is not None:
             self.fail(batch.error)
             self.unknown += stop - start if batch.unknown else 0
@@ -223,14 +222,14 @@ class _Tally:
             self.partitions[batch.place] = PartitionDelivery(stop - start, first, last)
 
 
-def _leaves(batch: OutBatch, start: int, stop: int) -> Iterator[tuple[OutBatch, int, int]]:
+def _leaves(batch: ProducerBatch, start: int, stop: int) -> Iterator[tuple[ProducerBatch, int, int]]:
     """The batches that the records from ``start`` to ``stop`` are in after splits, and which of those they are."""
-    if not batch.halves:
+    if not batch.parts:
         yield batch, start, stop
         return
     offset = 0
-    for half in batch.halves:
-        first, last = max(start - offset, 0), min(stop - offset, half.count)
+    for part in batch.parts:
+        first, last = max(start - offset, 0), min(stop - offset, part.count)
         if first < last:
-            yield from _leaves(half, first, last)
-        offset += half.count
+            yield from _leaves(part, first, last)
+        offset += part.count

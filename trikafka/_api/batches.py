@@ -10,6 +10,7 @@ import trio
 
 from .._state.arguments import checked_partition
 from .._wire.columns import RecordBatch
+from ..errors import ConfigurationError
 from ..types import TopicPartition
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ class Batches:
         for tp, offset in (self._until or {}).items():
             assignment.get(tp)
             if isinstance(offset, bool) or not isinstance(offset, int) or offset < 0:
-                raise ValueError(f"the offset to read {tp} until must be a whole number from 0, not {offset!r}")
+                raise ConfigurationError(f"the offset to read {tp} until must be a whole number from 0, not {offset!r}")
 
     def __aiter__(self) -> Self:
         return self
@@ -75,7 +76,7 @@ class ArrowBatches:
     def __init__(self, batches: Gatherer, max_rows: int, max_bytes: int) -> None:
         for name, value in (("max_rows", max_rows), ("max_bytes", max_bytes)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-                raise ValueError(f"{name} must be a whole number from 1, not {value!r}")
+                raise ConfigurationError(f"{name} must be a whole number from 1, not {value!r}")
         self._batches = batches
         self._max_rows, self._max_bytes = max_rows, max_bytes
         self._limiter = trio.CapacityLimiter(1)

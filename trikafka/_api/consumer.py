@@ -52,6 +52,7 @@ class Consumer(LookUps, Committing):
             self._check_receive,
             parts.streams.give_way,
         )
+        core.on_news(self._receiver.news)
 
     def __repr__(self) -> str:
         return f"<trikafka.Consumer group_id={self._config.group_id!r} partitions={len(self._assignment)}>"
@@ -153,7 +154,7 @@ class Consumer(LookUps, Committing):
         if isinstance(offset, OffsetAndMetadata):
             leader_epoch, offset = offset.leader_epoch, offset.offset
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset <= _MAX_OFFSET:
-            raise ValueError(f"an offset must be a whole number from 0, not {offset!r}")
+            raise ConfigurationError(f"an offset must be a whole number from 0, not {offset!r}")
         self._assignment.get(partition).seek(offset, leader_epoch)
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] = ()) -> None:
@@ -185,10 +186,10 @@ class Consumer(LookUps, Committing):
     # Receiving.
 
     def __aiter__(self) -> AsyncIterator[Record]:
-        return self._receiver
+        return self._receiver.records
 
     async def __anext__(self) -> Record:
-        return await self._receiver.__anext__()
+        return await self._receiver.records.__anext__()
 
     async def receive(self) -> Record:
         """The next record; waits for it, runs rebalance listeners meanwhile.
@@ -196,7 +197,7 @@ class Consumer(LookUps, Committing):
         Raises :exc:`trio.BusyResourceError` if another task receives, :exc:`trio.ClosedResourceError` once closed, and errors
         that stop consumption (authorization, :exc:`CorruptRecordError`, no valid offset). Cancelled: no record is lost.
         """
-        return await self._receiver.__anext__()
+        return await self._receiver.records.__anext__()
 
     def receive_nowait(self) -> Record:
         """The next record if it is buffered. Raises :exc:`trio.WouldBlock` otherwise."""
@@ -306,6 +307,7 @@ class Consumer(LookUps, Committing):
     async def _close(self, how: Exit, deadline: float) -> None:
         """Leave for good, unless that has been done; if it was cut, this goes through all of it again."""
         self._closed = True
+        self._parts.watchdog.stop()
         self._parts.streams.end_iteration()
         self._parts.core.news()
         left = False

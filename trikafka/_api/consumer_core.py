@@ -34,6 +34,7 @@ class ConsumerCore:
     def __init__(self, config: ConsumerConfig) -> None:
         self.signals = signals = Signals()
         self._on_assigned: list[OnAssigned] = []
+        self._on_news: list[Callable[[], None]] = []
         self._streams: dict[AssignedPartition, Signal] = {}  # what is news of these concerns nobody else
         self.wake = Wake(
             deliver=self._deliver,
@@ -55,6 +56,10 @@ class ConsumerCore:
     def on_assigned(self, tell: OnAssigned) -> None:
         """Have ``tell`` called whenever partitions came or went."""
         self._on_assigned.append(tell)
+
+    def on_news(self, tell: Callable[[], None]) -> None:
+        """Have ``tell`` called whenever something concerns the whole consumer: a posted rebalance, say."""
+        self._on_news.append(tell)
 
     def stream_signal(self, partition: AssignedPartition) -> Signal:
         """The signal of a stream: from now on it alone is woken by records of this partition."""
@@ -97,6 +102,8 @@ class ConsumerCore:
             return
         self.signals.deliver.notify()
         if partition is None:
+            for tell in self._on_news:
+                tell()
             for signal in self._streams.values():
                 signal.notify()
 

@@ -93,7 +93,14 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.fill("fetch")
         if config.group_id is not None:
             self._fill_group_seats()
-        self.watchdog = Watchdog(self.core, self.brokers.outages, self.metadata, self.positions, config.stall_warning_ms / 1000)
+        self.watchdog = Watchdog(
+            self.core,
+            self.brokers.outages,
+            self.metadata,
+            self.positions,
+            config.stall_warning_ms / 1000,
+            fetched_by=self.plugins_in.get("fetch"),
+        )
         self.core.on_assigned(self._assigned)
         offered = answers(self.plugins, "trikafka_rebalance_listener", RebalanceListener, context=self)
         self._plugin_listeners = [GuardedListener(listener, self.seat(plugin, "listener")) for plugin, listener in offered]
@@ -131,7 +138,7 @@ class ConsumerParts(Context[ConsumerConfig]):
             self.core.poll_timer.polled(trio.current_time())
             self._membership_task.start()
         if self.config.memory_budget is not None:
-            self.config.memory_budget.join()
+            self.config.memory_budget._join()
         self.tell_opened()
 
     def _assigned(self, assignment: Assignment) -> None:
@@ -238,6 +245,6 @@ class ConsumerParts(Context[ConsumerConfig]):
         """Close the sockets; the tasks end with the service."""
         self.core.subscription.clear()
         if self.config.memory_budget is not None:
-            self.config.memory_budget.leave()
+            self.config.memory_budget._leave()
         self.brokers.close()
         self.tell_closed()

@@ -8,10 +8,13 @@ from typing import Any, Generic, Literal, TypeVar, overload
 
 from .. import interfaces
 from .._net.brokers import Brokers
+from .._net.security import Security
 from ..config import ClientConfig
-from ..errors import IllegalStateError, PluginError
+from ..config.security import SASL_BUILTIN
+from ..errors import ConfigurationError, IllegalStateError, PluginError
 from ..hooks import BUILTIN, answers, first_answer, load_plugins
 from ..interfaces import ManagerKind, Observer
+from ..types import Node
 from .builtin import Builtin
 from .guard import Seat, guarded
 from .service import Service
@@ -57,11 +60,29 @@ class Context(Generic[Config]):
         self.config = config
         self.plugins = load_plugins(config.plugins, Builtin())
         self._service = service
-        self.brokers = Brokers(config, service.start_soon)
+        self.brokers = Brokers(config, service.start_soon, Security(config, self._sasl_mechanism()))
         self._seats: dict[ManagerKind, Any] = {}
+        self.plugins_in: dict[ManagerKind, str] = {}  # the seats that a plugin has, and its name
         self._closed = False
         self.observers = Observers(answers(self.plugins, "trikafka_observer", Observer, context=self))
         service.when_failed(lambda error: self.observers.tell("failed", error))
+
+    def _sasl_mechanism(self) -> Callable[[Node], Any] | None:
+        """What a plugin offers for ``sasl_mechanism``. Raises :exc:`ConfigurationError` if nobody has it."""
+        name = self.config.sasl_mechanism
+        if name is None or not self.config.uses_sasl:
+            return None
+        offered = first_answer(self.plugins, "trikafka_sasl", mechanism=name, config=self.config)
+        if offered is None:
+            if name not in SASL_BUILTIN:
+                known = ", ".join(SASL_BUILTIN)
+                raise ConfigurationError(f"sasl_mechanism: no plugin offers {name!r}; without plugins there are {known}")
+            return None
+        plugin, factory = offered
+        if not callable(factory):
+            raise PluginError(f"plugin {plugin}: trikafka_sasl returned {factory!r}, which cannot be called")
+        made: Callable[[Node], Any] = factory
+        return made
 
     def start_soon(self, async_fn: Callable[..., Awaitable[object]], *args: object) -> None:
         """Start a task that ends with the client, and whose failure ends it."""
@@ -74,7 +95,10 @@ class Context(Generic[Config]):
         if made is None:
             raise PluginError(f"no plugin makes a request manager for {kind!r}")
         plugin, manager = made
-        self._seats[kind] = manager if plugin == BUILTIN else guarded(manager, shape, self.seat(plugin, kind))
+        if plugin != BUILTIN:
+            self.plugins_in[kind] = plugin
+            manager = guarded(manager, shape, self.seat(plugin, kind))
+        self._seats[kind] = manager
 
     def seat(self, plugin: str, kind: str) -> Seat:
         """Where a plugin's object sits, for the errors that name it."""

@@ -58,16 +58,30 @@ class Watchdog:
     """Watches the partitions of one consumer."""
 
     def __init__(
-        self, core: ConsumerCore, outages: Outages, metadata: MetadataManager, positions: PositionsManager, limit: float
+        self,
+        core: ConsumerCore,
+        outages: Outages,
+        metadata: MetadataManager,
+        positions: PositionsManager,
+        limit: float,
+        *,
+        fetched_by: str | None = None,
     ) -> None:
         self._core, self._outages, self._metadata, self._positions, self._limit = core, outages, metadata, positions, limit
+        self._fetched_by = fetched_by  # the plugin in the fetch manager's seat
         self._seen: dict[AssignedPartition, _Seen] = {}
+        self._scope = trio.CancelScope()
 
     async def run(self) -> None:
-        """Look again and again, until cancelled."""
-        while True:
-            await trio.sleep(self._limit / _LOOKS)
-            self.look(trio.current_time())
+        """Look again and again, until :meth:`stop`."""
+        with self._scope:
+            while True:
+                await trio.sleep(self._limit / _LOOKS)
+                self.look(trio.current_time())
+
+    def stop(self) -> None:
+        """The consumer closes: that its partitions stand still is no news, and what takes long tells that itself."""
+        self._scope.cancel()
 
     def look(self, now: float) -> None:
         """See what has made progress since the last time, and tell what has not for too long."""
@@ -108,6 +122,8 @@ class Watchdog:
                 return "it is being given up, and a rebalance listener or a commit takes long, or nobody receives"
         if self._core.buffer.size_of(partition) or partition.progress.in_hand:
             return "records of it are there, but nobody receives them"
+        if self._fetched_by is not None:
+            return f"plugin {self._fetched_by}: fetch.run has fetched nothing of it, though there may be records"
         return "its leader sends nothing, though there are records"
 
     def _at_rest(self, partition: AssignedPartition) -> bool:

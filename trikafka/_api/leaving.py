@@ -109,8 +109,14 @@ class Leaving:
             else:
                 await parts.before_revoke(owned, trio.current_time(), commits_until)
         if scope.cancelled_caught and how is not Exit.CANCELLED:
-            _log.warning("leaving: the last commit and the rebalance listeners took too long and were cut; the group is left now")
+            self._tell_cut()
         return None
+
+    def _tell_cut(self) -> None:
+        what = "the last commit and the rebalance listeners" if self._parts.invoker.has_listeners else "the last commit"
+        cause = self._parts.brokers.outages.cause
+        because = "" if cause is None else f" ({cause})"
+        _log.warning("leaving: the time for %s was up%s; the group is left now", what, because)
 
     def _step(self) -> trio.CancelScope:
         self._scope = trio.CancelScope(deadline=self._step_ends())

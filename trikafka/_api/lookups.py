@@ -10,7 +10,7 @@ import trio
 from .._net.deadlines import Call, check_timeout, run_call
 from .._net.singleflight import again
 from .._state.arguments import checked_partition
-from ..errors import RequestTimedOutError
+from ..errors import ConfigurationError, RequestTimedOutError
 from ..types import OffsetAndTimestamp, OffsetSpec, PartitionInfo, TopicPartition
 from .consumer_base import ConsumerBase
 
@@ -59,7 +59,7 @@ class LookUps(ConsumerBase):
         """The first record at or after a time (ms since the epoch) in each partition; ``None`` where no record is so young."""
         for tp, timestamp in timestamps.items():
             if isinstance(timestamp, bool) or not isinstance(timestamp, int) or timestamp < 0:
-                raise ValueError(f"the time for {tp} must be milliseconds since the epoch, at least 0, not {timestamp!r}")
+                raise ConfigurationError(f"the time for {tp} must be milliseconds since the epoch, at least 0, not {timestamp!r}")
         return await self._look_up("offsets_for_times", timestamps, timeout)
 
     async def partitions_for(self, topic: str, *, timeout: float | None = None) -> list[PartitionInfo]:

@@ -6,10 +6,11 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Unpack
 
-from ..config import AdminConfig, ConsumerConfig, check_topics_given
+from ..config import AdminConfig, ConsumerConfig, ProducerConfig, check_topics_given
 from ..config.describe import documented
-from ..config.typed import AdminSettings, ConsumerSettings
+from ..config.typed import AdminSettings, ConsumerSettings, ProducerSettings
 from ..errors import ConfigurationError
+from . import loading
 from .loading import load
 from .service import Service, run_client
 from .trio_check import check_runs_under_trio
@@ -17,6 +18,7 @@ from .trio_check import check_runs_under_trio
 if TYPE_CHECKING:
     from .admin import Admin
     from .consumer import Consumer
+    from .producer import Producer
 
 
 @documented(ConsumerConfig)
@@ -35,7 +37,7 @@ async def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> A
     if names and config.group_id is None:
         raise ConfigurationError("subscribing to topics needs a group_id; to read without a group use assign()")
 
-    await load("trikafka._api.receiving", "trikafka._api.consumer_parts", "trikafka._api.consumer")
+    await load(loading.CONSUMER)
     from .consumer import Consumer
     from .consumer_parts import ConsumerParts
 
@@ -52,6 +54,35 @@ async def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> A
         yield consumer
 
 
+@documented(ProducerConfig)
+@asynccontextmanager
+async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[Producer]:
+    """Open a producer; ``settings`` are those of :class:`ProducerConfig`.
+
+    Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
+    :exc:`ClientFailedError` out of the block if a background task fails. On the way out, after an exception too, everything
+    accepted is flushed within ``close_timeout_ms``; when cancelled within 1 s at most. What is left then fails.
+    """
+    check_runs_under_trio("open_producer")
+    config = ProducerConfig.build(settings)
+    if config.transactional_id is not None:
+        raise ConfigurationError("transactional_id is set, but transactions are not there yet")
+
+    await load(loading.PRODUCER)
+    from .._wire.compression import codec_named
+    from .producer import Producer
+
+    codec_named(config.compression_type)
+
+    async def start(service: Service) -> Producer:
+        producer = Producer(config, service)
+        await producer._start()
+        return producer
+
+    async with run_client(config, start) as producer:
+        yield producer
+
+
 @documented(AdminConfig)
 @asynccontextmanager
 async def open_admin(**settings: Unpack[AdminSettings]) -> AsyncIterator[Admin]:
@@ -63,7 +94,7 @@ async def open_admin(**settings: Unpack[AdminSettings]) -> AsyncIterator[Admin]:
     check_runs_under_trio("open_admin")
     config = AdminConfig.build(settings)
 
-    await load("kafka.protocol.admin", "trikafka._api.admin_messages", "trikafka._api.admin")
+    await load(loading.ADMIN)
     from .admin import Admin
 
     async def start(service: Service) -> Admin:

@@ -7,6 +7,7 @@ task that went away without coming back (cancelled, or raising) has not processe
 from __future__ import annotations
 
 import logging
+from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Self
 
 import trio
@@ -17,13 +18,12 @@ from .._wire.columns import RecordBatch
 from ..types import OffsetAndMetadata, Record, TopicPartition
 from .batches import ArrowBatches
 from .reader import PartitionReader
+from .turns import TURN, record_iterator
 
 if TYPE_CHECKING:
     from .streams import Streams
 
 _log = logging.getLogger("trikafka.streams")
-#: A stream with buffered records lets other tasks run at least this often (seconds).
-_FAIRNESS = 0.001
 
 
 class PartitionStream:
@@ -37,7 +37,9 @@ class PartitionStream:
     exception means that all is processed.
     """
 
-    __slots__ = ("_assigned", "_busy", "_cursor", "_entered", "_last_seen", "_left", "_reader", "_streams", "_task", "_warned")
+    __slots__ = (
+        "_assigned", "_busy", "_cursor", "_entered", "_last_seen", "_left", "_reader", "_records", "_streams", "_task", "_warned",
+    )  # fmt: skip
 
     def __init__(self, streams: Streams, assigned: AssignedPartition, reader: PartitionReader) -> None:
         self._streams, self._assigned, self._reader = streams, assigned, reader
@@ -45,6 +47,7 @@ class PartitionStream:
         self._last_seen = trio.current_time()  # when somebody asked for more, and others had their turn
         self._task: trio.lowlevel.Task | None = None  # that received last
         self._busy = self._entered = self._left = self._warned = False
+        self._records = record_iterator(self._record)
 
     def __repr__(self) -> str:
         return f"<trikafka.PartitionStream {self.partition}{' ended' if self.ended else ''}>"
@@ -66,18 +69,23 @@ class PartitionStream:
 
     # One by one.
 
-    def __aiter__(self) -> Self:
-        return self
+    def __aiter__(self) -> AsyncIterator[Record]:
+        return self._records
 
     async def __anext__(self) -> Record:
+        return await self._records.__anext__()
+
+    async def _record(self) -> Record:
+        """The next one, by the whole way, which ``_records`` shortens where it can."""
         cursor = self._cursor
         if cursor is not None and cursor.live:
             now = trio.current_time()
             try:
-                if now - self._last_seen >= _FAIRNESS:
+                if now - self._last_seen >= TURN:
                     self._last_seen, self._warned = now, False
                     self._streams.check_session(now)
                     await trio.lowlevel.checkpoint()
+                    self._records.turn_begun()
                 else:
                     await trio.lowlevel.checkpoint_if_cancelled()
             except trio.Cancelled:
@@ -85,6 +93,7 @@ class PartitionStream:
                     self._came_back()
                 raise
             if cursor.live:
+                self._records.follow(cursor)
                 return cursor.take()
         batch = await self._next()
         if batch is None:
@@ -98,7 +107,7 @@ class PartitionStream:
         and what stops this partition (:exc:`CorruptRecordError`, no valid offset) or the whole consumer (no authorization).
         """
         try:
-            return await self.__anext__()
+            return await self._records.__anext__()
         except StopAsyncIteration:
             raise trio.EndOfChannel from None
 
@@ -125,6 +134,7 @@ class PartitionStream:
 
     def _begin_records(self, batch: RecordBatch) -> Record:
         self._cursor = cursor = self._reader.begin_records(batch)
+        self._records.follow(cursor)
         return cursor.take()
 
     # By batch.
@@ -151,7 +161,7 @@ class PartitionStream:
                     if (further := await self._reader.further_batch()) is not None:
                         batches.append(self._reader.deliver(further, self._streams.max_poll_records))
                         rows, size = rows + len(batches[-1]), size + batches[-1].nbytes
-                    if trio.current_time() - last_yield >= _FAIRNESS:
+                    if trio.current_time() - last_yield >= TURN:
                         await trio.lowlevel.checkpoint()
                         last_yield = trio.current_time()
         finally:
@@ -189,7 +199,7 @@ class PartitionStream:
     # For Streams.
 
     @property
-    def attended(self) -> bool:
+    def _attended(self) -> bool:
         """Whether a task that received from it still lives."""
         if self._task is None:
             return False
@@ -197,27 +207,27 @@ class PartitionStream:
         return nursery is None or self._task in nursery.child_tasks
 
     @property
-    def attended_elsewhere(self) -> bool:
+    def _attended_elsewhere(self) -> bool:
         """Whether a task other than this one has it in use."""
-        return self.attended and self._task is not trio.lowlevel.current_task()
+        return self._attended and self._task is not trio.lowlevel.current_task()
 
     @property
-    def in_use(self) -> bool:
+    def _in_use(self) -> bool:
         """Whether its handler, in another task, still holds records or has said that it is not done."""
-        return self.attended_elsewhere and not self._left and (self._entered or self._assigned.progress.in_hand)
+        return self._attended_elsewhere and not self._left and (self._entered or self._assigned.progress.in_hand)
 
-    def do_not_await_me(self) -> None:
+    def _do_not_await_me(self) -> None:
         """If this task is its handler: it is not at work on what it holds, and does not count as that until it comes back."""
         if self._task is trio.lowlevel.current_task():
             self._task = None
 
-    def overdue_at(self, limit: float) -> float | None:
+    def _overdue_at(self, limit: float) -> float | None:
         """When its handler will have held what it has for ``limit`` seconds; ``None``: it holds nothing, or was warned about."""
-        if self._warned or self._busy or not self._assigned.progress.in_hand or not self.attended:
+        if self._warned or self._busy or not self._assigned.progress.in_hand or not self._attended:
             return None
         return self._last_seen + limit
 
-    def warn(self, limit: float) -> None:
+    def _warn(self, limit: float) -> None:
         """Say that the handler is stuck, once."""
         self._warned = True
         _log.warning(
@@ -228,13 +238,13 @@ class PartitionStream:
             self._assigned.processed,
         )
 
-    def taken_over(self) -> None:
+    def _taken_over(self) -> None:
         """The partition is read otherwise from now on. The task that says so comes back, if it was this stream's handler."""
         if self._task is trio.lowlevel.current_task():
             self._came_back()
-        self.end()
+        self._end()
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Let it hand out nothing more. What was not processed is for whoever reads the partition next."""
         if not self._left:
             self._left, self._entered = True, False
@@ -247,7 +257,7 @@ class PartitionStream:
     def _leave(self) -> None:
         self._entered = False
         if not self._left:
-            self.end()
+            self._end()
             self._streams.left(self)
 
     def _claim(self) -> None:
@@ -257,6 +267,7 @@ class PartitionStream:
     def _release(self) -> None:
         if self._cursor is not None:
             self._cursor = None
+            self._records.follow(None)
             self._reader.release()
 
     def _came_back(self) -> None:
@@ -278,6 +289,7 @@ class PartitionStream:
             await trio.lowlevel.checkpoint()
         else:  # it waits, which gives the others their turn
             await trio.lowlevel.checkpoint_if_cancelled()
+        self._records.turn_begun()
         if self.ended:
             streams.check()
             return None
@@ -295,9 +307,10 @@ class PartitionStream:
                     raise error
                 if not streams.has_records(assigned):
                     await signal.wait()
+                    self._records.turn_begun()
                 elif (batch := await self._reader.next_batch()) is not None:
                     return batch
-                elif trio.current_time() - self._last_seen >= _FAIRNESS:  # there may be much that holds no record
+                elif trio.current_time() - self._last_seen >= TURN:  # there may be much that holds no record
                     self._last_seen = trio.current_time()
                     await trio.lowlevel.checkpoint()
         finally:

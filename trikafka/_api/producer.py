@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Unpack
+from typing import Any
 
 import trio
 
@@ -16,10 +15,7 @@ from .._managers.telemetry import Telemetry
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
 from .._state.arguments import HeaderPairs
-from .._wire.compression import codec_named
 from ..config import ProducerConfig
-from ..config.describe import documented
-from ..config.typed import ProducerSettings
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
 from ..hooks import first_answer
 from ..types import PartitionInfo, RecordMetadata
@@ -27,8 +23,7 @@ from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .guard import guarded_partitioner
-from .service import CANCELLED_CLOSE_LIMIT, Exit, Service, run_client
-from .trio_check import check_runs_under_trio
+from .service import CANCELLED_CLOSE_LIMIT, Exit, Service
 from .waiting import fairness, within
 
 
@@ -173,7 +168,7 @@ class Producer:
         (milliseconds); null is now. Headers are lists of (name, value) structs, or maps.
 
         Rows of one partition are written in the table's order, and in order with what the same task has enqueued before and
-        enqueues after. They fill batches up to 1 MiB (or ``batch_size``, if that is more; at most ``max_request_size``), which do
+        enqueues after. They fill batches up to 256 KiB (or ``batch_size``, if that is more; at most ``max_request_size``), which do
         not linger; there too, what does not fit into ``buffer_memory`` waits for room.
 
         Raises before anything is written: :exc:`ConfigurationError` for columns that are not there or of the wrong type,
@@ -210,7 +205,7 @@ class Producer:
                 self._raise_closed()
             ack = self._append(*record)
             if ack is None:
-                call.last_error = TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)")
+                call.blame(TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)"))
                 ack = await within(call, 0.0, lambda: self._manager.wait_for_room(admitted, topic, partition))
             return ack
 
@@ -289,7 +284,7 @@ class Producer:
                 error = ClientFailedError("the producer failed in the background")
                 error.__cause__ = self._service.failure
         finally:
-            self._manager.accumulator.abort(error)
+            self._manager.drop(error)
             self._context.brokers.close()
             self._service.stop()
             self._over.set()
@@ -336,27 +331,3 @@ def _check_target(topic: object, partition: object) -> None:
         raise ConfigurationError(f"topic must be a name, not {topic!r}")
     if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
         raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")
-
-
-@documented(ProducerConfig)
-@asynccontextmanager
-async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[Producer]:
-    """Open a producer; ``settings`` are those of :class:`ProducerConfig`.
-
-    Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
-    :exc:`ClientFailedError` out of the block if a background task fails. On the way out, after an exception too, everything
-    accepted is flushed within ``close_timeout_ms``; when cancelled within 1 s at most. What is left then fails.
-    """
-    check_runs_under_trio("open_producer")
-    config = ProducerConfig.build(settings)
-    codec_named(config.compression_type)
-    if config.transactional_id is not None:
-        raise ConfigurationError("transactional_id is set, but transactions are not there yet")
-
-    async def start(service: Service) -> Producer:
-        producer = Producer(config, service)
-        await producer._start()
-        return producer
-
-    async with run_client(config, start) as producer:
-        yield producer

@@ -6,6 +6,8 @@ Who reads from which partition, and when, is for the receiver (all partitions, i
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import trio
 
 from .._state.assignment import AssignedPartition
@@ -23,6 +25,26 @@ _QUICK = 5 * 2**20 if IMPLEMENTATION == "native" else 50_000
 _ENOUGH = 2**20 if IMPLEMENTATION == "native" else 50_000
 
 
+#: A table that has begun waits so long (seconds) at most for more that is being decoded: it cannot be cancelled meanwhile.
+_MORE = 0.1
+
+
+class _Work:
+    """The decoding of one fetch in a thread. It goes on where whoever waits for it is cancelled; the next one finds it done."""
+
+    __slots__ = ("_decoder", "_fetch", "result")
+
+    def __init__(self, decoder: Decoder, fetch: CompletedFetch) -> None:
+        self._decoder, self._fetch = decoder, fetch
+        self.result: RecordBatch | CorruptRecordError | None = None
+
+    def run(self) -> RecordBatch | CorruptRecordError:
+        """What comes of it. Called by one thread at a time."""
+        if self.result is None:
+            self.result = self._decoder.decode_now(self._fetch)
+        return self.result
+
+
 class Decoder:
     """Decodes what was fetched: a little of it in the event loop, more in a thread. One for all readers of a consumer."""
 
@@ -34,14 +56,19 @@ class Decoder:
         self._expansion = 4.0  # how many bytes of records a compressed byte makes, at the most of late
 
     async def decode(self, fetch: CompletedFetch) -> RecordBatch | CorruptRecordError:
-        """The next batch of a fetch; what was not decoded with it is in ``fetch.rest`` then. Not to be cancelled."""
-        if fetch.batch is not None or self._is_quick(fetch.records):
+        """The next batch of a fetch; what was not decoded with it is in ``fetch.rest`` then.
+
+        Cancelled: the thread is left to its work, and whoever has the same fetch decoded again has what came of it.
+        """
+        work = fetch.work
+        if work is None and (fetch.batch is not None or self._is_quick(fetch.records)):
             batch = self.decode_now(fetch, most=4 * _ENOUGH)
             if not isinstance(batch, CorruptRecordError) or not first_batch(fetch.records)[2]:
                 return batch  # else it may be only that much more came out of it than was to be expected
-        with trio.CancelScope(shield=True):  # the fetch has left the buffer: it must not be lost
-            batch = await trio.to_thread.run_sync(self.decode_now, fetch, limiter=self._limiter)
-        return batch  # noqa: RET504
+        if not isinstance(work, _Work):
+            work = _Work(self, fetch)
+            fetch.decoded_by(work)
+        return await trio.to_thread.run_sync(work.run, limiter=self._limiter, abandon_on_cancel=True)
 
     def decode_now(self, fetch: CompletedFetch, most: int | None = None) -> RecordBatch | CorruptRecordError:
         """As :meth:`decode`, in this step."""
@@ -88,9 +115,20 @@ class PartitionReader:
     # By batch.
 
     async def next_batch(self) -> RecordBatch | None:
-        """What is buffered next, decoded; ``None`` if nothing may be delivered of it (any more). Deliver it at once."""
+        """What is buffered next, decoded; ``None`` if nothing may be delivered of it (any more). Deliver it at once.
+
+        Cancelled: it is in the buffer still.
+        """
         fetch = self._buffer.take(self.partition)
-        return None if fetch is None else self._accept(fetch, await self._decoder.decode(fetch))
+        if fetch is None:
+            return None
+        try:
+            batch = await self._decoder.decode(fetch)
+        except BaseException:
+            if self.partition.accepts(fetch.ticket):
+                self._buffer.put_first(fetch)
+            raise
+        return self._accept(fetch, batch)
 
     def next_batch_nowait(self) -> RecordBatch | None:
         """As :meth:`next_batch`, in this step."""
@@ -98,11 +136,13 @@ class PartitionReader:
         return None if fetch is None else self._accept(fetch, self._decoder.decode_now(fetch))
 
     async def further_batch(self) -> RecordBatch | None:
-        """As :meth:`next_batch`, beside one that has been delivered: what is corrupt is met again by the next receive."""
-        try:
+        """As :meth:`next_batch`, beside one that has been delivered: what is corrupt is met again by the next receive.
+
+        So is what takes long to decode: there may be something to deliver, which cannot be cancelled.
+        """
+        with trio.move_on_after(_MORE), suppress(CorruptRecordError):
             return await self.next_batch()
-        except CorruptRecordError:
-            return None
+        return None
 
     def deliver(self, batch: RecordBatch, most: int | None) -> RecordBatch:
         """Hand out a batch whole, or its first ``most`` records; the rest goes back."""

@@ -6,7 +6,7 @@ and runs the rebalance listeners. It never loses a record when it is cancelled (
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping
 
 import trio
 
@@ -20,9 +20,7 @@ from .._wire.columns import RecordBatch
 from ..config import ConsumerConfig
 from ..types import Record, TopicPartition
 from .reader import Decoder, PartitionReader
-
-#: Iteration over buffered records lets other tasks run at least this often (seconds).
-_FAIRNESS = 0.001
+from .turns import TURN, record_iterator
 
 _BUSY = "somebody is receiving from this consumer already: another task, or the receive that runs this rebalance listener"
 Until = Mapping[TopicPartition, int]
@@ -77,6 +75,7 @@ class Receiver:
         self._reader: PartitionReader | None = None  # of the batch that is being delivered record by record
         self._cursor: Cursor | None = None
         self._last_yield = 0.0
+        self.records = record_iterator(self.record)
 
     def stop(self, why: str | None) -> None:
         """Let no receive begin, because of ``why`` (``None``: from now on they may)."""
@@ -84,21 +83,19 @@ class Receiver:
 
     # One by one.
 
-    def __aiter__(self) -> AsyncIterator[Record]:
-        return self
-
-    async def __anext__(self) -> Record:
-        """The next record; waits for it. Raises as :meth:`batch`."""
+    async def record(self) -> Record:
+        """The next record; waits for it. Raises as :meth:`batch`. The whole way, which ``records`` shortens where it can."""
         cursor = self._cursor
         if cursor is not None:
             now = trio.current_time()
-            if now - self._last_yield >= _FAIRNESS:
-                self._last_yield = now
+            if now - self._last_yield >= TURN:
                 self._poll_timer.polled(now)
                 await trio.lowlevel.checkpoint()
+                self._turn_begun()
             else:
                 await trio.lowlevel.checkpoint_if_cancelled()
             if cursor.live and not self._invoker.pending:
+                self.records.follow(cursor)
                 return cursor.take()
         while True:
             ready = await self._next(float("inf"), None)
@@ -124,11 +121,23 @@ class Receiver:
         self._reader, self._cursor = reader, reader.begin_records(batch)
         self._in_hand.append(reader.partition)
         self._buffer.count_delivered(batch.nbytes)
+        self.records.follow(self._cursor)
         return self._cursor.take()
+
+    def _turn_begun(self) -> float:
+        """The others had their turn; what time it is."""
+        self._last_yield = trio.current_time()
+        self.records.turn_begun()
+        return self._last_yield
+
+    def news(self) -> None:
+        """Something concerns the whole consumer, a posted rebalance, say: the next record goes the whole way."""
+        self.records.follow(None)
 
     def _release(self) -> None:
         """Put what is left of the batch that is delivered record by record back into the buffer."""
         reader, self._reader, self._cursor = self._reader, None, None
+        self.records.follow(None)
         if reader is not None:
             reader.release()
 
@@ -163,7 +172,7 @@ class Receiver:
                 while rows < max_rows and size < max_bytes and (further := await self._further()) is not None:
                     batches.append(further)
                     rows, size = rows + len(further), size + further.nbytes
-                    if trio.current_time() - last_yield >= _FAIRNESS:
+                    if trio.current_time() - last_yield >= TURN:
                         await trio.lowlevel.checkpoint()
                         last_yield = trio.current_time()
         finally:
@@ -205,7 +214,7 @@ class Receiver:
             await trio.lowlevel.checkpoint()
         else:
             await trio.lowlevel.checkpoint_if_cancelled()
-        last_yield = now = trio.current_time()
+        now = self._turn_begun()
         try:
             self._claim()
             self._begin(now)
@@ -217,9 +226,9 @@ class Receiver:
         try:
             self._release()
             while True:
-                if now - last_yield >= _FAIRNESS:  # there may be much that holds no record
+                if now - self._last_yield >= TURN:  # there may be much that holds no record
                     await trio.lowlevel.checkpoint()
-                    last_yield = trio.current_time()
+                    self._turn_begun()
                 await self._invoker.invoke(deadline)
                 self._check()
                 self._assignment.limit(until)
@@ -231,7 +240,7 @@ class Receiver:
                         return reader, batch
                     now = trio.current_time()
                 elif await self._wait(deadline):
-                    last_yield = now = trio.current_time()
+                    now = self._turn_begun()
                 else:
                     return None
         finally:

@@ -15,8 +15,10 @@ from .consumer_parts import ConsumerParts
 class ConsumerStatistics:
     """What a consumer knows of itself. ``lag``: records between the position and the end that the last fetch told.
 
-    ``state`` is the member's. ``coordinator`` is ``"down"`` (closed, or there is no group), ``"initialized"`` (nothing has needed
-    it yet), ``"coordinator discovery"``, ``"stable"`` (it is known), or ``"unknown"`` where a plugin looks for coordinators.
+    ``state`` is that of the member, which outlives an outage for a session; ``unreachable`` are the ids of the brokers that cannot
+    be reached or do not respond (why, says ``Consumer.health``). ``coordinator`` is ``"down"`` (closed, or there is no group),
+    ``"initialized"`` (nothing has needed it yet), ``"coordinator discovery"``, ``"stable"`` (it is known), or ``"unknown"`` where a
+    plugin looks for coordinators.
     """
 
     state: str
@@ -25,7 +27,8 @@ class ConsumerStatistics:
     positions: Mapping[TopicPartition, int | None]
     lag: Mapping[TopicPartition, int | None]
     buffered_bytes: int
-    coordinator: str
+    unreachable: frozenset[int] = frozenset()
+    coordinator: str = "down"
 
 
 def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
@@ -38,6 +41,7 @@ def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
         MappingProxyType({partition.tp: partition.position for partition in assignment}),
         MappingProxyType({partition.tp: partition.lag for partition in assignment}),
         parts.core.buffer.buffered,
+        frozenset(node.node_id for node in parts.brokers.outages.unreachable()),
         _coordinator_state(parts, closed=closed),
     )
 

@@ -100,11 +100,11 @@ class Streams:
         if self._iterating:
             raise trio.BusyResourceError("another task is in partitions() of this consumer already")
         for stream in self._open.values():
-            if stream.attended_elsewhere:
+            if stream._attended_elsewhere:
                 raise trio.BusyResourceError(f"another task reads {stream.partition} as a stream: receive from that")
         self.end_iteration()
         for stream in list(self._open.values()):
-            stream.taken_over()
+            stream._taken_over()
             self.left(stream)
         self._core.buffer.read_by_stream(False)
 
@@ -118,24 +118,24 @@ class Streams:
     def do_not_await_me(self) -> None:
         """This task waits until the consumer has left: leaving must not wait for it, if it handles a stream."""
         for stream in self._open.values():
-            stream.do_not_await_me()
+            stream._do_not_await_me()
         self._core.wake.commit()
 
     async def drained(self, partitions: Iterable[TopicPartition], until: float) -> None:
         """Return when the handlers of these partitions have come back from what they hold, or at ``until``."""
         going = set(partitions)
         chosen = [stream for stream in self._open.values() if stream.partition in going]
-        if not any(stream.in_use for stream in chosen):
+        if not any(stream._in_use for stream in chosen):
             return
         exits = _TaskExits(self._core.wake.commit)
         trio.lowlevel.add_instrument(exits)
         try:
             with trio.move_on_at(until):
-                while any(stream.in_use for stream in chosen):
+                while any(stream._in_use for stream in chosen):
                     await self._core.signals.commit.wait()
         finally:
             trio.lowlevel.remove_instrument(exits)
-        if late := [str(stream.partition) for stream in chosen if stream.in_use]:
+        if late := [str(stream.partition) for stream in chosen if stream._in_use]:
             _log.warning("the handlers of %s did not come back in time: what they hold will be seen again", ", ".join(late))
 
     # For the iteration.
@@ -146,8 +146,8 @@ class Streams:
         if self._iterating:
             raise trio.BusyResourceError("another task is in partitions() of this consumer already")
         self._consumer._give_up_receives()
-        for stream in [stream for stream in self._open.values() if not stream.attended_elsewhere]:
-            stream.taken_over()
+        for stream in [stream for stream in self._open.values() if not stream._attended_elsewhere]:
+            stream._taken_over()
             self.left(stream)
         self._new.clear()
         self._iteration = iteration
@@ -195,9 +195,9 @@ class Streams:
         now, limit = trio.current_time(), self._core.poll_timer.limit
         again_at = now + limit
         for stream in self._open.values():
-            if (overdue_at := stream.overdue_at(limit)) is not None:
+            if (overdue_at := stream._overdue_at(limit)) is not None:
                 if overdue_at <= now:
-                    stream.warn(limit)
+                    stream._warn(limit)
                 else:
                     again_at = min(again_at, overdue_at)
         return again_at

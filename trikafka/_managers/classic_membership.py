@@ -32,6 +32,7 @@ from ..interfaces import HeartbeatManager
 from ..types import TopicPartition
 from . import group_messages
 from .group_messages import Joined
+from .leave_report import LeaveReport
 from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts, MembershipBase, Reason
 
 _log = logging.getLogger("trikafka.membership")
@@ -204,15 +205,15 @@ class ClassicMembership(MembershipBase):
             return
         request = group_messages.leave_request(self._group, identity, self._why_leaving(closing))
         retry = Retry(self._config)
-        with trio.move_on_after(LEAVE_LIMIT):
+        with LeaveReport(self._group, identity.member_id) as report, trio.move_on_after(LEAVE_LIMIT):
             for attempt in range(LEAVE_ATTEMPTS):
                 try:
                     await self._ask_to_leave(request, attempt)
                     self._member.forget()
-                    _log.info("group %s: %s left", self._group, identity.member_id)
+                    report.left()
                     return
                 except TrikafkaError as error:
-                    _log.info("group %s: could not leave: %s", self._group, error)
+                    report.failed(error)
                     if not self._may_go_on(error):
                         return
                     if isinstance(error, RequestTimedOutError):

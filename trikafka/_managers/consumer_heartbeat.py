@@ -19,6 +19,7 @@ from .._net.retry import Retry
 from .._state.member import MemberState
 from ..errors import FencedInstanceIdError, MemberFencedError, RequestTimedOutError, TrikafkaError, from_code
 from .consumer_group_messages import LEAVE, LEAVE_FOR_A_WHILE, HeartbeatState, assigned, leave_request, new_member_id
+from .leave_report import LeaveReport
 from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts
 from .target_reconciler import News, TargetReconciler
 
@@ -149,16 +150,16 @@ class ConsumerHeartbeats:
         self.outside()
         request = leave_request(self._group, self._member.identity, LEAVE_FOR_A_WHILE if stays else LEAVE)
         retry = Retry(self._config)
-        with trio.move_on_after(LEAVE_LIMIT):
+        with LeaveReport(self._group, self._member.identity.member_id) as report, trio.move_on_after(LEAVE_LIMIT):
             for attempt in range(LEAVE_ATTEMPTS):
                 try:
                     await self._ask_to_leave(request, attempt)
                     self.in_group = False
                     self._member.forget()
-                    _membership_log.info("group %s: %s left%s", self._group, self._member_id, " for a while" if stays else "")
+                    report.left()
                     return
                 except TrikafkaError as error:
-                    _log.info("group %s: could not leave: %s", self._group, error)
+                    report.failed(error)
                     self._requests.recover(error)
                     if not error.retriable:
                         return

@@ -26,6 +26,8 @@ _log = logging.getLogger("trikafka.fetch")
 _LARGE_RESPONSE = 262_144
 #: So often in a row a leader may name a replica that is unknown, or fails, before it is read from itself.
 _PATIENCE_FOR_REPLICAS = 3
+#: So often in a row a partition may come with nothing but the beginning of a batch: the response was full with others before it.
+_PATIENCE_FOR_TURNS = 20
 
 
 class FetchResponses:
@@ -36,6 +38,7 @@ class FetchResponses:
     ) -> None:
         self._config, self._metadata, self._plan = config, metadata, plan
         self._buffer, self._resets = buffer, resets
+        self._cut: dict[AssignedPartition, tuple[int, int]] = {}  # how often in a row nothing whole came, at a position
         self.isolation = 1 if config.isolation_level == "read_committed" else 0
 
     def carry_out_plan(self) -> None:
@@ -99,14 +102,26 @@ class FetchResponses:
             return False
         end = end_of_batches(records, offset)
         if end == offset:  # not even the first batch is whole: the response was full, and its turn will come (KIP-74)
-            if is_damaged(records):
+            if is_damaged(records) or self._is_cut_again(wanted):
                 self._fail_as_corrupt(wanted, part)
                 return True
             return False
+        if self._cut:
+            self._cut.pop(partition, None)
         partition.fetched(end)  # the old formats tell their end only when they are decoded: the reader then says where to go on
         aborted = (part.aborted or []) if self.isolation else None
         self._buffer.put(CompletedFetch(partition, number, _unpinned(records), aborted, end), node.node_id)
         return True
+
+    def _is_cut_again(self, wanted: Wanted) -> bool:
+        """Whether it has had its turn by now, beside all others of the assignment, and yet nothing whole came."""
+        partition, number, _ = wanted.ticket
+        if len(self._cut) > 2 * self._plan.partitions:  # what is not assigned any more
+            self._cut.clear()
+        seen, times = self._cut.get(partition, (number, 0))
+        times = times + 1 if seen == number else 1
+        self._cut[partition] = (number, times)
+        return times > max(_PATIENCE_FOR_TURNS, 2 * self._plan.partitions)
 
     def _fail_as_corrupt(self, wanted: Wanted, part: FetchedPartition) -> None:
         error = CorruptRecordError("no complete record batch", part.topic, part.partition, wanted.ticket.offset)

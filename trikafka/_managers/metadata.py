@@ -25,7 +25,7 @@ from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
-from ..errors import BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
+from ..errors import AuthenticationError, BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
 from ..types import Node, PartitionInfo, TopicPartition
 
 T = TypeVar("T")
@@ -73,10 +73,7 @@ class Metadata:
         """Have the background task refresh soon."""
         self._update_requested.set()
 
-
-    def learn_leaders(
-        self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]
-    ) -> frozenset[TopicPartition]:
+    def learn_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Iterable[Node]) -> frozenset[TopicPartition]:
         """A broker said who leads instead of it, and where that is (KIP-951). Returns the partitions for which that is news."""
         seen, snapshot = self._snapshot, self._snapshot.with_leaders(leaders, {node.node_id: node for node in nodes})
         if snapshot is seen:
@@ -127,6 +124,9 @@ class Metadata:
         names = self._names()
         responses, errors = await self._first(self._bootstrap, lambda node: self._ask(node, names))
         if not responses:
+            for error in errors:
+                if isinstance(error, AuthenticationError):  # the other addresses are of no help
+                    raise error
             reached = any(not isinstance(error, KafkaConnectionError) for error in errors)
             what = "no bootstrap address answered as a Kafka broker" if reached else "no bootstrap address could be reached"
             raise BootstrapError(f"{what}: {'; '.join(map(str, errors))}") from errors[0]

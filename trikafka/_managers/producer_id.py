@@ -1,10 +1,11 @@
-"""The producer id manager: who this producer is to the brokers, asked for once and again when an id is used up."""
+"""The producer id of an idempotent producer: asked for when batches wait for one, and again when it is used up."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable
 
+import trio
 from kafka.protocol.producer import InitProducerIdRequest
 
 from .._net import reasons
@@ -18,18 +19,38 @@ _log = logging.getLogger("trikafka.produce")
 
 
 class ProducerIds:
-    """Gets producer ids. One task uses it, so there is one request at a time."""
+    """Gets producer ids, one request at a time, in a task of its own."""
 
     def __init__(self, config: ProducerConfig, metadata: MetadataManager) -> None:
         self._config, self._metadata = config, metadata
-        self.reason = reasons.Reason()  # what the task that uses it waits for
+        self._needed = trio.Event()
+        self.reason = reasons.Reason()  # what the task waits for
 
-    async def obtain(self, failed: Callable[[TrikafkaError], object]) -> Identity:
-        """Ask until a broker gives an id; ``failed`` is told each time that none does.
+    def need(self) -> None:
+        """Batches wait for an id."""
+        self._needed.set()
 
-        Raises what is not retriable, such as a missing permission.
-        """
+    async def run(
+        self,
+        given: Callable[[Identity], object],
+        delayed: Callable[[TrikafkaError], object],
+        refused: Callable[[TrikafkaError], object],
+    ) -> None:
+        """Get an id whenever one is needed. ``delayed`` is told each time that none is given, ``refused`` if none ever will be."""
         reasons.adopt(self.reason)
+        while True:
+            await self._needed.wait()
+            try:
+                identity = await self._obtain(delayed)
+            except TrikafkaError as error:
+                self._needed = trio.Event()
+                refused(error)
+            else:
+                self._needed = trio.Event()
+                given(identity)
+
+    async def _obtain(self, delayed: Callable[[TrikafkaError], object]) -> Identity:
+        """Ask until a broker gives an id. Raises what is not retriable, such as a missing permission."""
         retry = Retry(self._config)
         while True:
             try:
@@ -39,7 +60,7 @@ class ProducerIds:
             except TrikafkaError as error:
                 if not error.retriable:
                     raise
-                failed(error)
+                delayed(error)
                 _log.debug("no producer id yet (%d failures before): %s", retry.failures, error)
             await retry.wait()
 

@@ -24,7 +24,9 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
 def _parse(text: str) -> tuple[str, int]:
     scheme, separator, address = text.rpartition("://")
     if separator and scheme.upper() != "PLAINTEXT":
-        raise ConfigurationError(f"bootstrap_servers: {scheme}:// is not there yet (no TLS, no SASL); write 'host:port'")
+        raise ConfigurationError(
+            f"bootstrap_servers: write 'host:port' without {scheme}://, and security_protocol={scheme.upper()!r}"
+        )
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or (":" in host and not bracketed):

@@ -18,9 +18,11 @@ from ..config import ClientConfig
 from ..errors import KafkaConnectionError, TrikafkaError
 from ..types import Node
 from .connection import Connection
+from .expiry import Voice
 from .outages import Outages
 from .reasons import waiting_for
 from .retry import Retry
+from .security import Security
 from .singleflight import ClientClosed, SingleFlight, StartSoon
 
 Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
@@ -43,8 +45,11 @@ async def dial_tcp(host: str, port: int) -> Stream:
 class ConnectionSlot:
     """The place of the connection to one broker for one purpose: at most one connection, dialled when asked for."""
 
-    def __init__(self, node: Node, config: ClientConfig, start_soon: StartSoon, outages: Outages) -> None:
+    def __init__(
+        self, node: Node, config: ClientConfig, start_soon: StartSoon, outages: Outages, security: Security, voice: Voice
+    ) -> None:
         self._node, self._config, self._start_soon, self._outages = node, config, start_soon, outages
+        self._security, self._voice = security, voice
         self._connection: Connection | None = None
         self._closed = False
         self._retry = Retry.to_reconnect(config)
@@ -58,6 +63,11 @@ class ConnectionSlot:
         if self._connection is not None and not self._connection.broken:
             return self._connection
         return await self._dial()
+
+    @property
+    def connection(self) -> Connection | None:
+        """The connection, if there is one now."""
+        return None if self._connection is None or self._connection.broken else self._connection
 
     def close(self) -> None:
         """Close the connection; one that is being made is given up."""
@@ -108,10 +118,11 @@ class ConnectionSlot:
         ready = False
         try:
             with trio.fail_after(limit):
-                stream = await (self._config.dial or dial_tcp)(node.host, node.port)
-                connection = Connection(stream, node, self._config)
+                transport = await self._security.connect(self._config.dial or dial_tcp, node)
+                connection = Connection(transport, node, self._config, self._voice)
                 self._start_soon(self._run, connection)
                 await connection.negotiate(_version.VERSION)
+                await connection.authenticate(self._security.authenticate)
                 ready = True
                 return connection
         except trio.TooSlowError:
@@ -130,8 +141,9 @@ class ConnectionSlot:
 class Brokers:
     """All connections of one client. ``request`` makes one attempt; trying again is the caller's deadline's business."""
 
-    def __init__(self, config: ClientConfig, start_soon: StartSoon) -> None:
+    def __init__(self, config: ClientConfig, start_soon: StartSoon, security: Security | None = None) -> None:
         self._config, self._start_soon = config, start_soon
+        self._security = security or Security(config)
         self._slots: dict[_Key, ConnectionSlot] = {}
         self.outages = Outages()
         self._closed = False
@@ -146,7 +158,9 @@ class Brokers:
         key = _Key(node.node_id, node.host, node.port, purpose)
         slot = self._slots.get(key)
         if slot is None:
-            slot = self._slots[key] = ConnectionSlot(node, self._config, self._start_soon, self.outages)
+            voice = self._voice_of(node)
+            slot = ConnectionSlot(node, self._config, self._start_soon, self.outages, self._security, voice)
+            self._slots[key] = slot
         return await slot.get()
 
     async def request(
@@ -160,6 +174,20 @@ class Brokers:
         """Send ``message`` to ``node`` and return the response. See :meth:`Connection.request`."""
         connection = await self.connection(node, purpose)
         return await connection.request(message, response_timeout)
+
+    def _voice_of(self, node: Node) -> Voice:
+        """Tells the outages that a broker says nothing, unless it has said something since on another connection."""
+
+        def silent(api: str, since: float) -> None:
+            heard = [slot.connection for key, slot in self._slots.items() if key.node_id == node.node_id and slot.connection]
+            if all(connection.heard_at <= since for connection in heard):
+                self.outages.silent(node, api, since)
+
+        return Voice(silent, lambda: self.outages.reached(node))
+
+    def connections(self) -> list[Connection]:
+        """The connections that there are now."""
+        return [found for slot in self._slots.values() if (found := slot.connection) is not None]
 
     def keep_only(self, nodes: frozenset[Node]) -> None:
         """Close the connections to brokers that are not in the cluster any more (bootstrap addresses stay)."""

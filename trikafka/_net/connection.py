@@ -9,53 +9,57 @@ the steps of writing a request.
 
 from __future__ import annotations
 
-import contextlib
+import logging
 from collections.abc import Callable
 from typing import Any
 
 import trio
-from trio.abc import Stream
 
 from .._wire import messages
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
-from ..errors import DamagedResponseError, KafkaConnectionError, ProtocolError
+from ..errors import AuthenticationError, DamagedResponseError, KafkaConnectionError, ProtocolError, TrikafkaError
 from ..types import Node
-from .expiry import ExpiryWatch
+from .connection_state import SASL_REQUESTS, ConnectionState, StateClock
+from .expiry import ExpiryWatch, Voice
 from .frames import FrameReader
 from .in_flight import InFlightRequest, RequestQueue
 from .reasons import waiting_for
-from .transport import SocketTransport, Transport, transport_of, without
+from .session import Authenticate, Session
+from .singleflight import again
+from .transport import STREAM_ERRORS, Transport, without
 
+_log = logging.getLogger("trikafka.brokers")
 _MOST_IN_FLIGHT = 100
+#: The longest that a response can have the connection wait (seconds).
+MOST_THROTTLE = 60.0
 _CLOSED = ConnectionError("it was closed")
-_STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
 class Connection:
     """A negotiated connection. :meth:`run` owns its tasks; :meth:`request` may be called from any task."""
 
-    def __init__(self, stream: Stream, node: Node, config: ClientConfig) -> None:
+    def __init__(self, transport: Transport, node: Node, config: ClientConfig, voice: Voice | None = None) -> None:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
         self._versions: dict[tuple[int, int], int] = {}  # the newest common version of what was begun, by API and its own newest
-        self._stream, self._config = stream, config
-        self._transport: Transport | None = None  # once it runs
+        self._transport, self._config = transport, config
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
         self._requests = RequestQueue()  # at most _MOST_IN_FLIGHT
         self._wake = trio.Event()  # of the writer
-        self._expiry = ExpiryWatch(config.connections_max_idle_ms / 1000)
+        self._expiry = ExpiryWatch(config, voice)
         self._throttled_until = 0.0
         self._scope = trio.CancelScope()
-        self._ending = False  # a scope was cancelled; to ask the scopes would take longer
+        self._state = StateClock(trio.current_time)
+        self._session = Session()
         self._next_id = 0
         self._failure: Exception | None = None
 
     @property
     def broken(self) -> bool:
         """Whether the connection can carry no more requests."""
-        return self._ending or self._failure is not None
+        return self._state.current is ConnectionState.CLOSED
 
     @property
     def failure(self) -> Exception | None:
@@ -72,33 +76,55 @@ class Connection:
         """Requests written and without their response so far, those that nobody waits for included."""
         return len(self._requests.in_flight)
 
+    @property
+    def heard_at(self) -> float:
+        """When the last response came (Trio's clock)."""
+        return self._expiry.heard_at
+
+    @property
+    def waiting(self) -> list[str]:
+        """The APIs of the requests that have not ended: queued, in flight, those that nobody waits for included."""
+        return [request.outgoing.api.removesuffix("Request") for request in self._requests.waiting()]
+
+    @property
+    def slots_taken(self) -> int:
+        """How many of the slots for requests that a task waits for are taken: by those tasks, or until the response comes."""
+        return self._room.borrowed_tokens
+
     async def run(self) -> None:
         """Read and write until the connection ends, for whatever reason; then fail what waits and close the stream."""
-        self._transport = transport_of(self._stream)
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._write, self._transport)
                     nursery.start_soon(self._watch)
+                    if self._config.uses_sasl:
+                        nursery.start_soon(self._keep_session)
                     await self._read(FrameReader(self._transport, self._config.receive_message_max_bytes, str(self.node)))
                     nursery.cancel_scope.cancel()
         finally:
-            self._transport.let_go()
             self._break(_CLOSED)
-            with contextlib.suppress(*_STREAM_ERRORS):
-                await trio.aclose_forcefully(self._stream)
+            await self._transport.aclose()
 
     def close(self) -> None:
         """End the connection soon; requests in flight fail with :exc:`KafkaConnectionError`."""
-        self._ending = True
+        self._state.enter(ConnectionState.CLOSED)
         self._scope.cancel()
 
     def throttle(self, seconds: float) -> None:
-        """Begin to write nothing more for so long: the broker's quota asks for it (KIP-219). What was begun waits, in order."""
+        """Begin to write nothing more for so long: the broker's quota asks for it (KIP-219). What was begun waits, in order.
+
+        No longer than a minute: a quota counts by windows of a second, of which a broker keeps eleven, so more is a mistake or a
+        damaged response. A broker that means it does not read meanwhile, whatever the client does.
+        """
+        if seconds > MOST_THROTTLE:
+            _log.warning("%s asks for %.0f s without requests, as no quota does: it has %.0f s", self.node, seconds, MOST_THROTTLE)
+            seconds = MOST_THROTTLE
         self._throttled_until = max(self._throttled_until, trio.current_time() + seconds)
 
     async def negotiate(self, software_version: str) -> None:
         """Ask for the versions that the broker speaks; an old broker responds in version 0 (KIP-511). Raises as :meth:`request`."""
+        self._state.enter(ConnectionState.NEGOTIATING)
         response = await self._ask(messages.api_versions_request(4, software_version), 4, None)
         if response.error_code == ErrorCode.UNSUPPORTED_VERSION:
             offered = messages.version_ranges(response).get(messages.ApiVersionsRequest.API_KEY, (0, 0))
@@ -107,6 +133,35 @@ class Connection:
         self.ranges = messages.version_ranges(response)
         if response.error_code != 0 or not self.ranges:
             raise ProtocolError(f"{self.node} did not tell which versions it speaks (error code {response.error_code})")
+
+    async def authenticate(self, authenticate: Authenticate | None) -> None:
+        """Say who this client is, if it is to; requests may be made after that. Raises :exc:`AuthenticationError`, and as them.
+
+        Before the session that the broker grants ends, the connection authenticates anew by itself (KIP-368).
+        """
+        if authenticate is not None:
+            self._state.enter(ConnectionState.AUTHENTICATING)
+            self._session.granted(authenticate, await authenticate(self._ask_in_newest, self.node))
+        self._state.enter(ConnectionState.READY)
+
+    async def _keep_session(self) -> None:
+        """Authenticate anew before each end of the session. Requests made meanwhile wait; those in flight go on."""
+        while True:
+            authenticate = await self._session.ends()
+            self._state.enter(ConnectionState.REAUTHENTICATING)
+            self._requests.hold()
+            try:
+                self._session.granted(authenticate, await authenticate(self._ask_in_newest, self.node))
+            except TrikafkaError as error:
+                self._break(error)
+                return
+            self._state.enter(ConnectionState.READY)
+            self._requests.release()
+            self._flush(self._transport)
+            self._wake.set()
+
+    async def _ask_in_newest(self, message: ApiMessage) -> Any:
+        return await self._ask(message, self._version(message), None)
 
     async def request(self, message: ApiMessage, response_timeout: float | None = None) -> Any:
         """Send ``message`` in the newest common version and return its response (``None`` where none is sent, as for acks=0).
@@ -161,17 +216,17 @@ class Connection:
         try:
             if self.broken:
                 raise self._lost()
+            assert self._state.admits(message.API_KEY), f"{message.name} on a connection that is {self._state.current.value}"
             self._next_id = (self._next_id + 1) & 0x7FFFFFFF
             outgoing = messages.encode_request(message, version, self._next_id, self._config.client_id)
         except BaseException:
             self._give_room(request)
             raise
-        begins = max(trio.current_time(), self._throttled_until)
-        expires = begins + (self._config.request_timeout if response_timeout is None else response_timeout)
-        request.encoded(outgoing, self._next_id, expires)
-        self._requests.queued.append(request)
-        self._expiry.expect(request.expires)
-        if isinstance(self._transport, SocketTransport):
+        request.encoded(outgoing, self._next_id)
+        timeout = self._config.request_timeout if response_timeout is None else response_timeout
+        self._expiry.expect(request, max(trio.current_time(), self._throttled_until), timeout)
+        self._requests.enqueue(request, first=message.API_KEY in SASL_REQUESTS)
+        if self._transport.prompt:
             self._flush(self._transport)
         else:
             self._wake.set()
@@ -206,7 +261,7 @@ class Connection:
                     self._settle(sent)
         except OSError as error:
             self._break(error)
-        if requests.rest:
+        if requests.rest or transport.pending:
             self._wake.set()
 
     @trio.lowlevel.enable_ki_protection
@@ -214,10 +269,10 @@ class Connection:
         requests = self._requests
         try:
             while True:
-                while not requests.rest and not requests.queued:
+                while not requests.rest and not requests.queued and not transport.pending:
                     self._wake = trio.Event()
                     await self._wake.wait()
-                if not requests.rest:
+                if not requests.rest and requests.queued:
                     if self._throttled_until > trio.current_time():
                         await trio.sleep_until(self._throttled_until)
                         continue
@@ -226,7 +281,7 @@ class Connection:
                 requests.left_over(())
                 for sent in requests.written():
                     self._settle(sent)
-        except _STREAM_ERRORS as error:
+        except STREAM_ERRORS as error:
             self._break(error)
 
     @trio.lowlevel.enable_ki_protection
@@ -237,17 +292,23 @@ class Connection:
                 while (frame := await reader.read()) is not None:
                     self._take(frame)
             if not patience.cancelled_caught:
-                self._break(ConnectionError("the broker closed it"))
-        except (*_STREAM_ERRORS, ProtocolError) as error:
+                self._break(ConnectionError(self._closed_by_broker()))
+        except (*STREAM_ERRORS, TrikafkaError) as error:
             self._break(error)
         if patience.cancelled_caught and (waiting := self._requests.waiting()):
             oldest = min(waiting, key=lambda request: request.expires)
             self._break(TimeoutError(f"it left {oldest.outgoing.api} unanswered for too long"))
 
+    def _closed_by_broker(self) -> str:
+        if self._requests.served or self._config.uses_sasl:
+            return "the broker closed it"
+        return "the broker closed it before it responded to anything: it may want SASL (security_protocol) or be going down"
+
     def _take(self, frame: memoryview) -> None:
         request = self._requests.responded(messages.read_correlation_id(frame))
         if request is None:
-            raise DamagedResponseError(f"{self.node} sent a response to a request that was not made")
+            raise DamagedResponseError(f"{self.node} sent a response to a request that was not made, or left an earlier one out")
+        self._expiry.heard()
         if throttle := request.throttle(frame):
             self.throttle(throttle)
         request.answered(frame)
@@ -256,12 +317,13 @@ class Connection:
     @trio.lowlevel.enable_ki_protection
     async def _watch(self) -> None:
         """End the reader at the first expiry, or after the idle time."""
-        await self._expiry.run(lambda: min((request.expires for request in self._requests.waiting()), default=None))
-        self._ending = True
+        await self._expiry.run(self._requests.waiting)
+        self._state.enter(ConnectionState.CLOSED)
 
     def _break(self, error: Exception) -> None:
         if self._failure is None:
             self._failure = error
+            self._state.enter(ConnectionState.CLOSED)
             self._scope.cancel()
         for request in self._requests.clear():
             request.lost(self._lost())
@@ -270,6 +332,8 @@ class Connection:
     def _lost(self) -> Exception:
         """A fresh error for one caller: why the connection is gone."""
         cause = self._failure
+        if isinstance(cause, AuthenticationError):
+            return again(cause)
         if isinstance(cause, ProtocolError):
             return type(cause)(str(cause))
         why = f": {cause}" if cause is not None and str(cause) else ""

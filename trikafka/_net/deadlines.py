@@ -20,7 +20,7 @@ from typing import TypeVar
 import trio
 
 from ..config import ClientConfig
-from ..errors import KafkaTimeoutError, RequestTimedOutError, TrikafkaError
+from ..errors import ConfigurationError, KafkaTimeoutError, RequestTimedOutError, TrikafkaError
 from . import reasons
 from .retry import Retry
 
@@ -28,6 +28,7 @@ T = TypeVar("T")
 
 #: The least time (seconds) that a step gets, whatever is left of its call: ``timeout=0`` allows one round trip.
 GRACE = 0.025
+
 
 async def within(what: str, limit: float, work: Callable[[], Awaitable[T]], before: Exception | None = None) -> T:
     """Run ``work`` for at most ``limit`` seconds. Past them: :exc:`RequestTimedOutError`, with the root cause chained.
@@ -49,11 +50,11 @@ async def within(what: str, limit: float, work: Callable[[], Awaitable[T]], befo
 
 
 def check_timeout(timeout: float | None, default: float) -> float:
-    """Return the limit of a call in seconds. Raises :exc:`ValueError` for a negative one, before any I/O."""
+    """Return the limit of a call in seconds. Raises :exc:`ConfigurationError` (a ``ValueError``) before any I/O."""
     if timeout is None:
         return default
     if not isinstance(timeout, int | float) or isinstance(timeout, bool) or math.isnan(timeout) or timeout < 0:
-        raise ValueError(f"timeout must be a number of seconds, at least 0, not {timeout!r}")
+        raise ConfigurationError(f"timeout must be a number of seconds, at least 0, not {timeout!r}")
     return float(timeout)
 
 
@@ -86,6 +87,10 @@ class Call:
         # A step that had its full time is itself what is wrong; one that was cut short by the call's limit, the attempt before it.
         before = self.last_error if limit < self._request_timeout else None
         return await within(what, limit, work, before)
+
+    def blame(self, error: TrikafkaError) -> None:
+        """What is wrong with the attempt under way: the cause, should its time be up before it has failed."""
+        self.last_error = error
 
     def out_of_patience(self, error: TrikafkaError) -> bool:
         """Whether errors of this kind have come, one after the other, for as long as their ``patience`` lasts."""
@@ -123,7 +128,7 @@ async def run_call(
     """Run ``attempt`` until it succeeds, fails for good, or the limit has passed.
 
     ``timeout`` is in seconds (default: ``default_api_timeout_ms``). ``recover`` is told of each retriable error, to mark as
-    stale what has to be looked up anew. Raises :exc:`KafkaTimeoutError` past the limit, :exc:`ValueError` for a negative
+    stale what has to be looked up anew. Raises :exc:`KafkaTimeoutError` past the limit, :exc:`ConfigurationError` for a wrong
     ``timeout``, and whatever ``attempt`` raises that is not retriable. Cancellation: at once, nothing left behind.
     """
     limit = check_timeout(timeout, config.default_api_timeout)

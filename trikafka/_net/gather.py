@@ -34,7 +34,7 @@ async def all_of(works: Iterable[Callable[[], Awaitable[None]]]) -> None:
     with interrupts_unwrapped():
         async with trio.open_nursery() as nursery:
             for work in todo:
-                nursery.start_soon(one, work)
+                nursery.start_soon(one, work, name=work)
     if errors:
         raise next((error for error in errors if not getattr(error, "retriable", False)), errors[0])
 
@@ -53,7 +53,7 @@ async def with_background(works: Iterable[Callable[[], Awaitable[object]]], main
 
     async with trio.open_nursery() as nursery:
         for work in works:
-            nursery.start_soon(guarded, work)
+            nursery.start_soon(guarded, work, name=work)
         await guarded(main)
         nursery.cancel_scope.cancel()
     if errors:

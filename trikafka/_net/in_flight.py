@@ -30,14 +30,16 @@ _THROTTLES = {
 class InFlightRequest:
     """A request from when it is encoded until its response has come (or its connection is gone)."""
 
-    __slots__ = ("abandoned", "correlation_id", "error", "expires", "frame", "on_end", "outgoing", "waited_for")
+    __slots__ = (
+        "abandoned", "begins", "correlation_id", "error", "expires", "frame", "on_end", "outgoing", "overdue", "waited_for",
+    )  # fmt: skip
 
     outgoing: EncodedRequest
 
     def __init__(self, on_end: Callable[[InFlightRequest], object], *, waited_for: bool) -> None:
         self.waited_for = waited_for  # by a task that has waited for room
         self.correlation_id = 0
-        self.expires = 0.0
+        self.begins = self.overdue = self.expires = 0.0
         self.on_end = on_end
         self.frame: memoryview | None = None
         self.error: Exception | None = None
@@ -56,9 +58,13 @@ class InFlightRequest:
             raise self.error
         return None if self.frame is None else messages.decode_response(self.outgoing, self.frame)
 
-    def encoded(self, outgoing: EncodedRequest, correlation_id: int, expires: float) -> None:
-        """It is ready to be written, and is to be answered before ``expires`` (Trio's clock)."""
-        self.outgoing, self.correlation_id, self.expires = outgoing, correlation_id, expires
+    def encoded(self, outgoing: EncodedRequest, correlation_id: int) -> None:
+        """It is ready to be written."""
+        self.outgoing, self.correlation_id = outgoing, correlation_id
+
+    def timed(self, begins: float, overdue: float, expires: float) -> None:
+        """From when on it may be written, when its silence is news, and when it is given up (Trio's clock)."""
+        self.begins, self.overdue, self.expires = begins, overdue, expires
 
     def abandon(self) -> None:
         """Nobody waits for it any more."""
@@ -87,17 +93,31 @@ class InFlightRequest:
 class RequestQueue:
     """What waits to be written, and what waits for responses."""
 
-    __slots__ = ("_unanswered", "in_flight", "queued", "rest", "served")
+    __slots__ = ("_held", "_unanswered", "in_flight", "queued", "rest", "served")
 
     def __init__(self) -> None:
         self.queued: deque[InFlightRequest] = deque()  # encoded, not written; the connection bounds it
+        self._held: deque[InFlightRequest] | None = None  # while the connection authenticates anew: all others
         self.in_flight: dict[int, InFlightRequest] = {}  # given to the stream, in order of writing, until the response comes
         self._unanswered: list[InFlightRequest] = []  # being given to the stream, and without a response to come
         self.rest: Views = ()  # of what was taken out of the queue
         self.served = False  # a response has come, and not only of the negotiation
 
     def __len__(self) -> int:
-        return len(self.in_flight) + len(self.queued)
+        return len(self.in_flight) + len(self.queued) + len(self._held or ())
+
+    def enqueue(self, request: InFlightRequest, *, first: bool = False) -> None:
+        """It waits to be written; ``first``: also while others are held."""
+        (self.queued if self._held is None or first else self._held).append(request)
+
+    def hold(self) -> None:
+        """Keep back what is not written yet, and what comes."""
+        self._held, self.queued = self.queued, deque()
+
+    def release(self) -> None:
+        """Write what was held, and what comes."""
+        held, self._held = self._held or deque(), None
+        self.queued.extend(held)
 
     def left_over(self, rest: Views) -> None:
         """The stream took all that was taken out of the queue but ``rest``."""
@@ -125,22 +145,29 @@ class RequestQueue:
         return sent
 
     def responded(self, correlation_id: int) -> InFlightRequest | None:
-        """Take out the request whose response has come; ``None`` if it was not made."""
-        request = self.in_flight.pop(correlation_id, None)
-        if request is not None and not self.served:
+        """Take out the request whose response has come; ``None`` if it was not made, or is not the oldest one in flight.
+
+        Brokers respond in order. A response that overtakes another says that the other one is lost, and with a producer's batch
+        whose response is lost nothing may be acknowledged that stands behind it: the broker remembers five of them only.
+        """
+        if next(iter(self.in_flight), None) != correlation_id:
+            return None
+        request = self.in_flight.pop(correlation_id)
+        if not self.served:
             self.served = request.outgoing.api != "ApiVersionsRequest"
         return request
 
     def remove_queued(self, request: InFlightRequest) -> bool:
         """Take back a request that is not being written yet; whether there was time."""
-        if request not in self.queued:
-            return False
-        self.queued.remove(request)
-        return True
+        for waiting in (self.queued, self._held or ()):
+            if request in waiting:
+                waiting.remove(request)  # type: ignore[union-attr]  # the empty tuple has none
+                return True
+        return False
 
     def waiting(self) -> list[InFlightRequest]:
         """All that have not ended."""
-        return [*self.in_flight.values(), *self._unanswered, *self.queued]
+        return [*self.in_flight.values(), *self._unanswered, *self.queued, *(self._held or ())]
 
     def clear(self) -> list[InFlightRequest]:
         """Forget them all; return them."""
@@ -148,4 +175,5 @@ class RequestQueue:
         self.in_flight.clear()
         self._unanswered.clear()
         self.queued.clear()
+        self._held = None
         return waiting

@@ -1,18 +1,21 @@
 """Which brokers cannot be reached, since when and why; and the log that says so once.
 
 The slots of connections tell what happened, the managers of metadata and of coordinators what that means. An outage is one WARNING
-when it begins, with the cause, and one INFO when it is over, with how long it took; what fails meanwhile is counted, not printed.
-A connection that ends is no outage yet: brokers close connections for many reasons. One that cannot be made again is.
+when it begins, with the cause, one more each five minutes while it goes on, and one INFO when it is over, with how long it took;
+what fails meanwhile is counted, not printed. A connection that ends is no outage yet: brokers close connections for many reasons.
+One that cannot be made again is, and a broker that takes requests but says nothing for some seconds.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import trio
 
+from ..errors import RequestTimedOutError
 from ..types import Node
 
 _log = logging.getLogger("trikafka.brokers")
@@ -21,6 +24,8 @@ _MOST_REMEMBERED = 100
 _MOST_NAMED = 3  # of the groups that it coordinates
 #: How long (seconds) a group may be without a coordinator before that is told: the first of a new cluster takes a moment.
 COORDINATOR_PATIENCE = 2.0
+#: How often (seconds) an outage that goes on is told again.
+REMINDER = 300.0
 
 
 @dataclass(slots=True)
@@ -32,6 +37,7 @@ class Outage:
     error: Exception
     failures: int = 1
     told: bool = True
+    told_at: float = -math.inf
 
 
 class Outages:
@@ -41,6 +47,7 @@ class Outages:
         self._away: dict[int, Outage] = {}  # by node id; the brokers that cannot be reached, the oldest outage first
         self._known: frozenset[int] = frozenset()  # the brokers of the cluster
         self._ended: dict[int, float] = {}  # when a connection to a broker ended first, since the last one was made
+        self._silence_told: dict[int, float] = {}  # when it was told last that a broker does not respond
         self._coordinators: dict[str, int] = {}
         self._without: dict[str, Outage] = {}  # what has no coordinator
         self._on_lost: Callable[[], object] = lambda: None
@@ -54,6 +61,11 @@ class Outages:
         """Whether none of the brokers of the cluster can be reached."""
         return bool(self._known) and self._known <= self._away.keys()
 
+    @property
+    def cause(self) -> Exception | None:
+        """Why a broker of the cluster cannot be reached, the one for longest if there are several; ``None`` if all can."""
+        return next((away.error for away in self.unreachable().values()), None)
+
     def when_lost(self, ask: Callable[[], object]) -> None:
         """Call ``ask`` whenever a connection is lost: it should look what has become of the broker."""
         self._on_lost = ask
@@ -64,6 +76,7 @@ class Outages:
         """These are the brokers of the cluster."""
         self._known = frozenset(node.node_id for node in nodes)
         self._ended = {number: when for number, when in self._ended.items() if number in self._known}
+        self._silence_told = {number: when for number, when in self._silence_told.items() if number in self._known}
         gone = [number for number in self._away if number not in self._known]
         for number in gone[: max(0, len(gone) - _MOST_REMEMBERED)]:
             del self._away[number]
@@ -81,19 +94,34 @@ class Outages:
         away = self._away.get(number)
         if away is not None:
             away.error, away.failures = error, away.failures + 1
+            if away.told:
+                self._remind(number, away)
+                return
+            away.told, away.told_at = True, trio.current_time()
+        else:
+            since = self._ended.get(number, trio.current_time())
+            self._away[number] = Outage(node, since, error, told_at=trio.current_time())
+        _log.warning("broker %d%s is lost: %s%s", number, self._role(number), error, self._scope())
+
+    def silent(self, node: Node, api: str, since: float) -> None:
+        """A broker has said nothing on any connection since it was asked something then, which was long ago."""
+        number, now = node.node_id, trio.current_time()
+        if number < 0 or number in self._away:
             return
-        self._away[number] = Outage(node, self._ended.get(number, trio.current_time()), error)
-        coordinated = [what for what, coordinator in self._coordinators.items() if coordinator == number][:_MOST_NAMED]
-        role = f", the coordinator of {' and '.join(coordinated)}," if coordinated else ""
-        _log.warning("broker %d%s is lost: %s%s", number, role, error, self._scope())
+        error = RequestTimedOutError(f"{node} has left {api} unanswered for {now - since:.0f} s")
+        told = now - self._silence_told.get(number, -math.inf) >= REMINDER  # one that is slow again and again is told as seldom
+        self._away[number] = Outage(node, since, error, failures=0, told=told, told_at=now)
+        if told:
+            self._silence_told[number] = now
+            _log.warning("broker %d%s does not respond: %s%s", number, self._role(number), error, self._scope())
 
     def reached(self, node: Node) -> None:
-        """A connection was made."""
+        """A connection was made, or the broker responds again."""
         self._ended.pop(node.node_id, None)
         away = self._away.pop(node.node_id, None)
-        if away is not None:
-            took, tries = trio.current_time() - away.since, _times(away.failures)
-            _log.info("broker %d is back at %s: it was away for %.1f s (%s)", node.node_id, node, took, tries)
+        if away is not None and away.told:
+            took, tries = trio.current_time() - away.since, f" ({_times(away.failures)})" if away.failures else ""
+            _log.info("broker %d is back at %s: it was away for %.1f s%s", node.node_id, node, took, tries)
 
     def coordinator_found(self, what: str, node: Node) -> None:
         """``node`` coordinates ``what``."""
@@ -113,15 +141,26 @@ class Outages:
         if without is None:
             without = self._without[what] = Outage(None, now, error, failures=0, told=False)
         without.error, without.failures = error, without.failures + 1
-        if not without.told and now - without.since >= COORDINATOR_PATIENCE and not self._all_away():
-            without.told = True
+        patience = REMINDER if without.told else COORDINATOR_PATIENCE
+        if now - max(without.since, without.told_at) >= patience and not self.all_away:
+            without.told, without.told_at = True, now
             _log.warning("%s has had no coordinator for %.1f s: %s", what, now - without.since, error)
 
-    def _all_away(self) -> bool:
-        return bool(self._known) and self._known <= self._away.keys()
+    def _remind(self, number: int, away: Outage) -> None:
+        """Tell an outage again that goes on; where all brokers are away, of one of them."""
+        now = trio.current_time()
+        if now - away.told_at < REMINDER or (self.all_away and number != next(n for n in self._away if n in self._known)):
+            return
+        away.told_at = now
+        text = "broker %d%s has been away for %.0f s (%s): %s%s"
+        _log.warning(text, number, self._role(number), now - away.since, _times(away.failures), away.error, self._scope())
+
+    def _role(self, number: int) -> str:
+        coordinated = [what for what, coordinator in self._coordinators.items() if coordinator == number][:_MOST_NAMED]
+        return f", the coordinator of {' and '.join(coordinated)}," if coordinated else ""
 
     def _scope(self) -> str:
-        if not self._all_away():
+        if not self.all_away:
             return ""
         count = len(self._known)
         return "; it is the only broker" if count == 1 else f"; now none of the {count} brokers of the cluster can be reached"

@@ -7,6 +7,7 @@ in views, so that a megabyte of records is not copied once more to stand behind 
 
 from __future__ import annotations
 
+import contextlib
 import socket
 from collections.abc import Sequence
 from typing import Protocol
@@ -17,6 +18,8 @@ from trio.abc import Stream
 _FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 _MOST_VIEWS = 512  # POSIX systems take 1,024 at a time
 Views = Sequence[memoryview]
+#: What a stream raises that is gone.
+STREAM_ERRORS = (trio.BrokenResourceError, trio.ClosedResourceError, OSError)
 
 
 def without(views: Views, count: int) -> Views:
@@ -40,14 +43,26 @@ class Transport(Protocol):
     def send_now(self, views: Views) -> int:
         """Send what goes without a wait; return how many bytes that were."""
 
-    def let_go(self) -> None:
-        """Touch the stream no more: it is about to be closed."""
+    @property
+    def prompt(self) -> bool:
+        """Whether :meth:`send_now` is of use."""
+
+    @property
+    def pending(self) -> bool:
+        """Whether bytes that count as sent wait for the next :meth:`send_all`."""
+
+    async def aclose(self) -> None:
+        """Close the stream at once. Raises nothing that a stream raises."""
 
 
 class SocketTransport:
     """Over TCP, the socket itself."""
 
+    prompt, pending = True, False
+
     def __init__(self, stream: trio.SocketStream) -> None:
+        _fill_freely(stream)
+        self._stream = stream
         mine = stream.socket
         self._socket = socket.socket(mine.family, mine.type, mine.proto, fileno=mine.fileno())
         self._socket.setblocking(False)
@@ -76,13 +91,16 @@ class SocketTransport:
         except BlockingIOError:
             return 0
 
-    def let_go(self) -> None:
-        """See :class:`Transport`. The descriptor stays the stream's."""
+    async def aclose(self) -> None:
+        """See :class:`Transport`. The descriptor is the stream's."""
         self._socket.detach()
+        await _close(self._stream)
 
 
 class StreamTransport:
     """Over any stream, by its own calls."""
+
+    prompt, pending = False, False
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream
@@ -101,12 +119,31 @@ class StreamTransport:
         """See :class:`Transport`: a stream that is no socket always waits."""
         return 0
 
-    def let_go(self) -> None:
+    async def aclose(self) -> None:
         """See :class:`Transport`."""
+        await _close(self._stream)
+
+
+async def _close(stream: Stream) -> None:
+    with contextlib.suppress(*STREAM_ERRORS):
+        await trio.aclose_forcefully(stream)
 
 
 def transport_of(stream: Stream) -> Transport:
     """The quickest way to use ``stream``; a subclass of Trio's may do something of its own with the bytes."""
     if type(stream) is trio.SocketStream and stream.socket.fileno() >= 0:  # one that is closed says so at the first call
         return SocketTransport(stream)
+    if type(stream) is trio.SSLStream and type(stream.transport_stream) is trio.SocketStream:
+        _fill_freely(stream.transport_stream)
     return StreamTransport(stream)
+
+
+def _fill_freely(stream: trio.SocketStream) -> None:
+    """Let the system take as much as its buffer holds, as it comes.
+
+    Trio has it take no more than 16 KiB beyond what is on the wire, so that who sends can still change his mind. Requests go in
+    order, whatever comes after them, and the broker reads what is there while this program does something else: with so little in
+    the buffer the two take turns, and a megabyte of records is eight turns of both.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # where there is no such option, or none that can be set; 0: as it was
+        stream.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 0)

@@ -1,75 +1,202 @@
 """The records that a producer has accepted and not yet settled: batched, bounded, in order. No I/O, no awaits.
 
-Owns every batch from the first record to the outcome, ``buffer_memory``, the choice of partition, and what an answer of a
-broker means for order and sequence numbers. The produce manager alone calls what changes it; ``append`` is called by the
-producer's ``send`` and its kin, ``extend`` by its ``send_arrow``. How records come in stands in :mod:`.intake`.
+Made of parts: the buffer pool (``buffer_memory`` and who waits for it), the queues (a partition's batches each, under their topics,
+which choose partitions), the intake (records in), the outcomes (what responses mean), and the producer's identity. The produce
+manager alone calls what changes it; ``append`` is called by the producer's ``send`` and its kin, ``extend`` by its ``send_arrow``.
 """
 
 from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic
 
+from .._wire.columns import Columns
 from .._wire.records import BatchEncoder
-from ..errors import (
-    DeliveryTimeoutError,
-    DuplicateSequenceError,
-    MessageTooLargeError,
-    OutOfOrderSequenceError,
-    ProducerFencedError,
-    TrikafkaError,
-    UnknownProducerIdError,
-)
-from .intake import Ack, Counters, Intake, Limits, Partitioner
-from .outbatch import BatchState, OutBatch
+from ..errors import RecordTooLargeError, TrikafkaError
+from .arguments import HeaderPairs
+from .buffer_pool import BufferPool, Waiter
+from .intake import Ack, Intake, Limits
+from .outcomes import Counters, Outcomes
+from .partition_chooser import Partitioner, Partitioning
 from .partition_queue import PartitionQueue
+from .producer_batch import ProducerBatch
+from .producer_identity import ProducerIdentity
 from .sequences import Identity
+from .table_rows import RowGroup, Taken
+from .topic_queues import Queues
 
 __all__ = ["Accumulator", "Counters", "Limits", "Partitioner"]
 
-_REFUSED_NUMBERS = (OutOfOrderSequenceError, UnknownProducerIdError, ProducerFencedError)
 
-
-class Accumulator(Intake[Ack]):
-    """All partitions of one producer. ``Ack`` is what ``append`` returns, a subclass of the record path's ``Ticket``.
+class Accumulator(Generic[Ack]):
+    """All partitions of one producer. ``Ack`` is what ``append`` returns, a subclass of the record path's ``DeliveryHandle``.
 
     ``on_work(leader)`` is called when something may have become sendable to that broker (``None``: the leader is not known);
-    ``on_room()`` when memory was given back; ``on_failed(batch)`` when a batch has failed. They must be quick and not call back.
+    ``on_failed(batch)`` when a batch has failed. They must be quick and not call back.
     """
 
     def __init__(
         self,
         limits: Limits,
+        identity: ProducerIdentity,
         *,
         make_encoder: Callable[[], BatchEncoder],
-        ticket: type[Ack],
+        handle: type[Ack],
         clock: Callable[[], float],
         delay: Callable[[int], float],
         on_work: Callable[[int | None], object],
-        on_room: Callable[[], object],
-        on_failed: Callable[[OutBatch], object] = lambda batch: None,
+        on_failed: Callable[[ProducerBatch], object] = lambda batch: None,
         partitioner: Partitioner | None = None,
         choose: random.Random | None = None,
     ) -> None:
-        super().__init__(
-            limits,
+        self._linger, self._on_work = limits.linger, on_work
+        self._largest = limits.largest
+        #: Who the producer is to the brokers.
+        self.identity = identity
+        self.pool = BufferPool(limits.buffer_memory)
+        how = Partitioning(limits.batch_size, partitioner, random=choose or random.Random())
+        self._queues = Queues(how, limits.table_batch, on_work=on_work, on_closed=self._closed)
+        self._outcomes = Outcomes(
+            self._queues,
+            self.pool,
+            identity,
+            delivery_timeout=limits.delivery_timeout,
             make_encoder=make_encoder,
-            ticket=ticket,
-            clock=clock,
+            delay=delay,
             on_work=on_work,
-            partitioner=partitioner,
-            choose=choose,
+            on_failed=on_failed,
         )
-        self._delay, self._on_room, self._on_failed = delay, on_room, on_failed
+        self._intake: Intake[Ack] = Intake(
+            limits, self.pool, self._queues, how, make_encoder=make_encoder, handle=handle, clock=clock
+        )
+
+    def _closed(self, batch: ProducerBatch) -> None:
+        self._outcomes.counters.closed(batch)
+
+    # --- what is there -----------------------------------------------------------------------------------------------
+
+    @property
+    def appender(self) -> Any:
+        """The quick way in for one record."""
+        return self._intake.appender
+
+    @property
+    def used(self) -> int:
+        """Bytes of ``buffer_memory`` in use."""
+        return self.pool.used
+
+    @property
+    def largest(self) -> int:
+        """The largest upper bound that a record may have."""
+        return self._largest
+
+    @property
+    def counters(self) -> Counters:
+        """What has become of the records."""
+        return self._outcomes.counters
+
+    @property
+    def leaderless(self) -> set[str]:
+        """Topics with batches for partitions whose leader is not known."""
+        return {queue.place.topic for queue in self._queues.led_by(None)}
+
+    def partition_count(self, topic: str) -> int | None:
+        """How many partitions the topic has; ``None`` if it is not known here."""
+        known = self._queues.topic(topic)
+        return None if known is None else len(known.queues)
+
+    def batches(self) -> list[ProducerBatch]:
+        """The batches that are not done."""
+        return list(self._queues.batches())
+
+    def unsettled(self) -> list[ProducerBatch]:
+        """The batches whose acks have no outcome yet."""
+        return [batch for batch in self._queues.batches() if not batch.settled]
+
+    # --- the cluster, and who the producer is ------------------------------------------------------------------------
+
+    def update_topic(self, name: str, leaders: Sequence[int | None]) -> None:
+        """Take over a topic's partitions: ``leaders[p]`` leads partition ``p``."""
+        self.appender.topics[name] = self._queues.update(name, leaders).open
+
+    def forget_topic(self, name: str) -> None:
+        """The cluster does not know the topic (any more): accept no records for it; what waits goes on waiting."""
+        self.appender.topics.pop(name, None)
+        self._queues.forget(name)
+
+    def identified(self, identity: Identity, *, anew: bool = False) -> None:
+        """A broker gave the producer this id and epoch.
+
+        With ``anew`` all sequence numbers begin anew under it; otherwise those of partitions that have none.
+        """
+        self.identity.initialized(identity)
+        if anew:
+            for queue in self._queues.every():
+                queue.renounce()
+        self.wake()
+
+    def wake(self) -> None:
+        """Something may have become sendable to every broker."""
+        for leader in self._queues.leaders:
+            self._on_work(leader)
+
+    # --- records in --------------------------------------------------------------------------------------------------
+
+    def append(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: HeaderPairs,
+        timestamp: int | None,
+        partition: int | None,
+        admitted: bool = False,
+    ) -> Ack | None:
+        """Take a record; see :meth:`Intake.append`."""
+        return self._intake.append(topic, value, key, headers, timestamp, partition, admitted)
+
+    def split_rows(self, topic: str, columns: Columns, explicit: memoryview | int | None, keyed: bool) -> list[RowGroup]:
+        """Decide where rows of a table go, see :meth:`PartitionChooser.split_rows`. The topic must be known."""
+        known = self._queues.topic(topic)
+        assert known is not None
+        return known.chooser.split_rows(columns, explicit, keyed)
+
+    def extend(self, topic: str, columns: Columns, group: RowGroup, start: int, admitted: bool = False) -> Taken | None:
+        """Take rows of a table; see :meth:`Intake.extend`."""
+        return self._intake.extend(topic, columns, group, start, admitted)
+
+    def too_large(self, topic: str, size: int, what: str = "a record") -> RecordTooLargeError:
+        """The error that says so."""
+        return self._intake.too_large(topic, size, what)
+
+    def join(self, waiter: Waiter) -> None:
+        """``waiter`` waits for room. While somebody does, newcomers get none, and no batch lingers."""
+        lingered = not self.pool.exhausted
+        self.pool.join(waiter)
+        if lingered:
+            self.wake()
+
+    def close_open(self) -> None:
+        """Let no batch linger any more: what has been accepted so far is sent as soon as order allows."""
+        self._queues.close_all()
+
+    def hurry(self, batches: Iterable[ProducerBatch]) -> None:
+        """Let these batches linger no more; those that are open go on taking records until they are sent."""
+        for batch in batches:
+            queue = self._queues.of(batch)
+            if batch is queue.open and not batch.hurried:
+                batch.hurry()
+                self._on_work(queue.leader)
 
     # --- batches out -------------------------------------------------------------------------------------------------
 
     def due_at(self, node: int, now: float) -> float:
         """When something can be sent to ``node``: not after ``now`` if there is something, ``inf`` if nothing waits."""
-        linger = 0.0 if self.exhausted else self._limits.linger
+        linger = 0.0 if self.pool.exhausted else self._linger
         earliest = math.inf
-        for queue in self._work.get(node, ()):
+        for queue in self._queues.led_by(node):
             batch = self._sendable(queue, node)
             if batch is not None:
                 earliest = min(earliest, queue.ready_at(batch, linger))
@@ -77,189 +204,58 @@ class Accumulator(Intake[Ack]):
                     break
         return earliest
 
-    def hurry(self, batches: Iterable[OutBatch]) -> None:
-        """Let these batches linger no more; those that are open go on taking records until they are sent."""
-        for batch in batches:
-            if batch.state is BatchState.OPEN and not batch.hurried:
-                batch.hurried = True
-                self._on_work(self._queues[batch.place].leader)
-
-    def drain(self, node: int, now: float, limit: int) -> list[OutBatch]:
+    def drain(self, node: int, now: float, limit: int) -> list[ProducerBatch]:
         """Take the batches for the next request to ``node``: one a partition, ``limit`` bytes in all, in turn."""
-        linger = 0.0 if self.exhausted else self._limits.linger
-        work = self._work.get(node, {})
-        chosen: list[OutBatch] = []
+        linger = 0.0 if self.pool.exhausted else self._linger
+        chosen: list[ProducerBatch] = []
         total = 0
-        for queue in list(work):
+        for queue in self._queues.led_by(node):
             batch = self._sendable(queue, node)
             if batch is None or queue.ready_at(batch, linger) > now:
                 continue
             if chosen and total + batch.size > limit:
                 break
-            self._take_off(queue, batch, node)
+            if batch is queue.open:
+                self._queues.close(queue)
+            self._outcomes.counters.sent(batch)
+            queue.send(batch, node, self.identity)
             total += batch.size
             chosen.append(batch)
-            del work[queue]
-            work[queue] = None  # the last one in turn now
+            self._queues.to_the_end(queue)
         return chosen
 
-    def _sendable(self, queue: PartitionQueue, node: int) -> OutBatch | None:
-        if self._limits.idempotent and self.identity is None and queue.sequences.identity is None:
+    def _sendable(self, queue: PartitionQueue, node: int) -> ProducerBatch | None:
+        if self.identity.numbered and not self.identity.admits(queue.place, queue.sequences.identity):
             return None
         return queue.sendable(node)
 
-    def _take_off(self, queue: PartitionQueue, batch: OutBatch, node: int) -> None:
-        self._close(batch)
-        if self._limits.idempotent and batch.sequence is None:
-            batch.sequence = queue.sequences.assign(batch.count, self.identity or Identity(-1, -1))
-            batch.identity = queue.sequences.identity
-        batch.state, batch.node = BatchState.IN_FLIGHT, node
-        self.counters.batches_retried += batch.attempts > 0
-        batch.attempts += 1
+    # --- what became of them -----------------------------------------------------------------------------------------
 
-    # --- answers -----------------------------------------------------------------------------------------------------
-
-    def succeeded(self, batch: OutBatch, base_offset: int | None, append_time: int | None) -> None:
+    def succeeded(self, batch: ProducerBatch, base_offset: int | None, append_time: int | None) -> None:
         """The broker has the batch."""
-        if batch.state is not BatchState.IN_FLIGHT:
-            return
-        queue = self._queues[batch.place]
-        if batch.sequence is not None and batch.identity == queue.sequences.identity:
-            queue.sequences.acknowledge(batch.sequence, batch.count)
-        queue.failures, queue.not_before = 0, 0.0
-        self._finish(queue, batch, base_offset, append_time, None)
+        self._outcomes.succeeded(batch, base_offset, append_time)
 
-    def refused(self, batch: OutBatch, error: TrikafkaError, now: float) -> None:
-        """The broker refused the batch, or nobody knows whether it took it. Decides what becomes of it: the heart of order.
-
-        A batch that has expired in flight is done now; others are sent again in their place, are split, or fail.
-        """
-        if batch.state is not BatchState.IN_FLIGHT:
-            return
-        queue = self._queues[batch.place]
-        batch.note(error)
-        outdated = batch.sequence is not None and batch.identity != queue.sequences.identity
-        if isinstance(error, DuplicateSequenceError):
-            self.succeeded(batch, None, None)
-        elif batch.settled:
-            self._fail_batch(queue, batch, None)
-        elif outdated and (error.retriable or isinstance(error, _REFUSED_NUMBERS)):
-            # It stood behind the gap that ended its epoch, so the broker cannot have taken it.
-            batch.state = BatchState.WAITING
-            batch.sequence = batch.identity = None
-        elif isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError):
-            batch.state = BatchState.WAITING
-            if queue.batches[0] is batch:  # else the outcome on those before it will tell
-                self._restart(queue)
-                self._back_off(queue, now)
-        elif isinstance(error, MessageTooLargeError) and batch.count > 1 and not batch.maybe_written:
-            self._split(queue, batch)  # one that may be in the log must not come again in other pieces
-        elif error.retriable:
-            batch.state = BatchState.WAITING
-            self._back_off(queue, now)
-        elif isinstance(error, ProducerFencedError):
-            self.identity = None
-            queue.renounce()
-            self._fail_batch(queue, batch, error)
-        else:
-            self._fail_batch(queue, batch, error)
-        self._on_work(queue.leader)
+    def refused(self, batch: ProducerBatch, error: TrikafkaError, now: float) -> None:
+        """The broker refused the batch, or nobody knows whether it took it; see :meth:`Outcomes.refused`."""
+        self._outcomes.refused(batch, error, now)
 
     def unreachable(self, node: int, error: Exception) -> None:
         """There is no connection to ``node``: what waits for it knows why, should its time be up."""
-        for queue in self._work.get(node, ()):
-            for batch in queue.batches:
-                if batch.state is not BatchState.IN_FLIGHT:
-                    batch.last_error = error
+        self._outcomes.unreachable(node, error)
+
+    def delayed(self, error: Exception) -> None:
+        """Nothing can be sent to any broker: as :meth:`unreachable`."""
+        for leader in self._queues.leaders:
+            self._outcomes.unreachable(leader, error)
 
     def expire(self, now: float) -> int:
-        """Fail the batches that are older than the delivery timeout, the oldest first (KIP-91). Returns how many.
-
-        A batch in flight keeps its place until its request has ended, so that what follows knows what became of it.
-        """
-        count = 0
-        limit = self._limits.delivery_timeout
-        for batch in self._batches():
-            if batch.settled or batch.created + limit > now:
-                continue
-            count += 1
-            self._close(batch)
-            error = DeliveryTimeoutError("send", limit, batch.attempts, batch.last_error)
-            error.__cause__ = batch.last_error
-            if batch.state is BatchState.IN_FLIGHT:
-                batch.maybe_written = True
-                self._settle(batch, None, None, error)
-            else:
-                self._fail_batch(self._queues[batch.place], batch, error)
-        return count
+        """Fail the batches that are older than the delivery timeout (KIP-91); see :meth:`Outcomes.expire`."""
+        return self._outcomes.expire(now)
 
     def next_deadline(self) -> float:
         """When the next batch expires; ``inf`` if there is none."""
-        created = min((batch.created for batch in self._batches() if not batch.settled), default=math.inf)
-        return created + self._limits.delivery_timeout
+        return self._outcomes.next_deadline()
 
     def abort(self, error: Exception, *, anonymous: bool = False) -> None:
         """Fail everything, what is in flight included; with ``anonymous`` only what waits for a producer id."""
-        for batch in self._batches():
-            if anonymous and self._queues[batch.place].sequences.identity is not None:
-                continue
-            self._close(batch)
-            batch.maybe_written |= batch.state is BatchState.IN_FLIGHT
-            self._fail_batch(self._queues[batch.place], batch, error)
-
-    def _back_off(self, queue: PartitionQueue, now: float) -> None:
-        if now >= queue.not_before:  # batches that fail together are one failure
-            queue.failures += 1
-            queue.not_before = now + self._delay(queue.failures)
-
-    def _restart(self, queue: PartitionQueue) -> None:
-        queue.restart(self.identity)
-        self._note_identity(queue)
-
-    def _note_identity(self, queue: PartitionQueue) -> None:
-        if queue.sequences.identity is None:
-            self.identity = None  # its last epoch is used up: the producer needs a new id
-
-    def _split(self, queue: PartitionQueue, batch: OutBatch) -> None:
-        self.appender.free += batch.size
-        halves = batch.split((self._make_encoder(), self._make_encoder()))
-        self.appender.free -= sum(half.size for half in halves)
-        queue.replace(batch, halves)
-        queue.entry.table_batch = min(queue.entry.table_batch, batch.size // 2)
-        batch.state, batch.encoder = BatchState.DONE, None
-        self.counters.batches_split += 1
-
-    def _fail_batch(self, queue: PartitionQueue, batch: OutBatch, error: Exception | None) -> None:
-        """Remove a batch that the broker may or may not have, or surely has not."""
-        sequences = queue.sequences
-        if batch.sequence is not None and batch.identity == sequences.identity:
-            sequences.lose(batch.sequence, batch.count)
-        self._finish(queue, batch, None, None, error)
-
-    def _finish(
-        self, queue: PartitionQueue, batch: OutBatch, base_offset: int | None, append_time: int | None, error: Exception | None
-    ) -> None:
-        batch.state, batch.encoder, batch.node = BatchState.DONE, None, None
-        if not batch.settled:
-            self._settle(batch, base_offset, append_time, error)
-        if queue.batches[0] is batch:
-            queue.batches.popleft()
-        else:
-            queue.batches.remove(batch)
-        if queue.sequences.lost is not None:
-            queue.settle(self.identity)
-            self._note_identity(queue)
-        if queue.batches:
-            self._on_work(queue.leader)  # what stood behind it
-        else:
-            self._deactivate(queue)
-        self.appender.free += batch.size
-        self._on_room()
-
-    def _settle(self, batch: OutBatch, base_offset: int | None, append_time: int | None, error: Exception | None) -> None:
-        batch.settle(base_offset, append_time, error)
-        if error is None:
-            self.counters.delivered += batch.count
-        else:
-            self.counters.failed += batch.count
-            self._on_failed(batch)
+        self._outcomes.abort(error, anonymous=anonymous)

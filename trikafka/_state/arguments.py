@@ -72,8 +72,10 @@ def topic_names(topics: Iterable[str]) -> list[str]:
 
 
 def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> OffsetAndMetadata:
-    """What a user gave to be committed for ``tp``, checked. Raises :exc:`ValueError`."""
+    """What a user gave to be committed for ``tp``, checked. Raises :exc:`ConfigurationError`."""
     position = OffsetAndMetadata(value) if isinstance(value, int) and not isinstance(value, bool) else value
     if not isinstance(position, OffsetAndMetadata) or position.offset < 0:
-        raise ValueError(f"the offset to commit for {tp} must be a whole number from 0 or an OffsetAndMetadata, not {value!r}")
+        raise ConfigurationError(
+            f"the offset to commit for {tp} must be a whole number from 0 or an OffsetAndMetadata, not {value!r}"
+        )
     return position

@@ -25,10 +25,15 @@ class CompletedFetch:
     end: int | None = None  # the offset after the last complete batch; None: known once decoded
     batch: RecordBatch | None = None
     rest: CompletedFetch | None = None  # what was not decoded with the batch that was delivered, if anything
+    work: object = None  # the decoding of it that a cancelled receive has left to its thread; the reader's own
 
     def decoded_before(self, rest: CompletedFetch) -> None:
         """Only what stands before ``rest`` was decoded."""
         self.rest = rest
+
+    def decoded_by(self, work: object) -> None:
+        """It is being decoded in a thread."""
+        self.work = work
 
     @property
     def size(self) -> int:

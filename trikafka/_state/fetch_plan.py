@@ -84,6 +84,11 @@ class FetchPlan:
     # Questions.
 
     @property
+    def partitions(self) -> int:
+        """How many are assigned."""
+        return len(self._assignment)
+
+    @property
     def next_timer(self) -> float:
         """When the next wait is over (``math.inf``: there is none)."""
         return self._timers[0][0] if self._timers else math.inf

@@ -1,7 +1,7 @@
 """The batches of one partition that are not done, in order, and which of them may be sent. No I/O.
 
-Written by the accumulator alone. ``batches`` is in the order of the records, whatever the state of each: a batch keeps its
-place while it is in flight and while it waits to be sent again, so order needs no other book-keeping.
+Told by the accumulator alone. ``batches`` is in the order of the records, whatever the state of each: a batch keeps its place while
+it is in flight and while it waits to be sent again, so order needs no other book-keeping.
 """
 
 from __future__ import annotations
@@ -9,38 +9,74 @@ from __future__ import annotations
 from collections import deque
 from typing import TYPE_CHECKING
 
-from .._wire import _implementation
-from .outbatch import BatchState, OutBatch
-from .sequences import Identity, PartitionSequences
+from ..types import TopicPartition
+from .producer_batch import BatchState, ProducerBatch
+from .producer_identity import ProducerIdentity
+from .sequences import PartitionSequences
 
 if TYPE_CHECKING:
-    from .._wire._fallback_producing import Targets
+    from .topic_queues import TopicQueues
 
 
 class PartitionQueue:
     """A partition's batches, its sequence numbers and its backoff."""
 
-    __slots__ = ("batches", "entry", "failures", "leader", "not_before", "open", "partition", "sequences", "topic")
+    __slots__ = ("batches", "failures", "leader", "not_before", "place", "sequences", "topic")
 
-    def __init__(self, topic: str, partition: int, entry: TopicEntry) -> None:
-        self.topic, self.partition, self.entry = topic, partition, entry
+    def __init__(self, place: TopicPartition) -> None:
+        self.place = place
+        #: Its topic, as long as records may come in: ``None`` when the cluster does not know the partition (any more).
+        self.topic: TopicQueues | None = None
         self.leader: int | None = None
-        self.batches: deque[OutBatch] = deque()
-        #: The last batch, while it takes records.
-        self.open: OutBatch | None = None
+        self.batches: deque[ProducerBatch] = deque()
         self.sequences = PartitionSequences()
         #: Nothing is sent before this time, after ``failures`` failures in a row.
         self.not_before = 0.0
         self.failures = 0
 
-    def set_open(self, batch: OutBatch | None) -> None:
-        """``batch``, the last one, takes the records from now on; ``None``: no batch does."""
-        self.open = batch
-        entry = self.entry
-        if self.partition < len(entry.queues) and entry.queues[self.partition] is self:
-            entry.targets.open[self.partition] = None if batch is None else batch.encoder
+    def __repr__(self) -> str:
+        return f"<PartitionQueue {self.place} leader={self.leader} batches={len(self.batches)}>"
 
-    def sendable(self, node: int) -> OutBatch | None:
+    # --- what the cluster says ---------------------------------------------------------------------------------------
+
+    def attach(self, topic: TopicQueues | None) -> None:
+        """The partition is one of ``topic`` (again); ``None``: it is gone. Whatever took records has been closed."""
+        self.topic = topic
+
+    def lead(self, leader: int | None) -> None:
+        """The broker that leads it now."""
+        self.leader = leader
+
+    # --- the batch that takes records --------------------------------------------------------------------------------
+
+    @property
+    def open(self) -> ProducerBatch | None:
+        """The batch that takes records, always the last one."""
+        if self.topic is None:
+            return None
+        encoder = self.topic.open.encoders[self.place.partition]
+        batch: ProducerBatch | None = None if encoder is None else encoder.owner
+        return batch
+
+    def add(self, batch: ProducerBatch) -> None:
+        """``batch`` takes the records from now on. The one before has been closed."""
+        assert self.topic is not None
+        assert batch.encoder is not None
+        self.batches.append(batch)
+        self.topic.open.open(self.place.partition, batch.encoder)
+
+    def close(self) -> ProducerBatch | None:
+        """Take no more records into the open batch, if there is one; return it."""
+        batch = self.open
+        if batch is None or self.topic is None:
+            return None
+        batch.close()
+        self.topic.closed(self.place.partition, batch.size)
+        return batch
+
+    # --- what may be sent --------------------------------------------------------------------------------------------
+
+    def sendable(self, node: int) -> ProducerBatch | None:
         """The batch that may go to ``node`` next, as far as order and sequence numbers are concerned.
 
         * A batch that was sent before goes only when all before it are done: until then the broker would refuse it. While
@@ -55,69 +91,83 @@ class PartitionQueue:
             if batch.state is BatchState.IN_FLIGHT:
                 if batch.node != node or (batch.sequence is not None and batch.identity != sequences.identity):
                     return None
-            elif place and (batch.attempts or sequences.lost is not None or sequences.unproven):
-                return None
-            else:
-                return batch
+                continue
+            after_lost = sequences.lost is not None and (place or batch.sequence is None)
+            behind_trouble = place and (batch.attempts or sequences.unproven)
+            return None if after_lost or behind_trouble else batch
         return None
 
-    def ready_at(self, batch: OutBatch, linger: float) -> float:
+    def ready_at(self, batch: ProducerBatch, linger: float) -> float:
         """When ``batch`` may be sent, as far as time is concerned."""
-        if batch.state is BatchState.OPEN and not batch.hurried:
+        if not batch.hurried and batch is self.open:
             return max(self.not_before, batch.created + linger)
         return self.not_before
 
-    def settle(self, current: Identity | None) -> None:
-        """Leave a lost number behind, once no batch is left whose answer would tell what became of it."""
-        if self.sequences.lost is not None and all(batch.sequence is None for batch in self.batches):
-            self.sequences.restart(current)
+    def send(self, batch: ProducerBatch, node: int, identity: ProducerIdentity) -> None:
+        """``batch`` becomes part of a request to ``node``, with its numbers, which it keeps, or the next ones."""
+        if identity.numbered and batch.sequence is None:
+            current = self.sequences.identity or identity.current
+            assert current is not None
+            sequence = self.sequences.assign(batch.count, current)
+            batch.number(sequence, self.sequences.identity, transactional=identity.transactional)
+        batch.sent(node)
 
-    def restart(self, current: Identity | None) -> None:
+    # --- what became of it -------------------------------------------------------------------------------------------
+
+    def acknowledged(self, batch: ProducerBatch) -> None:
+        """The broker has ``batch``."""
+        if self.is_of_this_epoch(batch):
+            assert batch.sequence is not None
+            self.sequences.acknowledge(batch.sequence, batch.count)
+        self.failures, self.not_before = 0, 0.0
+
+    def given_up(self, batch: ProducerBatch) -> None:
+        """``batch`` is removed: the broker may or may not have it, or surely has not."""
+        if self.is_of_this_epoch(batch):
+            assert batch.sequence is not None
+            self.sequences.lose(batch.sequence, batch.count, batch.strays)
+
+    def is_of_this_epoch(self, batch: ProducerBatch) -> bool:
+        """Whether the batch has numbers that count still."""
+        return batch.sequence is not None and batch.identity == self.sequences.identity
+
+    def back_off(self, now: float, delay: float) -> None:
+        """The batch at the head failed: nothing is sent for ``delay`` seconds."""
+        self.failures += 1
+        self.not_before = now + delay
+
+    def remove(self, batch: ProducerBatch, identity: ProducerIdentity) -> None:
+        """``batch`` has its outcome, and all that there is to know of it is known."""
+        if self.batches[0] is batch:
+            self.batches.popleft()
+        else:
+            self.batches.remove(batch)
+        # A lost number is left behind once no batch is left whose response would tell what became of it.
+        lost = self.sequences.lost is not None and all(other.sequence is None for other in self.batches)
+        if lost and identity.renumbers:
+            self.sequences.restart(identity.successor(self.sequences.identity))
+
+    def restart(self, identity: ProducerIdentity) -> None:
         """The broker cannot have the lost numbers: go on in a new epoch, and number all that is not in flight anew.
 
         What is in flight with the old epoch is refused when it arrives, and numbered anew then.
         """
-        self.sequences.restart(current)
+        self.sequences.restart(identity.successor(self.sequences.identity))
         self._unnumber()
 
     def renounce(self) -> None:
-        """The producer id is somebody else's now: take the next one, and number all that is not in flight anew."""
-        self.sequences = PartitionSequences()
+        """The numbers so far are worth nothing: begin under the producer's next identity, with all that is not in flight."""
+        self.sequences.restart(None)
         self._unnumber()
 
     def _unnumber(self) -> None:
         for batch in self.batches:
             if batch.state is not BatchState.IN_FLIGHT:
-                batch.sequence = batch.identity = None
+                batch.unnumber()
 
-    def replace(self, batch: OutBatch, others: list[OutBatch]) -> None:
+    def replace(self, batch: ProducerBatch, others: list[ProducerBatch]) -> None:
         """Put ``others`` in the place of ``batch``."""
         place = self.batches.index(batch)
         del self.batches[place]
         for other in reversed(others):
             self.batches.insert(place, other)
-
-
-class TopicEntry:
-    """A topic's partitions, and the one that records without a key stick to (KIP-480, KIP-794)."""
-
-    __slots__ = ("name", "queues", "spent", "sticky_queue", "table_batch", "targets")
-
-    def __init__(self, name: str, table_batch: int) -> None:
-        self.name = name
-        #: The size up to which rows of a table fill a batch: halved when the broker finds one too large.
-        self.table_batch = table_batch
-        #: What the appender sees of all this: the encoder of each open batch.
-        self.targets: Targets = _implementation.current.Targets(0)
-        self.queues: list[PartitionQueue] = []
-        self.sticky_queue: PartitionQueue | None = None
-        #: Bytes in closed batches since the last switch.
-        self.spent = 0
-
-    def take(self, queues: list[PartitionQueue]) -> None:
-        """The topic has these partitions now."""
-        self.queues = queues
-        self.sticky_queue = None
-        self.targets = _implementation.current.Targets(len(queues))
-        for queue in queues:
-            queue.set_open(queue.open)

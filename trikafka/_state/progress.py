@@ -1,18 +1,19 @@
 """How far the user is in one partition: the position, what is processed, and the batch that is being delivered record by record.
 
 A part of :class:`~trikafka._state.assignment.AssignedPartition`, which alone writes it; a reader takes records through the
-:class:`Cursor` that it began. No I/O.
+cursor that it began. No I/O.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import NamedTuple
 from uuid import UUID
 
+from .._wire import _implementation
+from .._wire._fallback_iterating import Cursor as Cursor
 from .._wire.columns import RecordBatch
-from ..types import Record
 
 
 class LogEnds(NamedTuple):
@@ -21,38 +22,6 @@ class LogEnds(NamedTuple):
     high_watermark: int | None = None
     log_start: int | None = None
     last_stable_offset: int | None = None
-
-
-class Cursor:
-    """A batch that is being delivered record by record. While there is one, the partition's position is the cursor's.
-
-    ``live`` is false once something has overtaken it (a seek, a pause, a revocation ...): then nothing more may be taken.
-    """
-
-    __slots__ = ("_batch", "_count", "_index", "_records", "live", "position", "processed")
-
-    def __init__(self, batch: RecordBatch, position: int, processed: int | None) -> None:
-        self._batch, self._index, self._count = batch, 0, len(batch)
-        self._records: Iterator[Record] = iter(batch)
-        self.position, self.processed = position, processed
-        self.live = True
-
-    def take(self) -> Record:
-        """The next record: the user came back for it, so what was delivered before is processed. Written for speed."""
-        self.processed = self.position
-        record = next(self._records)  # may raise, where a record cannot be deserialized: it stays the next one then
-        self._index = index = self._index + 1
-        if index == self._count:
-            self.position = self._batch.next_offset
-            self.live = False
-        else:
-            self.position = record[2] + 1  # its offset
-        return record
-
-    @property
-    def rest(self) -> RecordBatch:
-        """What was not taken."""
-        return self._batch[self._index :]
 
 
 class Marks:
@@ -153,14 +122,14 @@ class Progress:
         self.end_cursor()
         assert self._position is not None
         self._note(batch)
-        self._cursor = Cursor(batch, self._position, self._processed)
+        self._cursor = _implementation.current.Cursor(batch, self._position, self._processed)
         return self._cursor
 
     def end_cursor(self) -> None:
         """The cursor, if there is one, delivers no more."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
-            cursor.live = False
+            cursor.end()
             self._position = cursor.position
             if self._marks is None:
                 self._processed = cursor.processed
@@ -196,7 +165,7 @@ class Progress:
             self._marks.done_before(processed)
             processed = self._marks.mark((), processed, position)  # those behind it may be marked already
         if self._cursor is not None:
-            self._cursor.processed = processed
+            self._cursor.processed_upto(processed)
         self._processed = processed
 
     def mark(self, offsets: Iterable[int]) -> None:

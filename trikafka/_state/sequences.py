@@ -1,16 +1,18 @@
 """Sequence numbers of an idempotent producer, one partition at a time. No I/O.
 
-Owned by the accumulator: nothing else writes it. A broker keeps, for each partition, the last sequence number of each
+Told by the queue of its partition alone. A broker keeps, for each partition, the last sequence number of each
 producer id and epoch, and takes only the batch that follows. From that come the rules here:
 
 * A batch that has a number keeps it through all its retries, so that the broker can tell a second copy from new records.
 * A batch that had a number and was given up (expired, refused) leaves a number of which we do not know whether the broker
   has it: it is *lost*. No new number is given while one is lost. A later batch that succeeds proves that the lost one was
-  written. When no batch with a number is left, or the first of them is refused as out of order, the broker cannot have
+  written. When no batch with a number is left, or the first of them is refused as out of order, the broker does not have
   the lost one, or nobody will ever ask: then the partition goes on in a new epoch, from 0.
+* "Does not have" is not "will not have": a broker may read the bytes of a closed connection late. If the lost batch may stray in
+  so, and behind it an older copy of the one that was refused, then that one is not sent again: it would stand twice, in the old
+  epoch and in the new one. (Java's client sends it. franz-go never gives up what it has sent, so it has no gaps; KIP-91 has.)
 
-Epochs are a partition's own here: the broker's state is a partition's too, so one partition's trouble is not the others'.
-(That holds for idempotent producers only. A transactional producer has one epoch, which its coordinator raises.)
+What begins anew, and under which epoch, is decided in :mod:`.producer_identity`.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ class Identity(NamedTuple):
 class PartitionSequences:
     """The numbers of one partition. They never wrap in here; :func:`on_wire` gives the 31 bits that brokers see."""
 
-    __slots__ = ("acknowledged", "identity", "lost", "next")
+    __slots__ = ("acknowledged", "identity", "lost", "next", "strays")
 
     def __init__(self) -> None:
         #: ``None`` until the first number is given, and after the last epoch was used up.
@@ -42,6 +44,8 @@ class PartitionSequences:
         self.acknowledged = 0
         #: Below this there is a number of which nobody knows whether the broker has it; ``None``: there is none.
         self.lost: int | None = None
+        #: The brokers that may read what is lost still.
+        self.strays: frozenset[int] = frozenset()
 
     @property
     def unproven(self) -> bool:
@@ -60,27 +64,32 @@ class PartitionSequences:
         """The broker has the batch ``[base, base + count)``, and therefore everything of this epoch before it."""
         self.acknowledged = max(self.acknowledged, base + count)
         if self.lost is not None and self.lost <= self.acknowledged:
-            self.lost = None
+            self._none_lost()
 
-    def lose(self, base: int, count: int) -> None:
-        """The batch ``[base, base + count)`` was given up without knowing whether the broker has it."""
+    def lose(self, base: int, count: int, strays: frozenset[int]) -> None:
+        """The batch ``[base, base + count)`` was given up. ``strays``: the brokers that may read it still."""
         if base + count > self.acknowledged:
             self.lost = max(self.lost or 0, base + count)
+            self.strays |= strays
 
-    def restart(self, current: Identity | None) -> None:
-        """Go on in a new epoch, from 0. ``current`` is the producer's identity: a newer id is taken over.
-
-        With the last epoch used up ``identity`` is ``None`` afterwards, and numbers need a new id to begin with.
-        """
-        own = self.identity
+    def restart(self, identity: Identity | None) -> None:
+        """Go on under ``identity`` (``None``: numbers need a new one to begin with), from 0."""
+        self.identity = identity
         self.next = self.acknowledged = 0
-        self.lost = None
-        if own is None or (current is not None and current.producer_id != own.producer_id):
-            self.identity = current
-        elif own.epoch < MAX_EPOCH:
-            self.identity = Identity(own.producer_id, own.epoch + 1)
-        else:
-            self.identity = None
+        self._none_lost()
+
+    def _none_lost(self) -> None:
+        self.lost, self.strays = None, frozenset()
+
+
+def next_epoch(own: Identity | None, current: Identity | None) -> Identity | None:
+    """What a partition goes on with that cannot go on under ``own``: its next epoch, or the producer's id if that is newer.
+
+    ``None``: the last epoch is used up, and a new id is needed.
+    """
+    if own is None or (current is not None and current.producer_id != own.producer_id):
+        return current
+    return Identity(own.producer_id, own.epoch + 1) if own.epoch < MAX_EPOCH else None
 
 
 def on_wire(sequence: int) -> int:

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from trikafka._wire import _format as f
 from trikafka._wire import compression as codecs
-from trikafka._wire._fallback_producing import Appender, Targets, Ticket
+from trikafka._wire._fallback_iterating import Cursor, RecordIterator
+from trikafka._wire._fallback_producing import Appender, BufferMemory, DeliveryHandle, OpenBatches
 from trikafka._wire._format import Buffer, Section
 from trikafka.types import Headers, Record, TimestampType
 
@@ -22,8 +23,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Appender",
     "BatchEncoder",
-    "Targets",
-    "Ticket",
+    "BufferMemory",
+    "Cursor",
+    "DeliveryHandle",
+    "OpenBatches",
+    "RecordIterator",
     "fill",
     "find_unfit",
     "free_memory",
@@ -294,6 +298,10 @@ class BatchEncoder:
         self.max_timestamp = -1
         #: Whose encoder it is; for the one who made it.
         self.owner: Any = None
+
+    def belong_to(self, owner: object) -> None:
+        """``owner`` is whose encoder it is."""
+        self.owner = owner
 
     @property
     def size(self) -> int:

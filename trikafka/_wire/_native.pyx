@@ -13,7 +13,8 @@ from cpython.bytearray cimport PyByteArray_AS_STRING, PyByteArray_Resize
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_CheckExact, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.mem cimport PyMem_RawFree, PyMem_RawMalloc
 from cpython.memoryview cimport PyMemoryView_FromObject
-from cpython.ref cimport Py_INCREF
+from cpython.object cimport PyObject
+from cpython.ref cimport Py_DECREF, Py_INCREF
 from cpython.tuple cimport PyTuple_SET_ITEM
 from cpython.unicode cimport PyUnicode_DecodeUTF8
 from libc.stdint cimport int8_t, int32_t, int64_t, uint8_t, uint32_t, uint64_t
@@ -86,6 +87,7 @@ include "_native_walking.pxi"
 include "_native_reading.pxi"
 include "_native_decoding.pxi"
 include "_native_records.pxi"
+include "_native_iterating.pxi"
 include "_native_encoding.pxi"
 include "_native_partitioning.pxi"
 include "_native_producing.pxi"

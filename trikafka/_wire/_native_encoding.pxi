@@ -33,10 +33,19 @@ cdef inline object plain(object data):
     return data if data is None or PyBytes_CheckExact(data) else memoryview(data).cast("B")
 
 
+cdef struct Plain:
+    # Rows of columns without headers: the row numbers (NULL: the positions themselves), how many rows there are, and their fields.
+    const int32_t *rows
+    Py_ssize_t count
+    const int64_t *timestamps
+    Column keys
+    Column values
+
+
 cdef class BatchEncoder:
     """Records going into one batch; see ``_fallback.BatchEncoder``."""
 
-    cdef object body
+    cdef Memory body  # of ``room`` bytes; the first ``length`` are written
     cdef Py_ssize_t length
     cdef Py_ssize_t room
     cdef int64_t first_timestamp
@@ -45,17 +54,21 @@ cdef class BatchEncoder:
     cdef object codec
     cdef object level
     cdef object payload
-    cdef public object owner
+    cdef readonly object owner
 
     def __init__(self, compression="none", level=None):
         self.owner = None
         self.codec = codecs.codec_named(compression)
         self.level = level
-        self.body = bytearray()
+        self.body = None
         self.length = self.room = 0
         self.payload = None
         self.first_timestamp = self.max_timestamp = -1
         self.count = 0
+
+    def belong_to(self, owner):
+        """``owner`` is whose encoder it is."""
+        self.owner = owner
 
     @property
     def size(self):
@@ -82,10 +95,16 @@ cdef class BatchEncoder:
         if wanted + HEADER_SIZE > MAX_INT32:
             raise ValueError("the batch exceeds 2 GiB")
         if wanted > self.room:
-            wanted = max(wanted, min(2 * self.room, self.room + (1 << 20)), 1024)
-            PyByteArray_Resize(self.body, wanted)
-            self.room = wanted
-        return PyByteArray_AS_STRING(self.body) + self.length
+            self.reserve(max(wanted, min(2 * self.room, self.room + (1 << 20)), 1024))
+        return self.body.data + self.length
+
+    cdef int reserve(self, Py_ssize_t room) except -1:
+        """Have room for so many bytes of records. What is written so far moves."""
+        cdef Memory larger = memory_for(room, c"B", 1)
+        if self.length:
+            memcpy(larger.data, self.body.data, self.length)
+        self.body, self.room = larger, larger.room
+        return 0
 
     cdef Py_ssize_t finish(self, int64_t timestamp, char *end) except -1:
         """The record is written up to ``end``."""
@@ -93,7 +112,7 @@ cdef class BatchEncoder:
             self.first_timestamp = timestamp
         if timestamp > self.max_timestamp:
             self.max_timestamp = timestamp
-        self.length = end - PyByteArray_AS_STRING(self.body)
+        self.length = end - self.body.data
         self.count += 1
         return self.count - 1
 
@@ -161,16 +180,82 @@ cdef class BatchEncoder:
         cdef Py_ssize_t count = min(<Py_ssize_t>columns.count, timestamps.size // 8)
         cdef Py_ssize_t limit = count if rows is None else table.size // 4
         cdef Py_ssize_t last = limit if stop is None else stop
-        cdef Py_ssize_t position, row, extra
+        cdef Py_ssize_t position = start
+        cdef Py_ssize_t row
+        cdef Plain plain_rows
         if not 0 <= start <= last <= limit:
             raise ValueError(f"rows {start} to {last} of {limit}")
-        for position in range(start, last):
+        plain_rows.rows = NULL if rows is None else <const int32_t *>table.data
+        plain_rows.count = count
+        plain_rows.timestamps = <const int64_t *>timestamps.data
+        plain_rows.keys, plain_rows.values = keys.column(), values.column()
+        if headers is None and last > start:
+            self.expect(last - start, keys.average(count) + values.average(count), max_size)
+        while position < last:
+            if headers is None:
+                position = self.add_plain(&plain_rows, position, last, max_size)
+                if position == last:
+                    break
+            # One that has headers, finds no room or is not right.
             row = position if rows is None else (<const int32_t *>table.data)[position]
             if not 0 <= row < count:
                 raise ValueError(f"row {row} of {count}")
             if not self.add_row(row, (<const int64_t *>timestamps.data)[row], keys, values, headers, max_size):
                 return position
+            position += 1
         return last
+
+    cdef int expect(self, Py_ssize_t count, Py_ssize_t average, Py_ssize_t max_size) except -1:
+        """About so many records of so many bytes come: get room for them at once, if they are to fit."""
+        cdef Py_ssize_t most = min(max_size, <Py_ssize_t>MAX_INT32) - HEADER_SIZE
+        cdef Py_ssize_t wanted = most
+        if self.payload is None and count < (most - self.length) // (RECORD_OVERHEAD + average):
+            wanted = self.length + count * (RECORD_OVERHEAD + average)
+        if self.payload is None and self.length < wanted and wanted > self.room:
+            self.reserve(min(most, max(wanted, 2 * self.room)))
+        return 0
+
+    cdef Py_ssize_t add_plain(self, const Plain *plain_rows, Py_ssize_t position, Py_ssize_t last, Py_ssize_t max_size) noexcept:
+        """Adds rows without headers as long as they are as they should be and find room that is there; returns the next one."""
+        cdef Py_ssize_t most = min(self.room, min(max_size, <Py_ssize_t>MAX_INT32) - HEADER_SIZE) - RECORD_OVERHEAD
+        cdef Py_ssize_t row, key_size, value_size, size, number = self.count
+        cdef int64_t timestamp, delta, first = self.first_timestamp, highest = self.max_timestamp
+        cdef const char *key
+        cdef const char *value
+        cdef char *begin
+        cdef char *at
+        if self.payload is not None or self.body is None:
+            return position
+        begin = self.body.data
+        at = begin + self.length
+        while position < last:
+            row = position if plain_rows.rows == NULL else plain_rows.rows[position]
+            if not 0 <= row < plain_rows.count:
+                break
+            timestamp = plain_rows.timestamps[row]
+            key_size = field_of(&plain_rows.keys, row, &key)
+            value_size = field_of(&plain_rows.values, row, &value)
+            size = max(key_size, 0) + max(value_size, 0)
+            if key_size < -1 or value_size < -1 or not -1 <= timestamp <= MAX_TIMESTAMP or at - begin + size > most:
+                break
+            if not number:
+                first = timestamp
+            highest = max(highest, timestamp)
+            delta = timestamp - first
+            size += 2 + varint_size(delta) + varint_size(number) + varint_size(key_size) + varint_size(value_size)
+            at = write_varint(at, size)
+            at[0] = 0
+            at = write_varint(at + 1, delta)
+            at = write_varint(at, number)
+            at = write_field(at, key, key_size)
+            at = write_field(at, value, value_size)
+            at[0] = 0
+            at += 1
+            number += 1
+            position += 1
+        self.length, self.count = at - begin, number
+        self.first_timestamp, self.max_timestamp = first, highest
+        return position
 
     cdef bint add_row(
         self, Py_ssize_t row, int64_t timestamp, _BinaryView keys, _BinaryView values, _HeadersView headers,
@@ -208,10 +293,8 @@ cdef class BatchEncoder:
     def close(self):
         """Compresses the records and returns them; a second call returns the same. May run in a thread."""
         if self.payload is None:
-            PyByteArray_Resize(self.body, self.length)
-            self.room = self.length
-            self.payload = self.codec.compress(self.body, self.level)
-            self.body = bytearray()
+            self.payload = self.codec.compress(b"" if self.body is None else self.body.view(self.length), self.level)
+            self.body = None
         return self.payload
 
     def head(self, producer_id, producer_epoch, base_sequence, *, transactional=False):

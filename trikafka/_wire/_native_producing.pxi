@@ -1,7 +1,7 @@
 # Included by _native.pyx: what a producer does with each record, and what it looks at in a table before it sends any of it.
 
 @cython.no_gc
-cdef class Ticket:
+cdef class DeliveryHandle:
     """Where an accepted record is: a batch, the index in it, and the timestamp.
 
     Not watched by the garbage collector: programs hold millions of them, and they refer to nothing but a batch, which knows
@@ -13,38 +13,76 @@ cdef class Ticket:
     cdef readonly int64_t _timestamp
 
 
-cdef class Targets:
-    """See ``_fallback_producing.Targets``."""
+cdef class BufferMemory:
+    """See ``_fallback_producing.BufferMemory``."""
 
-    cdef public list open
-    cdef public object sticky
+    cdef readonly Py_ssize_t capacity
+    cdef readonly Py_ssize_t free
+    cdef readonly list waiters
 
-    def __init__(self, Py_ssize_t count):
-        self.open = [None] * count
-        self.sticky = None
+    def __init__(self, Py_ssize_t capacity):
+        self.capacity = self.free = capacity
+        self.waiters = []
+
+    def take(self, Py_ssize_t size):
+        self.free -= size
+
+    def give(self, Py_ssize_t size):
+        self.free += size
+
+
+cdef class OpenBatches:
+    """See ``_fallback_producing.OpenBatches``."""
+
+    cdef readonly list encoders
+    cdef readonly Py_ssize_t sticky
+
+    def __init__(self):
+        self.encoders = []
+        self.sticky = -1
+
+    def resize(self, Py_ssize_t count):
+        del self.encoders[count:]
+        self.encoders.extend([None] * (count - len(self.encoders)))
+        self.sticky = -1
+
+    def open(self, Py_ssize_t partition, BatchEncoder encoder not None):
+        self.encoders[partition] = encoder
+
+    def close(self, Py_ssize_t partition):
+        self.encoders[partition] = None
+
+    def stick(self, Py_ssize_t partition):
+        if not -1 <= partition < len(self.encoders):
+            raise IndexError(f"partition {partition} of {len(self.encoders)}")
+        self.sticky = partition
 
 
 cdef class Appender:
     """See ``_fallback_producing.Appender``."""
 
-    cdef public Py_ssize_t free
-    cdef public bint careful
     cdef readonly dict topics
+    cdef BufferMemory memory
     cdef Py_ssize_t batch_size
     cdef Py_ssize_t largest
-    cdef object ticket
+    cdef bint careful
+    cdef bint ignore_keys
+    cdef object handle
     cdef object carefully
 
-    def __init__(self, ticket, carefully, Py_ssize_t batch_size, Py_ssize_t largest, Py_ssize_t free):
-        if not (isinstance(ticket, type) and issubclass(ticket, Ticket)):
-            raise TypeError("tickets are a subclass of Ticket")
-        self.ticket, self.carefully = ticket, carefully
-        self.batch_size, self.largest, self.free = batch_size, largest, free
-        self.careful = False
+    def __init__(
+        self, handle, carefully, BufferMemory memory not None, Py_ssize_t batch_size, Py_ssize_t largest, *,
+        bint careful=False, bint ignore_keys=False,
+    ):
+        if not (isinstance(handle, type) and issubclass(handle, DeliveryHandle)):
+            raise TypeError("handles are a subclass of DeliveryHandle")
+        self.handle, self.carefully, self.memory = handle, carefully, memory
+        self.batch_size, self.largest = batch_size, largest
+        self.careful, self.ignore_keys = careful, ignore_keys
         self.topics = {}
 
     cpdef make(self, batch, Py_ssize_t index, int64_t timestamp):
-        cdef Ticket made = <Ticket>new_of(self.ticket, ())
+        cdef DeliveryHandle made = <DeliveryHandle>new_of(self.handle, ())
         made._batch, made._index, made._timestamp = batch, index, timestamp
         if PyObject_IS_GC(made):
             PyObject_GC_UnTrack(<void *>made)
@@ -52,30 +90,33 @@ cdef class Appender:
 
     cdef BatchEncoder find(self, topic, key, partition):
         """The open batch that a record goes to, or ``None``."""
-        cdef Targets targets = self.topics.get(topic)
+        cdef OpenBatches batches = self.topics.get(topic) if type(topic) is str else None
         cdef Py_ssize_t count
         cdef int64_t number
-        if targets is None:
+        if batches is None:
             return None
+        count = len(batches.encoders)
         if partition is None:
-            if key is None:
-                return targets.sticky
-            count = len(targets.open)
-            if not count:
+            if key is None or self.ignore_keys:
+                number = batches.sticky
+            elif count:
+                number = partition_of(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), <int32_t>count)
+            else:
                 return None
-            return targets.open[partition_of(PyBytes_AS_STRING(key), PyBytes_GET_SIZE(key), <int32_t>count)]
-        if type(partition) is not int or not 0 <= partition < len(targets.open):
+        elif type(partition) is int and 0 <= partition < count:
+            number = partition
+        else:
             return None
-        number = partition
-        return targets.open[number]
+        return None if number < 0 else batches.encoders[number]
 
     def append(self, topic, value, key, headers, timestamp, partition):
         cdef BatchEncoder encoder
+        cdef BufferMemory memory = self.memory
         cdef Py_ssize_t size = RECORD_OVERHEAD
         cdef Py_ssize_t index, before
         cdef int64_t stamp
         if (
-            self.careful or headers
+            self.careful or headers or len(memory.waiters)
             or not (value is None or PyBytes_CheckExact(value)) or not (key is None or PyBytes_CheckExact(key))
         ):
             return self.carefully(topic, value, key, headers, timestamp, partition)
@@ -91,13 +132,13 @@ cdef class Appender:
         else:
             stamp = -1
         if (
-            encoder is None or stamp < 0 or size > self.largest or size + HEADER_SIZE > self.free
+            encoder is None or stamp < 0 or size > self.largest or size + HEADER_SIZE > memory.free
             or HEADER_SIZE + encoder.length + size > self.batch_size
         ):
             return self.carefully(topic, value, key, headers, timestamp, partition)
         before = encoder.length
         index = encoder.append_plain(stamp, key, value)
-        self.free -= encoder.length - before
+        memory.free -= encoder.length - before
         return self.make(encoder.owner, index, stamp)
 
 

@@ -1,5 +1,29 @@
 # Included by _native.pyx: reading columns, and Record objects made from them.
 
+cdef struct Column:
+    # A binary column in plain C; see _BinaryView, which holds its buffers open.
+    const int32_t *offsets
+    const char *data
+    Py_ssize_t size
+    const uint8_t *validity  # NULL: none is null
+    Py_ssize_t count
+
+
+cdef inline Py_ssize_t field_of(const Column *column, Py_ssize_t index, const char **data) noexcept nogil:
+    """The bytes at ``index``, and how many; -1: it is null, -2: the column is not consistent."""
+    cdef int32_t start, end
+    data[0] = NULL
+    if not 0 <= index < column.count:
+        return -2
+    if column.validity != NULL and not column.validity[index >> 3] >> (index & 7) & 1:
+        return -1
+    start, end = column.offsets[index], column.offsets[index + 1]
+    if not 0 <= start <= end <= column.size:
+        return -2
+    data[0] = column.data + start
+    return end - start
+
+
 cdef class _BinaryView:
     """A binary column to read from, with its bounds."""
 
@@ -17,20 +41,29 @@ cdef class _BinaryView:
             # A longer column than its validity: what lies beyond is refused when it is asked for.
             self.count = self.validity.size * 8
 
+    cdef Column column(self) noexcept:
+        """The same in plain C, as long as this lives."""
+        cdef Column made
+        made.offsets, made.count = <const int32_t *>self.offsets.data, self.count
+        made.data, made.size = <const char *>self.data.data, self.data.size
+        made.validity = NULL if self.validity is None else self.validity.data
+        return made
+
+    cdef Py_ssize_t average(self, Py_ssize_t count) noexcept:
+        """About how many bytes each of the first ``count`` rows has; never more than are there."""
+        cdef const int32_t *offsets = <const int32_t *>self.offsets.data
+        if not 0 < count <= self.count:
+            return 0
+        return min(max(<Py_ssize_t>offsets[count] - offsets[0], 0), self.data.size) // count
+
     cdef const char *find(self, Py_ssize_t index, Py_ssize_t *length) except? NULL:
         """The bytes at ``index``; NULL with length -1 for a null."""
-        cdef int32_t start, end
-        if not 0 <= index < self.count:
+        cdef Column column = self.column()
+        cdef const char *data
+        length[0] = field_of(&column, index, &data)
+        if length[0] < -1:
             raise ValueError("the columns are not consistent")
-        if self.validity is not None and not self.validity.data[index >> 3] >> (index & 7) & 1:
-            length[0] = -1
-            return NULL
-        start = (<const int32_t *>self.offsets.data)[index]
-        end = (<const int32_t *>self.offsets.data)[index + 1]
-        if not 0 <= start <= end <= self.data.size:
-            raise ValueError("the columns are not consistent")
-        length[0] = end - start
-        return <const char *>self.data.data + start
+        return data
 
     cdef object value(self, Py_ssize_t index):
         cdef Py_ssize_t length

@@ -24,6 +24,7 @@ _OWN = {
     "groups": "Show or delete consumer groups: members, offsets, lag.",
     "produce": "Write lines or JSON to a topic.",
     "topics": "List, create, delete, describe or grow topics.",
+    "transactions": "List or describe transactions, find those that hang, or abort one.",
 }
 #: Commands that a package of its own brings: name -> (package, what the list of commands says of it).
 _PLUGINS = {"broker": ("trikafka-broker", "Run real Apache Kafka brokers on this machine.")}

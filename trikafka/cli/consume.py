@@ -12,7 +12,7 @@ from .running import run
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="TOPIC...")
-@click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="As the argument.")
+@click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="A topic, as the argument; repeatable.")
 @click.option("-p", "--partition", "partitions", type=click.IntRange(0), multiple=True, help="Only this partition; repeatable.")
 @click.option("-G", "--group", metavar="ID", help="Read as a member of this group, and commit what was printed.")
 @click.option(

@@ -28,7 +28,7 @@ _STAGES = {
 @click.command()
 @click.argument("names", nargs=-1, metavar="TOPIC...")
 @click.argument("destination")
-@click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="As the argument.")
+@click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="A topic, as the argument; repeatable.")
 @click.option("-G", "--group", metavar="ID", help="Commit what was exported for this group, so that its lag shows in other tools.")
 @click.option("-o", "--from", "start", metavar="WHERE", help="Where the first export begins: beginning (default) or @TIME.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the plugin that writes; repeatable.")

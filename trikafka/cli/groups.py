@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[GROUP]...")
-@click.option("-G", "--group", "more", multiple=True, metavar="GROUP", help="As the argument.")
+@click.option("-G", "--group", "more", multiple=True, metavar="GROUP", help="A group, as the argument; repeatable.")
 @click.option("--list", "list_", is_flag=True, help="List the groups, as without an argument.")
 @click.option("--describe", is_flag=True, help="Describe the groups that are given, or all.")
 @click.option("--delete", is_flag=True, help="Delete the groups that are given, and their offsets. They must have no members.")
@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 def command(
     common: Common, names: tuple[str, ...], more: tuple[str, ...], list_: bool, describe: bool, delete: bool, output: str
 ) -> None:
-    """Show consumer groups: all of them, or the members, offsets and lag of those that are given."""
+    """Show consumer groups: all of them, or the members, offsets and lag of those that are given.
+
+    Of each partition: what is committed (OFFSET), where the log ends (END), how many lie between (LAG), and who reads it (MEMBER,
+    CLIENT: the client_id of its program, HOST). A member without partitions has a line of its own.
+    """
     if list_ + describe + delete > 1:
         raise click.UsageError("only one of --list, --describe and --delete", click.get_current_context())
     if delete:
@@ -112,14 +116,19 @@ def _as_text(group: dict[str, Any]) -> str:
     count = f"{len(members)} members" if len(members) != 1 else "1 member"
     kind = ", ".join(dict.fromkeys(text for text in (group["state"], group["type"], group["protocol"], count) if text))
     rows = [
-        (p["topic"], p["partition"], p["offset"], p["end"], p["lag"], p["member_id"], members.get(p["member_id"], {}).get("host"))
+        (p["topic"], p["partition"], p["offset"], p["end"], p["lag"], *_who(members.get(p["member_id"]), p["member_id"]))
         for p in group["partitions"]
     ]
     idle = [
-        ("", None, None, None, None, member["member_id"], member["host"]) for member in group["members"] if not member["partitions"]
+        ("", None, None, None, None, *_who(member, member["member_id"])) for member in group["members"] if not member["partitions"]
     ]
     lags = [p["lag"] for p in group["partitions"] if p["lag"] is not None]
     head = f"{group['group']}  ({kind})" + (f"  lag {sum(lags)}" if lags else "")
     if not rows and not idle:
         return head
-    return head + "\n" + table(("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "HOST"), [*rows, *idle])
+    return head + "\n" + table(("TOPIC", "PARTITION", "OFFSET", "END", "LAG", "MEMBER", "CLIENT", "HOST"), [*rows, *idle])
+
+
+def _who(member: dict[str, Any] | None, member_id: str | None) -> tuple[str | None, str | None, str | None]:
+    """A member's id, the ``client_id`` of its program, and where that runs."""
+    return member_id, (member or {}).get("client_id"), (member or {}).get("host")

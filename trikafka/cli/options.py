@@ -13,9 +13,10 @@ import click
 ENVIRONMENT = "TRIKAFKA_BOOTSTRAP_SERVERS"
 DEFAULT_SERVERS = "localhost:9092"
 COMMON_HELP = (
-    "-b, -X and --debug may stand before or after the command. "
+    "-b, -X, -F and --debug may stand before or after the command. "
     f"Without -b the brokers are those of {ENVIRONMENT}, or else {DEFAULT_SERVERS}."
 )
+_SETTING_HELP = "A setting of the client by Java's name or ours, such as fetch.min.bytes=1000; repeatable."
 #: Settings that are Python objects.
 _NOT_TEXT = ("dial", "plugins")
 
@@ -33,7 +34,7 @@ class Common:
         from ..config import from_properties
         from ..errors import ConfigurationError
 
-        given = {name.replace("_", "."): value for name, value in self.properties}
+        given = {name.replace("_", "."): value for name, value in self.properties}  # the last one counts
         for name in _NOT_TEXT:
             if name in given:
                 raise ConfigurationError(f"the setting {name!r} cannot be given as text")
@@ -49,14 +50,28 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Give a command ``-b``, ``-X`` and ``--debug``; it gets them as a :class:`Common`, together with those of its parents."""
 
     @click.option("-b", "--bootstrap-servers", "--bootstrap-server", metavar="HOST:PORT[,...]", help="Brokers to begin with.")
-    @click.option("-X", "properties", multiple=True, metavar="NAME=VALUE", callback=_pairs, help="A setting; repeatable.")
+    @click.option(
+        "-F",
+        "--config-file",
+        "from_file",
+        type=click.Path(dir_okay=False),
+        callback=_file_pairs,
+        help="A file of settings, NAME=VALUE a line, named as by -X, Java or librdkafka.",
+    )
+    @click.option("-X", "properties", multiple=True, metavar="NAME=VALUE", callback=_pairs, help=_SETTING_HELP)
     @click.option("--debug", is_flag=True, help="Log what happens; show tracebacks.")
     @functools.wraps(command)
-    def wrapped(bootstrap_servers: str | None, properties: tuple[tuple[str, str], ...], debug: bool, **others: Any) -> Any:
+    def wrapped(
+        bootstrap_servers: str | None,
+        properties: tuple[tuple[str, str], ...],
+        from_file: tuple[tuple[str, str], ...],
+        debug: bool,
+        **others: Any,
+    ) -> Any:
         ctx = click.get_current_context()
         before = ctx.obj if isinstance(ctx.obj, Common) else Common()
         servers = before.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
-        common = Common(servers, before.properties + properties, before.debug or debug)
+        common = Common(servers, from_file + before.properties + properties, before.debug or debug)
         ctx.obj = common
         if debug:
             _log_everything()
@@ -74,6 +89,20 @@ def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
 
 def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
     return tuple(pair(text) for text in given)
+
+
+def _file_pairs(ctx: click.Context, param: click.Parameter, given: str | None) -> tuple[tuple[str, str], ...]:
+    from ..config.properties import read_properties
+
+    if given is None:
+        return ()
+    try:
+        with open(given, encoding="utf-8") as file:
+            return tuple(read_properties(file.read()).items())
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.BadParameter(f"cannot read {given!r}: {getattr(error, 'strerror', None) or 'it is no text in UTF-8'}") from None
+    except ValueError as error:
+        raise click.BadParameter(f"{given!r}, {error}") from None
 
 
 def pair(text: str) -> tuple[str, str]:

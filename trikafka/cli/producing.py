@@ -12,7 +12,8 @@ from typing import Any
 import click
 
 from .._api.ack import Ack
-from .._api.producer import Producer, open_producer
+from .._api.opening import open_producer
+from .._api.producer import Producer
 from ..errors import TrikafkaError
 from .progress import Meter, meter, note
 from .records import BadLineError, Line

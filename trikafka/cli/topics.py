@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..types import PartitionInfo
 
 _VERBS = ("list", "create", "delete", "describe", "alter")
-_topic_option = click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="As the argument.")
+_topic_option = click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="A topic, as the argument; repeatable.")
 
 
 class _Verbs(click.Group):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from threading import Lock
+
 from ..errors import ConfigurationError
 
 
@@ -13,13 +15,15 @@ class MemoryBudget:
         budget = trikafka.MemoryBudget(256 * 2**20)
         async with trikafka.open_consumer("a", memory_budget=budget, ...) as consumer: ...
 
-    For the consumers of one program, in one event loop or several. Raises :exc:`ConfigurationError` for less than a byte.
+    For the consumers of one program, in one event loop or several (in threads of their own). Raises :exc:`ConfigurationError` for
+    less than a byte.
     """
 
     def __init__(self, total: int) -> None:
         if isinstance(total, bool) or not isinstance(total, int) or total < 1:
             raise ConfigurationError(f"a memory budget is a whole number of bytes, at least 1, not {total!r}")
         self._total, self._consumers = total, 0
+        self._lock = Lock()  # consumers of other event loops open and close in other threads
 
     def __repr__(self) -> str:
         return f"<trikafka.MemoryBudget {self._total} bytes, {self._consumers} consumers>"
@@ -34,10 +38,12 @@ class MemoryBudget:
         """The bytes that each open consumer has now."""
         return max(1, self._total // max(1, self._consumers))
 
-    def join(self) -> None:
-        """For consumers: one more is open."""
-        self._consumers += 1
+    def _join(self) -> None:
+        """One more consumer is open."""
+        with self._lock:
+            self._consumers += 1
 
-    def leave(self) -> None:
-        """For consumers: one was closed."""
-        self._consumers -= 1
+    def _leave(self) -> None:
+        """One was closed."""
+        with self._lock:
+            self._consumers -= 1

@@ -17,11 +17,12 @@ import trio.abc
 from ..errors import ConfigurationError
 from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
+from .security import SecurityConfig
 from .setting import INT32, setting, settings_of, unknown
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClientConfig:
+class ClientConfig(SecurityConfig):
     """Settings that every client has. Times end in ``_ms`` and are milliseconds; sizes are bytes."""
 
     #: The settings that :meth:`build` was given (``None`` counts as not given); a default may give way where they may not. It is
@@ -61,6 +62,7 @@ class ClientConfig:
         for name, one in known.items():
             one.check(getattr(config, name))
         object.__setattr__(config, "explicit", frozenset(name for name, value in settings.items() if value is not None))
+        config.check_security(config.explicit)
         config.check()
         return config
 

@@ -32,13 +32,15 @@ def setting(
     unit: str | None = None,
     java: str | None = _DOTTED,
     empty: bool = True,
+    secret: bool = False,
 ) -> Value:
     """Declare a setting as a field of a client's class.
 
     ``java`` is the name in Java's client where it is not ours with dots; ``None`` if it has none. ``empty=False``: no empty text.
+    ``secret``: the value is never shown.
     """
-    known = {"doc": doc, "least": least, "most": most, "unit": unit, "java": java, "empty": empty}
-    value: Value = field(default=default, metadata=known)
+    known = {"doc": doc, "least": least, "most": most, "unit": unit, "java": java, "empty": empty, "secret": secret}
+    value: Value = field(default=default, metadata=known, repr=not secret)
     return value
 
 
@@ -58,6 +60,7 @@ class Setting:
     choices: tuple[object, ...] | None
     optional: bool
     empty: bool
+    secret: bool
 
     @property
     def number(self) -> bool:
@@ -66,6 +69,8 @@ class Setting:
 
     def check(self, value: object) -> None:
         """Raises :exc:`ConfigurationError` unless ``value`` can be a value of this setting."""
+        if self.secret and not isinstance(value, str | NoneType):
+            raise ConfigurationError(f"{self.name} must be text{' or None' if self.optional else ''}, not {type(value).__name__}")
         if value is None and self.optional:
             return
         if self.choices is not None:

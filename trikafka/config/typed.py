@@ -5,16 +5,83 @@ Made by scripts/generate.py from trikafka/config/clients.py: run `make docs` aft
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import ssl
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
 import trio.abc
 
 from .budget import MemoryBudget
+from .security import Credentials, TokenProvider
 
 
 class ClientSettings(TypedDict, total=False):
     """The keywords of :class:`ClientConfig`, for annotations: ``**settings: Unpack[ClientSettings]``."""
+
+    security_protocol: Literal['PLAINTEXT', 'SSL', 'SASL_PLAINTEXT', 'SASL_SSL']
+    """How to speak to brokers: 'SSL' is TLS, 'SASL_PLAINTEXT' credentials without TLS, 'SASL_SSL' both. Default: "PLAINTEXT"."""
+
+    ssl_context: ssl.SSLContext | None
+    """A context to use for TLS as it is, instead of the other ssl_ settings. Default: None."""
+
+    ssl_cafile: str | None
+    """The authorities to trust: a PEM file, or PEM text; None: the system's. Java's name: ssl.truststore.certificates. Default:
+    None."""
+
+    ssl_certfile: str | None
+    """This client's certificate and its chain, for brokers that ask for one (mutual TLS): a PEM file, or PEM text. Java's name:
+    ssl.keystore.certificate.chain. Default: None."""
+
+    ssl_keyfile: str | None
+    """The private key of ssl_certfile: a PEM file, or PEM text; None: it stands in ssl_certfile. Java's name: ssl.keystore.key.
+    Default: None."""
+
+    ssl_password: str | None
+    """The password of ssl_keyfile. Java's name: ssl.key.password. Default: None."""
+
+    ssl_check_hostname: bool
+    """Whether the broker's certificate must be for the name that was dialled. Default: True."""
+
+    ssl_crlfile: str | None
+    """Certificates that were revoked: a PEM file, or PEM text. Default: None."""
+
+    ssl_ciphers: str | None
+    """The ciphers to offer up to TLS 1.2, in OpenSSL's words; None: OpenSSL's choice. Default: None."""
+
+    sasl_mechanism: Literal['PLAIN', 'SCRAM-SHA-256', 'SCRAM-SHA-512', 'OAUTHBEARER', 'GSSAPI'] | str | None
+    """How to authenticate, with a SASL_ security_protocol; a plugin may offer others. Default: None."""
+
+    sasl_plain_username: str | None
+    """The user's name for PLAIN and SCRAM. Default: None."""
+
+    sasl_plain_password: str | None
+    """The user's password for PLAIN and SCRAM. Default: None."""
+
+    sasl_credentials: Credentials | None
+    """A function, async or not, that returns (name, password) for PLAIN and SCRAM; asked at each authentication, so that they may
+    change while the client runs. Default: None."""
+
+    sasl_oauth_token_provider: TokenProvider | None
+    """An async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken. Default: None."""
+
+    sasl_oauth_token_endpoint_url: str | None
+    """Where tokens for OAUTHBEARER come from, by OAuth 2's client credentials (KIP-768). Java's name:
+    sasl.oauthbearer.token.endpoint.url. Default: None."""
+
+    sasl_oauth_client_id: str | None
+    """The client's id there. Java's name: sasl.oauthbearer.client.credentials.client.id. Default: None."""
+
+    sasl_oauth_client_secret: str | None
+    """The client's secret there. Java's name: sasl.oauthbearer.client.credentials.client.secret. Default: None."""
+
+    sasl_oauth_scope: str | None
+    """The scope to ask for there. Java's name: sasl.oauthbearer.scope. Default: None."""
+
+    sasl_oauth_extensions: Mapping[str, str] | None
+    """Extensions to send with a token (KIP-342). Default: None."""
+
+    sasl_kerberos_service_name: str
+    """The brokers' name with Kerberos, for GSSAPI. Default: "kafka"."""
 
     bootstrap_servers: str | Sequence[str]
     """Addresses to begin with: 'host:port,host:port' or a sequence of these. Default: ""."""

@@ -184,9 +184,7 @@ class MembershipManager(Protocol):
 class RecordAppender(Protocol):
     """The quick way in for one record. Called for every record: no checkpoint, no waiting."""
 
-    def append(
-        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None
-    ) -> Any:
+    def append(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None) -> Any:
         """Take a record and return its ack, or ``None``: no room, others wait for room, or its partition is not known."""
 
 
@@ -226,9 +224,6 @@ class RecordAccumulator(Protocol):
 
     def unsettled(self) -> Sized:
         """The batches without an outcome."""
-
-    def abort(self, error: Exception) -> None:
-        """Fail everything that has no outcome: the producer ends."""
 
     def too_large(self, topic: str, size: int, what: str = "a record") -> Exception:
         """The error that says so."""
@@ -283,3 +278,6 @@ class ProduceManager(Protocol):
 
     def close(self) -> None:
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
+
+    def drop(self, error: Exception) -> None:
+        """Fail everything that has no outcome, what is in flight included: the producer ends."""

@@ -37,13 +37,17 @@ async def assert_all_awaits_cancellable(
 
     With ``setup`` each run has a fresh context manager around it, whose value is given to ``scenario`` and ``check``; without, both
     are called with nothing. ``check`` runs after every run, the last included: it makes sure that the cancelled call has left
-    nothing behind. Whatever the scenario raises but ``Cancelled`` comes out, with a note that says at which checkpoint it was
-    cancelled. A scenario that hangs when cancelled hangs here: put ``trio.fail_after`` around. More than ``limit`` checkpoints
-    are an ``AssertionError``.
+    nothing behind. A task that is still there after that, and after the end of the context, is an ``AssertionError``. Whatever the
+    scenario raises but ``Cancelled`` comes out, with a note that says at which checkpoint it was cancelled. A scenario that hangs
+    when cancelled hangs here: put ``trio.fail_after`` around. More than ``limit`` checkpoints are an ``AssertionError``.
     """
     for step in range(limit):
+        tasks = trio.lowlevel.current_statistics().tasks_living
         try:
-            if not await _run_once(scenario, check, setup, step):
+            fired = await _run_once(scenario, check, setup, step)
+            more = trio.lowlevel.current_statistics().tasks_living - tasks
+            assert more <= 0, f"{more} tasks are left"
+            if not fired:
                 return step
         except Exception as error:
             error.add_note(f"in the run that was cancelled at checkpoint {step}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from types import TracebackType
 
 import trio
@@ -21,6 +22,7 @@ from .client_stream import ClientStream
 from .connection import Connection
 from .faults import Change, flip
 from .group import Group, Groups
+from .markers import write_marker
 from .messages import Api, Versions, api_key, api_name
 from .modern import ModernTimes
 from .script import (
@@ -40,6 +42,7 @@ from .script import (
     Verdict,
 )
 from .state import NodeState, Partition, State
+from .transactions import Transactions
 
 _GULP = 8
 _EPOCH_MS = 1_700_000_000_000
@@ -61,7 +64,9 @@ class ScriptedCluster:
 
     What Kafka 4 offers is offered, groups of the new kind (KIP-848) among it: :meth:`offer` takes it away. A group that has members
     of one kind takes none of the other. With ``racks`` (one a node) consumers are sent to the follower in their rack (KIP-392);
-    without, only leaders answer a fetch. A node has room for so many ``fetch_sessions`` (KIP-227). All times are in seconds.
+    without, only leaders answer a fetch. ``transaction_version`` is the finalized level of the feature of that name: 2 for KIP-890,
+    where each end of a transaction raises the epoch, or 1. A node has room for so many ``fetch_sessions`` (KIP-227). All times are
+    in seconds.
     """
 
     def __init__(
@@ -79,6 +84,7 @@ class ScriptedCluster:
         consumer_heartbeat_interval: float = 5,
         consumer_assignment_interval: float = 1,
         fetch_sessions: int = 1000,
+        transaction_version: int = 2,
         cluster_id: str = "scripted-cluster",
         strict: bool = True,
     ) -> None:
@@ -92,6 +98,8 @@ class ScriptedCluster:
             session_timeouts,
             ModernTimes(consumer_session_timeout, consumer_heartbeat_interval, consumer_assignment_interval),
         )
+        self._state.transactions.version = transaction_version
+        self._state.transactions.write_marker = partial(write_marker, self._state, self._groups)
         self._script = Script()
         self._connections: list[Connection] = []
         self._connections_made = 0
@@ -120,6 +128,7 @@ class ScriptedCluster:
         self._nursery_manager = trio.open_nursery()
         self._nursery = await self._nursery_manager.__aenter__()
         self._nursery.start_soon(self._groups.watch)
+        self._nursery.start_soon(self._state.transactions.watch)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
@@ -461,6 +470,11 @@ class ScriptedCluster:
         return [
             record for batch in log.batches for record in decode_batch(batch.data, topic, partition) if record.offset >= log.start
         ]
+
+    @property
+    def transactions(self) -> Transactions:
+        """The transaction coordinator; a test may set its ``completion`` and other settings, and look at ``by_id``."""
+        return self._state.transactions
 
     def group(self, group: str) -> Group | None:
         """A consumer group as the coordinator knows it: its state, generation and members."""

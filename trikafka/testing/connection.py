@@ -14,7 +14,7 @@ from typing import Any
 import trio
 from kafka.protocol.api_key import ApiKey
 
-from . import fetch, groups, modern_groups, offsets, records, telemetry, topics
+from . import fetch, groups, modern_groups, offsets, records, telemetry, topics, transaction_calls
 from ._signal import Signal
 from .call import Answer, Call, HangUp
 from .faults import leave_out
@@ -32,7 +32,15 @@ ANSWERS: Mapping[int, Answer] = {
     ApiKey.CreatePartitions: topics.create_partitions,
     ApiKey.DescribeConfigs: topics.describe_configs,
     ApiKey.Produce: records.produce,
-    ApiKey.InitProducerId: records.init_producer_id,
+    ApiKey.InitProducerId: transaction_calls.init_producer_id,
+    ApiKey.AddPartitionsToTxn: transaction_calls.add_partitions_to_txn,
+    ApiKey.AddOffsetsToTxn: transaction_calls.add_offsets_to_txn,
+    ApiKey.EndTxn: transaction_calls.end_txn,
+    ApiKey.TxnOffsetCommit: transaction_calls.txn_offset_commit,
+    ApiKey.WriteTxnMarkers: transaction_calls.write_txn_markers,
+    ApiKey.DescribeProducers: transaction_calls.describe_producers,
+    ApiKey.DescribeTransactions: transaction_calls.describe_transactions,
+    ApiKey.ListTransactions: transaction_calls.list_transactions,
     ApiKey.Fetch: fetch.fetch,
     ApiKey.ListOffsets: offsets.list_offsets,
     ApiKey.OffsetForLeaderEpoch: offsets.offset_for_leader_epoch,

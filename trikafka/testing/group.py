@@ -116,6 +116,7 @@ class Group:
     offsets: dict[tuple[str, int], CommittedOffset] = field(default_factory=dict)
     deadline: float = math.inf  # of PREPARING and COMPLETING
     delaying: bool = False  # the first rebalance waits for more members
+    held: dict[tuple[int, int], dict[tuple[str, int], CommittedOffset]] = field(default_factory=dict)  # by producer id and epoch
     modern: ModernGroup | None = None  # KIP-848: then there is nothing in the classic fields but the offsets
 
     @property
@@ -277,6 +278,27 @@ class Group:
                 member.touch()
             member.refuse(error)
         self.changed.notify()
+
+    # -- offsets in transactions -------------------------------------------------------------------------------------
+
+    def hold_offsets(self, producer_id: int, epoch: int, offsets: dict[tuple[str, int], CommittedOffset]) -> None:
+        """Keep positions that count when the producer's transaction is committed."""
+        self.held.setdefault((producer_id, epoch), {}).update(offsets)
+
+    def holds_offsets(self, producer_id: int, epoch: int) -> bool:
+        """Whether the producer has a transaction open here, in this epoch."""
+        return (producer_id, epoch) in self.held
+
+    def end_transaction(self, producer_id: int, commit: bool) -> None:
+        """The producer's transaction is over: its positions count, or are forgotten."""
+        for key in [key for key in self.held if key[0] == producer_id]:
+            offsets = self.held.pop(key)
+            if commit:
+                self.offsets.update(offsets)
+
+    def is_unstable(self, topic: str, partition: int) -> bool:
+        """Whether a transaction that is open has a position for this partition."""
+        return any((topic, partition) in offsets for offsets in self.held.values())
 
     # -- time --------------------------------------------------------------------------------------------------------
 

@@ -233,8 +233,9 @@ def _fetch_topics(call: Call, group_id: str, topics: Any, code: int) -> list[dic
         parts = []
         for index in indexes:
             found = offsets.get((label, index), CommittedOffset(-1, -1, ""))
+            unstable = group is not None and call.version >= 7 and call.request.require_stable and group.is_unstable(label, index)
             # an unknown name is no error here; an unknown id is
-            error = call.error(label, index) or code or (missing if missing == 100 else 0)
+            error = call.error(label, index) or code or (missing if missing == 100 else 88 if unstable else 0)
             if error:
                 found = CommittedOffset(-1, -1, "")
             parts.append(

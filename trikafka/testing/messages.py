@@ -10,7 +10,7 @@ import struct
 from collections.abc import Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from kafka.protocol import admin, consumer, metadata, producer
+from kafka.protocol import admin, consumer, metadata, producer, sasl
 from kafka.protocol.api_key import ApiKey
 
 from . import missing_messages
@@ -23,8 +23,9 @@ Api: TypeAlias = str | int
 
 Versions: TypeAlias = tuple[int, int]
 
-_MODULES = (consumer, producer, metadata, admin)
-_CLASSES = {name: getattr(module, name) for module in _MODULES for name in module.__all__} | missing_messages.CLASSES
+_MODULES = (consumer, producer, metadata, admin, sasl)
+_NAMES = [(module, name) for module in _MODULES for name in module.__all__ if "Bytes" not in name]  # those are no messages
+_CLASSES = {name: getattr(module, name) for module, name in _NAMES} | missing_messages.CLASSES
 REQUESTS: dict[int, Any] = {cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Request")}
 RESPONSES: dict[int, Any] = {cls.API_KEY: cls for name, cls in _CLASSES.items() if name.endswith("Response")}
 
@@ -48,9 +49,17 @@ KAFKA_4: Mapping[int, Versions] = {
     ApiKey.DeleteTopics: (1, 6),
     ApiKey.InitProducerId: (0, 5),
     ApiKey.OffsetForLeaderEpoch: (2, 4),
+    ApiKey.AddPartitionsToTxn: (0, 5),
+    ApiKey.AddOffsetsToTxn: (0, 4),
+    ApiKey.EndTxn: (0, 5),
+    ApiKey.WriteTxnMarkers: (1, 2),
+    ApiKey.TxnOffsetCommit: (0, 5),
     ApiKey.DescribeConfigs: (1, 4),
     ApiKey.CreatePartitions: (0, 3),
     ApiKey.DeleteGroups: (0, 2),
+    ApiKey.DescribeProducers: (0, 0),
+    ApiKey.DescribeTransactions: (0, 0),
+    ApiKey.ListTransactions: (0, 2),
     ApiKey.ConsumerGroupHeartbeat: (0, 1),
     ApiKey.ConsumerGroupDescribe: (0, 1),
 }

@@ -1,36 +1,19 @@
-"""Produce and InitProducerId: one handler an API."""
+"""Produce."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from .batches import BadBatch, split_batches, verify
+from trikafka.error_codes import ErrorCode
+
+from .batches import BadBatch, inspect, split_batches, verify
 from .call import Call, HangUp
 from .leaders import endpoints, hint, led
 from .messages import Message
+from .state import Partition
+from .transaction_calls import admit_batch
 
 _MAX_MESSAGE_BYTES = 1_048_588
-
-
-async def init_producer_id(call: Call) -> Message:
-    """A new producer id; with a transactional id always the same one, its epoch one higher."""
-    request, state = call.request, call.state
-    if code := call.error():
-        return call.respond(error_code=code, producer_id=-1, producer_epoch=-1)
-    name = request.transactional_id
-    if name is not None and state.coordinator_of(name) is not call.node:
-        return call.respond(error_code=16, producer_id=-1, producer_epoch=-1)
-    if name in state.transactional:
-        producer_id, epoch = state.transactional[name]
-        if request.producer_id not in (-1, producer_id) or (request.producer_id >= 0 and request.producer_epoch != epoch):
-            return call.respond(error_code=90, producer_id=-1, producer_epoch=-1)
-        epoch += 1
-    else:
-        producer_id, epoch = state.next_producer_id, 0
-        state.next_producer_id += 1
-    if name is not None:
-        state.transactional[name] = producer_id, epoch
-    return call.respond(error_code=0, producer_id=producer_id, producer_epoch=epoch)
 
 
 async def produce(call: Call) -> Message | None:
@@ -63,6 +46,8 @@ def _produce_one(call: Call, item: Any, part: Any, acks_ok: bool) -> dict[str, A
         if len(batches[0]) > int(topic.config.get("max.message.bytes", _MAX_MESSAGE_BYTES)):
             raise BadBatch(10, f"the batch has {len(batches[0])} bytes")
         verify(batches[0])
+        if refused := _refusal(call, partition, batches[0]):
+            raise BadBatch(refused, "the partition was not added to the transaction")
         answer["base_offset"] = partition.store(batches[0], log_append_time=own_time)
     except BadBatch as bad:
         return answer | {"error_code": bad.code, "error_message": str(bad)}
@@ -70,3 +55,10 @@ def _produce_one(call: Call, item: Any, part: Any, acks_ok: bool) -> dict[str, A
     if own_time is not None:
         answer["log_append_time_ms"] = own_time
     return answer
+
+
+def _refusal(call: Call, partition: Partition, batch: bytes) -> int:
+    info = inspect(batch)
+    if info.transactional and call.request.transactional_id is None:
+        return ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
+    return admit_batch(call, partition, info)

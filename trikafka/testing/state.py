@@ -11,10 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from trikafka.error_codes import ErrorCode
+
 from ._signal import Signal
 from .batches import BadBatch, BatchInfo, commits, decode_batch, inspect, place, stamp
 from .messages import KAFKA_4, Versions
 from .sessions import FetchSessions
+from .transactions import Transactions
 
 _NAMESPACE = uuid.UUID("7472696b-6166-6b61-0000-000000000000")
 
@@ -59,6 +62,8 @@ class ProducerState:
 
     epoch: int
     batches: deque[tuple[int, int, int]] = field(default_factory=lambda: deque(maxlen=5))
+    timestamp: int = -1
+    coordinator_epoch: int = -1  # of the last marker
 
 
 @dataclass(slots=True, eq=False)
@@ -96,6 +101,8 @@ class Partition:
             known = self._check_sequence(info)
             if known is not None:
                 return known
+            if info.producer_id in self.open_transactions and not info.transactional:
+                raise BadBatch(ErrorCode.INVALID_TXN_STATE, "a batch outside of the transaction that its producer has open")
         base = self.end
         if log_append_time is not None:
             batch = stamp(batch, log_append_time)
@@ -119,11 +126,33 @@ class Partition:
         except BadBatch:
             return
         if info.control:
+            self._follow_marker(info)
             first = self.open_transactions.pop(info.producer_id, None)
             if first is not None and not commits(data):
                 self.aborted.append((info.producer_id, first, base))
         elif info.transactional:
             self.open_transactions.setdefault(info.producer_id, base)
+
+    def _follow_marker(self, info: BatchInfo) -> None:
+        """A marker of a later epoch (KIP-890) begins that epoch: what follows starts with sequence 0."""
+        known = self.producers.get(info.producer_id)
+        if known is None or known.epoch < info.producer_epoch:
+            known = self.producers[info.producer_id] = ProducerState(info.producer_epoch)
+        known.coordinator_epoch, known.timestamp = 0, info.max_timestamp
+
+    def in_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether a producer has a transaction open here, in this epoch."""
+        known = self.producers.get(producer_id)
+        return producer_id in self.open_transactions and known is not None and known.epoch == epoch
+
+    def end_transaction(self, marker: bytes) -> int:
+        """Append the marker of a transaction's end. Returns the error if its producer's epoch is an old one."""
+        info = inspect(marker)
+        known = self.producers.get(info.producer_id)
+        if known is not None and info.producer_epoch < known.epoch:
+            return ErrorCode.INVALID_PRODUCER_EPOCH
+        self.append_raw(marker, self.end)
+        return ErrorCode.NONE
 
     def read(self, offset: int, limit: int) -> list[StoredBatch]:
         """The batches from the one that contains ``offset`` (or comes next) that start before ``limit``."""
@@ -203,6 +232,7 @@ class Partition:
         if state is None or state.epoch != info.producer_epoch:
             state = self.producers[info.producer_id] = ProducerState(info.producer_epoch)
         state.batches.append((info.base_sequence, info.last_sequence, base))
+        state.timestamp = info.max_timestamp
 
 
 @dataclass(slots=True, eq=False)
@@ -248,9 +278,14 @@ class State:
         self.coordinators: dict[str, int] = {}
         self.auto_create = False
         self.next_producer_id = 1000
-        self.transactional: dict[str, tuple[int, int]] = {}
+        self.transactions = Transactions(clock, self.new_producer_id, self.changed)
         self.telemetry = Telemetry()
         self._topics_made = 0
+
+    def new_producer_id(self) -> int:
+        """A producer id that nobody has had."""
+        self.next_producer_id += 1
+        return self.next_producer_id - 1
 
     def create_topic(
         self, name: str, partitions: int, replication: int | None = None, config: Mapping[str, str] | None = None

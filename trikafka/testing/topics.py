@@ -12,6 +12,7 @@ from .messages import RESPONSES, Message, build
 from .state import Node, Partition, Topic
 
 _TOPIC_RESOURCE = 2
+_TRANSACTIONS = "transaction.version"
 _LEGAL_NAME = re.compile(r"(?!\.{1,2}$)[a-zA-Z0-9._-]{1,249}")
 
 
@@ -25,7 +26,15 @@ async def api_versions(call: Call) -> Message:
         own = [{"api_key": int(ApiKey.ApiVersions), "min_version": low, "max_version": high}] if high >= 3 else []
         return build(RESPONSES[ApiKey.ApiVersions], 0, {"error_code": 35, "api_keys": own})
     keys = [{"api_key": int(key), "min_version": low, "max_version": high} for key, (low, high) in sorted(offered.items())]
-    return call.respond(error_code=code, api_keys=keys)
+    return call.respond(error_code=code, api_keys=keys, **_features(call))
+
+
+def _features(call: Call) -> dict[str, Any]:
+    """The levels of the cluster's features (KIP-584). One at level 0 is not named, nor, to older clients, one that begins there."""
+    level = call.state.transactions.version
+    supported = [{"name": _TRANSACTIONS, "min_version": 0, "max_version": 2}] if call.version >= 4 else []
+    finalized = [{"name": _TRANSACTIONS, "max_version_level": level, "min_version_level": level}] if level else []
+    return {"supported_features": supported, "finalized_features_epoch": 1, "finalized_features": finalized}
 
 
 async def metadata(call: Call) -> Message:

@@ -7,6 +7,7 @@ from .broker import KafkaBroker
 from .cluster import KafkaCluster
 from .errors import BrokerError, BrokerStartError, DownloadError, JavaError
 from .jars import fetch_jars
+from .proxy import Fault, FaultProxy, Rule
 from .settings import DEFAULT_JVM_OPTIONS, DEFAULT_VERSION, ClusterOptions
 from .trio_api import Broker, Cluster
 
@@ -19,8 +20,11 @@ __all__ = [
     "Cluster",
     "ClusterOptions",
     "DownloadError",
+    "Fault",
+    "FaultProxy",
     "JavaError",
     "KafkaBroker",
     "KafkaCluster",
+    "Rule",
     "fetch_jars",
 ]

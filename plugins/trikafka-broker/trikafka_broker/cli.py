@@ -15,6 +15,7 @@ import click
 from .cluster import KafkaCluster
 from .errors import BrokerError
 from .jars import fetch_jars
+from .security import MECHANISMS
 from .settings import DEFAULT_VERSION
 
 
@@ -36,6 +37,10 @@ class _Signalled(BaseException):
 )
 @click.option("--logs", type=click.Path(file_okay=False), help="For the brokers' logs, which stay.")
 @click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="A broker property; repeatable.")
+@click.option("--tls", is_flag=True, help="A second port, with TLS; certificates are made for this run.")
+@click.option("--mtls", is_flag=True, help="The same, and it asks clients for a certificate.")
+@click.option("--sasl", type=click.Choice(list(MECHANISMS)), multiple=True, help="It asks for SASL; repeatable.")
+@click.option("--acl", is_flag=True, help="What a client at that port may do needs a rule; 'admin' may do everything.")
 @click.option("--keep", is_flag=True, help="Keep the temporary directory.")
 @click.option("--fetch-only", is_flag=True, help="Download the jars and end.")
 @click.option("--debug", is_flag=True, help="Show tracebacks.")
@@ -46,6 +51,10 @@ def broker(
     directory: str | None,
     logs: str | None,
     properties: tuple[str, ...],
+    tls: bool,
+    mtls: bool,
+    sasl: tuple[str, ...],
+    acl: bool,
     keep: bool,
     fetch_only: bool,
     debug: bool,
@@ -68,6 +77,10 @@ def broker(
                 directory=directory,
                 logs=logs,
                 properties=given,
+                tls=tls,
+                mtls=mtls,
+                sasl=sasl,
+                acl=acl,
                 keep=keep,
                 progress=_say,
             )
@@ -105,6 +118,9 @@ def _serve(cluster: KafkaCluster) -> None:
     """Announce the cluster, then wait for a signal (which raises) or for the last broker's end."""
     for one in cluster.brokers:
         _say(f"broker {one.node_id} at {one.bootstrap_servers}, log {one.log_file}")
+    if cluster.settings.security.listener:
+        for line in settings_as_text(cluster):
+            _say(line)
     click.echo(cluster.bootstrap_servers)
     sys.stdout.flush()
     alive = set(cluster.brokers)
@@ -115,6 +131,22 @@ def _serve(cluster: KafkaCluster) -> None:
             alive.discard(gone)
             _say(f"broker {gone.node_id} has ended; its log is {gone.log_file}")
     raise BrokerError("All brokers have ended")
+
+
+def settings_as_text(cluster: KafkaCluster) -> list[str]:
+    """The settings of the secured port, ready to be copied: for trikafka, and as files for Java and librdkafka."""
+    shown = {name: value for name, value in cluster.client_settings().items() if not callable(value)}
+    lines = ["the secured port, for trikafka:", *(f"    {name}={value!r}," for name, value in shown.items())]
+    for title, file, settings in (
+        ("Java", "java.properties", cluster.java_settings()),
+        ("librdkafka", "librdkafka.properties", cluster.librdkafka_settings()),
+    ):
+        path = cluster.security_directory / file
+        path.parent.mkdir(exist_ok=True, mode=0o700)
+        path.touch(mode=0o600)
+        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        lines.append(f"for {title} (and trikafka -F): {path}")
+    return lines
 
 
 @contextmanager

@@ -21,6 +21,7 @@ from .guardian import Guardian
 from .jars import fetch_jars
 from .java import find_java
 from .ports import Ports
+from .security import SECURED, write_certificates
 from .settings import (
     CONTROLLER,
     PLAINTEXT,
@@ -78,6 +79,26 @@ class KafkaCluster:
         if self._directory is None:
             raise BrokerError("The cluster is not open: call start(), or use it in a with statement")
         return self._directory
+
+    @property
+    def security_directory(self) -> Path:
+        """Where the certificates are: `ca.pem`, and `client.pem` with its key."""
+        return self.directory / "security"
+
+    def client_settings(self, mechanism: str | None = None) -> dict[str, object]:
+        """Settings for `trikafka.open_*` that connect to the listener `SECURED`, bootstrap servers included."""
+        settings = self.settings.security.trikafka_settings(self.security_directory, mechanism)
+        return {"bootstrap_servers": self.bootstrap_servers_of(SECURED), **settings}
+
+    def librdkafka_settings(self, mechanism: str | None = None) -> dict[str, str]:
+        """The same for librdkafka."""
+        settings = self.settings.security.librdkafka_settings(self.security_directory, mechanism)
+        return {"bootstrap.servers": self.bootstrap_servers_of(SECURED), **settings}
+
+    def java_settings(self, mechanism: str | None = None) -> dict[str, str]:
+        """The same for Java's client."""
+        settings = self.settings.security.java_settings(self.security_directory, mechanism)
+        return {"bootstrap.servers": self.bootstrap_servers_of(SECURED), **settings}
 
     @property
     def start_timeout(self) -> float:
@@ -170,6 +191,8 @@ class KafkaCluster:
         self._directory = self._make_directory()
         self._scratch = self._make_scratch(self._directory)
         write_logging(self._directory)
+        if self.settings.security.tls:
+            write_certificates(self.security_directory)
         for attempt in range(1, _PORT_ATTEMPTS + 1):
             self._make_brokers()
             self._format()
@@ -225,7 +248,8 @@ class KafkaCluster:
 
     def _choose_ports(self, node: int, earlier: dict[str, int]) -> dict[str, int]:
         ports = {
-            name: self._ports.take_preferred(earlier.get(name, 0)) for name in [CONTROLLER, *self.settings.listeners]
+            name: self._ports.take_preferred(earlier.get(name, 0))
+            for name in [CONTROLLER, *self.settings.client_listeners]
         }
         wanted = self.settings.port
         if wanted is None:
@@ -255,6 +279,7 @@ class KafkaCluster:
 
     def _run_storage_tool(self, broker: KafkaBroker) -> None:
         arguments = ["format", "-t", _kafka_uuid(), "-c", str(broker.directory / "server.properties")]
+        arguments += self.settings.security.storage_arguments()
         options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
         command = self._command("WARN", "kafka.tools.StorageTool", *arguments, jvm_options=options)
         with broker.log_file.open("ab") as log:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from .ports import HOST
+from .security import SECURED, SecurityOptions
 
 DEFAULT_VERSION = "4.3.1"
 
@@ -28,6 +29,10 @@ class ClusterOptions(TypedDict, total=False):
     logs: str | PathLike[str] | None
     properties: Mapping[str, object]
     listeners: Mapping[str, str]
+    tls: bool
+    mtls: bool
+    sasl: Sequence[str]
+    acl: bool
     racks: Sequence[str]
     port: int | None
     jvm_options: Sequence[str]
@@ -53,6 +58,14 @@ class Settings:
     """broker properties; they win over all defaults"""
     listeners: Mapping[str, str] = field(default_factory=dict)
     """listeners beside the plain one: name to security protocol, as in `{"TLS": "SSL"}`; each gets a port of its own"""
+    tls: bool = False
+    """a listener `SECURED` beside the plain one, with TLS"""
+    mtls: bool = False
+    """the same, and it asks clients for a certificate"""
+    sasl: Sequence[str] = ()
+    """the listener `SECURED` asks for SASL: of `plain`, `scram`, `oauth`"""
+    acl: bool = False
+    """nothing is allowed but what a rule allows, to others than those of the plain listener and `admin`"""
     racks: Sequence[str] = ()
     """the rack of each broker, in order (property `broker.rack`); those left over stand in none"""
     port: int | None = None
@@ -70,11 +83,22 @@ class Settings:
     def __post_init__(self) -> None:
         if self.brokers < 1:
             raise ValueError(f"brokers must be 1 or more, not {self.brokers}")
-        reserved = {PLAINTEXT, CONTROLLER} & set(self.listeners)
+        reserved = {PLAINTEXT, CONTROLLER, SECURED} & set(self.listeners)
         if reserved:
             raise ValueError(f"the listener name {reserved.pop()} is taken by the cluster itself")
         if self.port is not None and not 0 < self.port <= 65536 - self.brokers:
             raise ValueError(f"port must lie between 1 and {65536 - self.brokers}, not {self.port}")
+        _ = self.security
+
+    @property
+    def security(self) -> SecurityOptions:
+        """The options of the listener `SECURED`. Raises `ValueError` for those that cannot be."""
+        return SecurityOptions.of(self.tls, self.mtls, self.sasl, self.acl)
+
+    @property
+    def client_listeners(self) -> dict[str, str]:
+        """Name to security protocol of all listeners beside the plain one."""
+        return {**self.listeners, **self.security.listener}
 
 
 def server_properties(
@@ -85,9 +109,9 @@ def server_properties(
     The voters are given statically, which every KRaft version understands, and which lets ports change between two
     openings of the same data.
     """
-    client_listeners = [PLAINTEXT, *settings.listeners]
+    client_listeners = [PLAINTEXT, *settings.client_listeners]
     own = ports[node_id]
-    protocols = {PLAINTEXT: "PLAINTEXT", CONTROLLER: "PLAINTEXT", **settings.listeners}
+    protocols = {PLAINTEXT: "PLAINTEXT", CONTROLLER: "PLAINTEXT", **settings.client_listeners}
     return {
         "node.id": node_id,
         "process.roles": "broker,controller",
@@ -101,6 +125,7 @@ def server_properties(
         **({"broker.rack": settings.racks[node_id]} if node_id < len(settings.racks) else {}),
         **_replication(settings.brokers),
         **_QUICK,
+        **settings.security.properties(data.parent.parent / "security"),
         **settings.properties,
     }
 
@@ -135,6 +160,7 @@ _QUICK: dict[str, object] = {
 def write_properties(path: Path, properties: Mapping[str, object]) -> None:
     """Write a Java properties file; what Java would read otherwise is escaped."""
     lines = [f"{key}={_escape(_text(value))}\n" for key, value in properties.items()]
+    path.touch(mode=0o600)  # passwords may stand in it
     path.write_text("".join(lines), encoding="ascii")
 
 

@@ -1,0 +1,106 @@
+"""What is in the log, read by librdkafka, against what the producer said. Pure, but for the reading."""
+
+from __future__ import annotations
+
+import importlib
+import time
+from array import array
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from .ledger import NO_OFFSET, Fate, Ledger, Track
+
+confluent: Any = importlib.import_module("confluent_kafka")
+_PATIENCE = 60.0
+#: Violations of a kind that are named.
+_NAMED = 5
+
+#: Partition, offset, value.
+Found = tuple[int, int, bytes]
+
+
+def read_all(bootstrap: str, topic: str, partitions: int) -> Iterator[Found]:
+    """Every record of a topic, each partition in the order of its log. Raises ``RuntimeError`` if that cannot be read."""
+    consumer = confluent.Consumer({"bootstrap.servers": bootstrap, "group.id": "check", "enable.auto.commit": False})
+    try:
+        places = [confluent.TopicPartition(topic, number, 0) for number in range(partitions)]
+        ends = {place.partition: consumer.get_watermark_offsets(place, timeout=_PATIENCE)[1] for place in places}
+        left = sum(ends.values())
+        consumer.assign(places)
+        silent = time.monotonic()
+        while left:
+            messages = consumer.consume(10_000, timeout=0.2)
+            if messages:
+                silent = time.monotonic()
+            elif time.monotonic() - silent > _PATIENCE:
+                raise RuntimeError(f"{left} records of {topic} could not be read in {_PATIENCE:g} s")
+            for message in messages:
+                if message.error():
+                    continue
+                left -= 1
+                yield message.partition(), message.offset(), message.value()
+    finally:
+        consumer.close()
+
+
+@dataclass
+class Verdict:
+    """How many records were found, and what is wrong: how often each kind, and the first of each named."""
+
+    records: int = 0
+    counts: Counter[str] = field(default_factory=Counter)
+    named: list[str] = field(default_factory=list)
+
+    def violation(self, kind: str, what: str) -> None:
+        """Note one."""
+        self.counts[kind] += 1
+        if self.counts[kind] <= _NAMED:
+            self.named.append(f"{kind}: {what}")
+
+
+def check(ledger: Ledger, found: Iterable[Found]) -> Verdict:
+    """No acked record lost, none doubled, order kept, failed ones at most once, and offsets as they were told."""
+    verdict = Verdict()
+    where = {key: array("q", [NO_OFFSET]) * len(track.fates) for key, track in ledger.tracks.items()}
+    latest: dict[tuple[str, int], int] = {}
+    for partition, offset, value in found:
+        verdict.records += 1
+        name, place, text = value.split(b" ", 3)[:3]
+        key, number = (name.decode(), int(place)), int(text)
+        if int(place) != partition:
+            verdict.violation("in another partition", f"record {number} of {key} in partition {partition}")
+            continue
+        first = where[key][number]
+        fate = Fate(ledger.tracks[key].fates[number]).name
+        if first != NO_OFFSET:
+            verdict.violation("doubled", f"record {number} of {ledger.tracks[key]} ({fate}) at {first} and {offset}")
+            continue
+        where[key][number] = offset
+        if number < latest.get(key, -1):
+            verdict.violation("out of order", f"record {number} of {ledger.tracks[key]} ({fate}) after {latest[key]}, at {offset}")
+        latest[key] = max(number, latest.get(key, -1))
+    for key, track in ledger.tracks.items():
+        _check_track(track, where[key], verdict)
+    for table in ledger.tables:
+        there = sum(where[track.writer, track.partition][number] != NO_OFFSET for track, number in table.rows)
+        if not table.delivered <= there <= table.delivered + table.unknown:
+            said = f"{table.delivered} delivered and {table.unknown} unknown"
+            verdict.violation("a table's figures are wrong", f"{there} rows of {table.rows[0][0].writer} are there; {said}")
+    for what, count in ledger.unexpected.items():
+        verdict.violation("failed for another reason", f"{count} records of {what}")
+    return verdict
+
+
+def _check_track(track: Track, where: array[int], verdict: Verdict) -> None:
+    for number, fate in enumerate(track.fates):
+        offset = where[number]
+        if fate == Fate.ACKED and offset == NO_OFFSET:
+            verdict.violation("lost", f"record {number} of {track}, acked at {track.offsets[number]}")
+        elif fate == Fate.ACKED and track.offsets[number] not in (NO_OFFSET, offset):
+            verdict.violation("wrong offset", f"record {number} of {track}: told {track.offsets[number]}, is {offset}")
+        elif fate == Fate.NEVER and offset != NO_OFFSET:
+            verdict.violation("there though called not written", f"record {number} of {track} at {offset}")
+        elif fate == Fate.PENDING:
+            verdict.violation("without an outcome", f"record {number} of {track}")

@@ -1,0 +1,172 @@
+"""One run: producers, writers and troubles at once, then the check. Owns all of them."""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+from trikafka_broker import Cluster, FaultProxy
+
+from trikafka import NewTopic, Producer, open_admin, open_producer
+
+from .check import Verdict, check, read_all
+from .ledger import Ledger
+from .nemesis import Nemesis
+from .writers import Pace, Target, Writer
+
+PARTITIONS = 6
+_TOPIC = "chaos"
+#: How long what was accepted may take once all troubles are over.
+_PATIENCE = 150.0
+#: What the brokers of a run are given.
+PROPERTIES: dict[str, object] = {"min.insync.replicas": 2, "log.retention.ms": -1}
+#: The producers: their part of all records, and what they are opened with. The last one gives records up.
+_PRODUCERS: dict[str, tuple[float, dict[str, Any]]] = {
+    "plain": (0.45, {"request_timeout_ms": 4_000}),
+    "packed": (0.35, {"request_timeout_ms": 4_000, "compression_type": "lz4", "batch_size": 65_536}),
+    "hasty": (0.2, {"request_timeout_ms": 1_500, "delivery_timeout_ms": 3_000, "linger_ms": 2}),
+}
+_MAY_FAIL = "hasty"
+#: The calls: how many tasks of each producer make them, and their part of its records.
+_CALLS: dict[str, tuple[int, float]] = {"send": (40, 0.1), "enqueue": (3, 0.3), "send_nowait": (3, 0.3), "send_arrow": (2, 0.3)}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What to do: so many records in so many seconds, with so many troubles of brokers."""
+
+    seed: int
+    seconds: float = 300.0
+    records: int = 1_200_000
+    troubles: int = 36
+    size: int = 100
+
+
+@dataclass
+class Figures:
+    """What came out of a run."""
+
+    written: int
+    acked: int
+    verdict: Verdict
+    faults: Counter[str]
+    errors: Counter[str]
+    log: Counter[str]
+    seconds: float = 0.0
+    #: The longest time in which a producer delivered nothing though it had something, and what was going on meanwhile.
+    standstill: dict[str, tuple[float, str]] = field(default_factory=dict)
+    retried: int = 0
+
+
+class LogCount(logging.Handler):
+    """Counts the lines of the log, by their level and what they are about."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.lines: Counter[str] = Counter()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.lines[f"{record.levelname} {record.name}: {record.msg}"] += 1
+
+
+async def run(options: Options, cluster: Cluster, tell: Callable[[str], object] = lambda line: None) -> Figures:
+    """Write, disturb, and read it all again. The brokers of ``cluster`` are up before and after that."""
+    rng = random.Random(options.seed)
+    async with open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics({_TOPIC: NewTopic(PARTITIONS, 3, {"min.insync.replicas": "2"})})
+    ledger, log = Ledger(PARTITIONS), LogCount()
+    begun = time.monotonic()
+    logging.getLogger("trikafka").addHandler(log)
+    try:
+        async with FaultProxy.open(cluster.bootstrap_servers.split(",")) as proxy:
+            nemesis = Nemesis(cluster, proxy, _TOPIC, PARTITIONS, rng)
+            retried, standstill = await _write(options, cluster, proxy, nemesis, ledger, tell)
+            faults = nemesis.counts + proxy.counts
+    finally:
+        logging.getLogger("trikafka").removeHandler(log)
+    seconds = time.monotonic() - begun
+    tell("reading everything by librdkafka")
+    verdict = await trio.to_thread.run_sync(
+        lambda: check(ledger, read_all(cluster.bootstrap_servers, _TOPIC, PARTITIONS)),
+    )
+    written, acked = ledger.count()
+    return Figures(written, acked, verdict, faults, ledger.errors, log.lines, seconds, standstill, retried)
+
+
+async def _write(
+    options: Options, cluster: Cluster, proxy: FaultProxy, nemesis: Nemesis, ledger: Ledger, tell: Callable[[str], object]
+) -> tuple[int, dict[str, tuple[float, str]]]:
+    standstill: dict[str, tuple[float, str]] = {}
+    async with _opened(cluster, proxy) as producers, trio.open_nursery() as watching:
+        for name, producer in producers.items():
+            watching.start_soon(_watch, name, producer, nemesis, standstill)
+        watching.start_soon(_progress, producers, nemesis, tell)
+        limit = trio.CancelScope()
+        with limit:
+            async with trio.open_nursery() as nursery:
+                for name, producer in producers.items():
+                    share, _ = _PRODUCERS[name]
+                    _start_writers(nursery, options, name, producer, options.records * share, ledger)
+                async with trio.open_nursery() as troubles:
+                    troubles.start_soon(nemesis.trouble_brokers, options.seconds, options.troubles)
+                    troubles.start_soon(nemesis.trouble_network, options.seconds)
+                tell("all troubles are over; what was accepted comes to its end")
+                limit.deadline = trio.current_time() + _PATIENCE
+        if limit.cancelled_caught:
+            ledger.unexpected[f"writers: not done {_PATIENCE:g} s after the last trouble"] += 1
+        watching.cancel_scope.cancel()
+        retried = sum(producer.statistics().batches_retried for producer in producers.values())
+    return retried, standstill
+
+
+@asynccontextmanager
+async def _opened(cluster: Cluster, proxy: FaultProxy) -> AsyncIterator[dict[str, Producer]]:
+    async with AsyncExitStack() as stack:
+        producers = {}
+        for name, (_, settings) in _PRODUCERS.items():
+            opening = open_producer(bootstrap_servers=cluster.bootstrap_servers, dial=proxy.dial, client_id=name, **settings)
+            producers[name] = await stack.enter_async_context(opening)
+        yield producers
+
+
+def _start_writers(nursery: trio.Nursery, options: Options, name: str, producer: Producer, records: float, ledger: Ledger) -> None:
+    for call, (tasks, share) in _CALLS.items():
+        for number in range(tasks):
+            own = f"{name}-{call}-{number}"
+            total = int(records * share / tasks)
+            pace = Pace(total / (options.seconds * 0.95), total)
+            target = Target(producer, _TOPIC, may_fail=name == _MAY_FAIL)
+            writer = Writer(own, target, ledger, pace, random.Random(f"{options.seed} {own}"), options.size)
+            nursery.start_soon(getattr(writer, call), name=own)
+
+
+async def _watch(name: str, producer: Producer, nemesis: Nemesis, standstill: dict[str, tuple[float, str]]) -> None:
+    """Note the longest time in which nothing was delivered though there was something to deliver."""
+    standstill[name] = (0.0, "")
+    delivered, since = 0, trio.current_time()
+    meanwhile: set[str] = set()
+    while True:
+        await trio.sleep(0.02)
+        statistics, now = producer.statistics(), trio.current_time()
+        if statistics.records_delivered != delivered or not statistics.batches_waiting:
+            delivered, since = statistics.records_delivered, now
+            meanwhile = set(nemesis.now)
+            continue
+        meanwhile |= nemesis.now
+        if now - since > standstill[name][0]:
+            standstill[name] = (now - since, ", ".join(sorted(meanwhile)) or "nothing")
+
+
+async def _progress(producers: dict[str, Producer], nemesis: Nemesis, tell: Callable[[str], object]) -> None:
+    while True:
+        await trio.sleep(10)
+        delivered = sum(producer.statistics().records_delivered for producer in producers.values())
+        troubles = ", ".join(f"{count} {kind}" for kind, count in sorted(nemesis.counts.items()))
+        tell(f"{delivered:,} records delivered; {troubles}")

@@ -1,0 +1,212 @@
+"""A secured listener beside the plain one: TLS with an authority that is thrown away, SASL, and access rules.
+
+Owns the files under `security/` in a cluster's directory, the broker properties that go with them, and the settings by
+which trikafka, librdkafka and Java connect. The certificates come from `trustme` (extra `tls`).
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import BrokerError
+
+SECURED = "SECURED"  #: the name of the listener
+USER, PASSWORD = "alice", "alice-secret"
+ADMIN, ADMIN_PASSWORD = "admin", "admin-secret"
+#: What the option `sasl` takes, and Kafka's names for it.
+MECHANISMS: dict[str, tuple[str, ...]] = {
+    "plain": ("PLAIN",),
+    "scram": ("SCRAM-SHA-256", "SCRAM-SHA-512"),
+    "oauth": ("OAUTHBEARER",),
+}
+_NAMES = ("localhost", "127.0.0.1", "::1")
+_LOGIN = "org.apache.kafka.common.security"
+
+
+@dataclass(frozen=True)
+class SecurityOptions:
+    """What of it a cluster has."""
+
+    tls: bool
+    mtls: bool
+    sasl: tuple[str, ...]
+    acl: bool
+
+    @classmethod
+    def of(cls, tls: bool, mtls: bool, sasl: Sequence[str], acl: bool) -> SecurityOptions:
+        """Raises `ValueError` for mechanisms that there are not."""
+        if isinstance(sasl, str):
+            raise ValueError(f"sasl must be a sequence such as ['scram'], not {sasl!r}")
+        for name in sasl:
+            if name not in MECHANISMS:
+                raise ValueError(f"sasl must be of {', '.join(MECHANISMS)}, not {name!r}")
+        return cls(tls or mtls, mtls, tuple(sasl), acl)
+
+    @property
+    def listener(self) -> dict[str, str]:
+        """The secured listener, as in the option `listeners`; empty if there is none."""
+        if not self.tls and not self.sasl:
+            return {}
+        return {SECURED: f"{'SASL_' if self.sasl else ''}{'SSL' if self.tls else 'PLAINTEXT'}"}
+
+    @property
+    def mechanisms(self) -> tuple[str, ...]:
+        """Kafka's names of the mechanisms."""
+        return tuple(name for kind in self.sasl for name in MECHANISMS[kind])
+
+    def properties(self, directory: Path) -> dict[str, object]:
+        """Broker properties. `directory` is where :func:`write_certificates` has written."""
+        properties: dict[str, object] = {}
+        prefix = f"listener.name.{SECURED.lower()}."
+        if self.tls:
+            properties |= {
+                "ssl.keystore.type": "PEM",
+                "ssl.keystore.location": directory / "broker.pem",
+                "ssl.truststore.type": "PEM",
+                "ssl.truststore.location": directory / "ca.pem",
+                f"{prefix}ssl.client.auth": "required" if self.mtls else "none",
+            }
+        if self.sasl:
+            properties[f"{prefix}sasl.enabled.mechanisms"] = ",".join(self.mechanisms)
+            for name in self.mechanisms:
+                properties[f"{prefix}{name.lower()}.sasl.jaas.config"] = _broker_login(name)
+        if self.acl:
+            properties |= {
+                "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+                "super.users": f"User:ANONYMOUS;User:{ADMIN}",
+            }
+        return properties
+
+    def storage_arguments(self) -> list[str]:
+        """What the storage tool needs to be told: the users of SCRAM."""
+        arguments = []
+        for name in self.mechanisms:
+            if name.startswith("SCRAM"):
+                for user, password in ((USER, PASSWORD), (ADMIN, ADMIN_PASSWORD)):
+                    arguments += ["--add-scram", f"{name}=[name={user},password={password}]"]
+        return arguments
+
+    def trikafka_settings(self, directory: Path, mechanism: str | None = None) -> dict[str, object]:
+        """Settings for `trikafka.open_*` without the bootstrap servers. `mechanism` is by default the first one."""
+        settings: dict[str, object] = {}
+        if self.listener:
+            settings["security_protocol"] = self.listener[SECURED]
+        if self.tls:
+            settings["ssl_cafile"] = str(directory / "ca.pem")
+        if self.mtls:
+            settings["ssl_certfile"] = str(directory / "client.pem")
+        if self.sasl:
+            mechanism = mechanism or self.mechanisms[0]
+            settings["sasl_mechanism"] = mechanism
+            if mechanism == "OAUTHBEARER":
+                settings["sasl_oauth_token_provider"] = unsecured_token
+            else:
+                settings |= {"sasl_plain_username": USER, "sasl_plain_password": PASSWORD}
+        return settings
+
+    def librdkafka_settings(self, directory: Path, mechanism: str | None = None) -> dict[str, str]:
+        """The same for librdkafka."""
+        settings = {"security.protocol": self.listener[SECURED].lower()} if self.listener else {}
+        if self.tls:
+            settings["ssl.ca.location"] = str(directory / "ca.pem")
+        if self.mtls:
+            settings |= {
+                "ssl.certificate.location": str(directory / "client.pem"),
+                "ssl.key.location": str(directory / "client.pem"),
+            }
+        if self.sasl:
+            mechanism = mechanism or self.mechanisms[0]
+            settings["sasl.mechanism"] = mechanism
+            if mechanism == "OAUTHBEARER":
+                settings |= {
+                    "enable.sasl.oauthbearer.unsecure.jwt": "true",
+                    "sasl.oauthbearer.config": f"principal={USER}",
+                }
+            else:
+                settings |= {"sasl.username": USER, "sasl.password": PASSWORD}
+        return settings
+
+    def java_settings(self, directory: Path, mechanism: str | None = None) -> dict[str, str]:
+        """The same for Java's client."""
+        settings = {"security.protocol": self.listener[SECURED]} if self.listener else {}
+        if self.tls:
+            settings |= {"ssl.truststore.type": "PEM", "ssl.truststore.location": str(directory / "ca.pem")}
+        if self.mtls:
+            settings |= {"ssl.keystore.type": "PEM", "ssl.keystore.location": str(directory / "client.pem")}
+        if self.sasl:
+            mechanism = mechanism or self.mechanisms[0]
+            settings |= {"sasl.mechanism": mechanism, "sasl.jaas.config": _client_login(mechanism)}
+        return settings
+
+
+def write_certificates(directory: Path, names: Sequence[str] = _NAMES, broker: Mapping[str, Any] | None = None) -> None:
+    """Write `ca.pem`, `broker.pem` and `client.pem`, the last two with their keys, unless they are there.
+
+    `broker` are further arguments of trustme's `issue_cert` for the broker's, such as `not_after`. Raises `BrokerError`
+    without trustme.
+    """
+    if (directory / "client.pem").exists():
+        return
+    try:
+        import trustme
+    except ImportError as error:
+        raise BrokerError("Certificates need the package trustme: pip install 'trikafka-broker[tls]'") from error
+    directory.mkdir(parents=True, exist_ok=True, mode=0o700)
+    authority = trustme.CA(organization_name="trikafka-broker, for tests")
+    (directory / "ca.pem").write_bytes(authority.cert_pem.bytes())
+    made = {
+        "broker.pem": authority.issue_cert(*names, **(broker or {})),
+        "client.pem": authority.issue_cert(f"{USER}@clients.test", common_name=USER),
+    }
+    for name, certificate in made.items():
+        _write_secret(
+            directory / name,
+            _pkcs8(certificate.private_key_pem.bytes())
+            + b"".join(part.bytes() for part in certificate.cert_chain_pems),
+        )
+
+
+def _pkcs8(key: bytes) -> bytes:
+    """A private key in the one format that Java reads."""
+    from cryptography.hazmat.primitives import serialization
+
+    loaded = serialization.load_pem_private_key(key, None)
+    encoding, form = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    return bytes(loaded.private_bytes(encoding, form, serialization.NoEncryption()))
+
+
+def _write_secret(path: Path, content: bytes) -> None:
+    path.touch(mode=0o600)
+    path.write_bytes(content)
+
+
+def unsecured_token(subject: str = USER, lifetime: float = 3600) -> str:
+    """A token of OAuth that nobody has signed: what a broker for tests takes (RFC 7515, appendix A.5)."""
+    now = time.time()
+    parts = {"alg": "none"}, {"sub": subject, "iat": int(now), "exp": int(now + lifetime)}
+    encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).rstrip(b"=").decode() for part in parts)
+    return ".".join([*encoded, ""])
+
+
+def _broker_login(mechanism: str) -> str:
+    if mechanism == "PLAIN":
+        users = f'user_{USER}="{PASSWORD}" user_{ADMIN}="{ADMIN_PASSWORD}"'
+        return f"{_LOGIN}.plain.PlainLoginModule required {users};"
+    if mechanism == "OAUTHBEARER":
+        return f'{_LOGIN}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="{ADMIN}";'
+    return f"{_LOGIN}.scram.ScramLoginModule required;"
+
+
+def _client_login(mechanism: str) -> str:
+    who = f'username="{USER}" password="{PASSWORD}"'
+    if mechanism == "PLAIN":
+        return f"{_LOGIN}.plain.PlainLoginModule required {who};"
+    if mechanism == "OAUTHBEARER":
+        return f'{_LOGIN}.oauthbearer.OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="{USER}";'
+    return f"{_LOGIN}.scram.ScramLoginModule required {who};"

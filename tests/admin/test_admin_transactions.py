@@ -1,0 +1,177 @@
+"""The admin client's calls about transactions (KIP-664) against the scripted cluster, in virtual time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+import trio.testing
+
+import trikafka
+from trikafka import Admin, ErrorCode, TopicPartition
+from trikafka.testing import ScriptedCluster, encode_batch
+from trikafka.testing.transactions import Identity
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+
+
+@asynccontextmanager
+async def opened(nodes: int = 1) -> AsyncIterator[tuple[ScriptedCluster, Admin]]:
+    async with ScriptedCluster(nodes=nodes, topics={"t": 2, "u": 1}) as cluster:
+        async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as admin:
+            yield cluster, admin
+
+
+def begin(cluster: ScriptedCluster, name: str, *parts: tuple[str, int], written: int | None = None) -> Identity:
+    """A transaction under way that has written to these partitions, at ``written`` (ms since the epoch)."""
+    outcome = cluster.transactions.initialize(name, 60_000, None, two_phase=False, keep=False)
+    assert outcome.error == 0
+    if parts:
+        assert cluster.transactions.add(name, outcome.identity, parts) == 0
+    for topic, number in parts:
+        write(cluster, (topic, number), outcome.identity, written)
+    return outcome.identity
+
+
+def write(cluster: ScriptedCluster, tp: tuple[str, int], producer: Identity, written: int | None = None) -> int:
+    data = encode_batch(
+        [b"x"], timestamp=cluster.now_ms() if written is None else written, producer=(*producer, 0), transactional=True
+    )
+    return cluster.partition(*tp).store(data)
+
+
+async def test_transactions_are_listed_and_described(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened(3) as (cluster, admin):
+        for node, name in enumerate(("x", "y", "other")):
+            cluster.move_coordinator(node, name)
+        x, y = begin(cluster, "x", ("t", 1), ("t", 0)), begin(cluster, "y")
+        await trio.sleep(5)
+        assert cluster.transactions.add("y", y, ["g"]) == 0
+        begin(cluster, "other")
+        listed = await admin.list_transactions()
+        assert [(t.transactional_id, t.producer_id, t.state) for t in listed] == [
+            ("other", 1002, "Empty"),
+            ("x", x.producer_id, "Ongoing"),
+            ("y", y.producer_id, "Ongoing"),
+        ]
+        assert {seen.node_id for seen in cluster.requests("ListTransactions")} == {0, 1, 2}
+        for wanted, names in (
+            ({"states": ["Empty"]}, ["other"]),
+            ({"producer_ids": [x.producer_id, 77]}, ["x"]),
+            ({"longer_than": 4.9}, ["x"]),
+            ({"pattern": "[xy]"}, ["x", "y"]),
+        ):
+            found: Any = await admin.list_transactions(**wanted)  # type: ignore[arg-type]
+            assert [t.transactional_id for t in found] == names
+        described = await admin.describe_transactions(["y", "x"])
+        assert list(described) == ["y", "x"]
+        assert described["x"].partitions == (T0, T1)
+        assert (described["x"].timeout, described["x"].started) == (60, 1_700_000_000_000)
+        assert [tp.topic for tp in described["y"].partitions] == ["__consumer_offsets"]
+        with pytest.raises(trikafka.BrokerResponseError, match=r"no such transactional id .*'none'.*also failed: .*'nor'"):
+            await admin.describe_transactions(["none", "x", "nor"])
+
+
+async def test_a_coordinator_that_moves_or_loads_is_asked_again(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened(2) as (cluster, admin):
+        begin(cluster, "x")
+        assert (await admin.describe_transactions(["x"]))["x"].state == "Empty"
+        cluster.move_coordinator(1, "x")
+        cluster.fail("DescribeTransactions", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, node=1)
+        assert (await admin.describe_transactions(["x"]))["x"].started is None
+        cluster.fail("ListTransactions", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        assert len(await admin.list_transactions()) == 1
+
+
+async def test_producers_of_partitions(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened(2) as (cluster, admin):
+        x = begin(cluster, "x", ("t", 0))
+        found = await admin.describe_producers([T1, T0])
+        assert found[T1] == ()
+        (producer,) = found[T0]
+        assert producer == trikafka.ProducerDescription(x.producer_id, 0, 0, 1_700_000_000_000, None, 0)
+        cluster.move_leader("t", 0, 1)
+        cluster.transactions.end("x", x, commit=True, bumps=True)
+        (producer,) = (await admin.describe_producers([T0]))[T0]
+        assert (producer.producer_epoch, producer.last_sequence, producer.transaction_start) == (1, None, None)
+        with pytest.raises(trikafka.UnknownTopicOrPartitionError):
+            await admin.describe_producers([TopicPartition("t", 9)])
+
+
+async def test_what_hangs_is_found_and_aborted_and_nothing_else(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened(2) as (cluster, admin):
+        begin(cluster, "x", ("t", 0), ("u", 0))  # a coordinator knows of it
+        write(cluster, T0, Identity(5, 3))  # of a producer that nobody knows
+        y = begin(cluster, "y")
+        write(cluster, T1, y)  # of one that is known, but not to have written there
+        write(cluster, ("u", 0), Identity(6, 0), round(time.time() * 1000))  # young
+        found = await admin.find_hanging_transactions()
+        assert [(h.partition, h.start_offset, h.producer_id, h.producer_epoch, h.transactional_id) for h in found] == [
+            (T0, 1, 5, 3, None),
+            (T1, 0, y.producer_id, 0, "y"),
+        ]
+        assert [h.producer_id for h in await admin.find_hanging_transactions(["u"], longer_than=0)] == [6]
+        for hanging in found:
+            await admin.abort_transaction(hanging.partition, hanging.start_offset)
+        assert await admin.find_hanging_transactions() == []
+        assert cluster.partition("t", 1).stable_end == cluster.partition("t", 1).end == 2
+        assert cluster.partition("t", 0).open_transactions == {1000: 0}
+        assert cluster.transactions.by_id["x"].state.value == "Ongoing"
+        with pytest.raises(trikafka.BrokerResponseError, match="t-0 has no open transaction that begins at offset 1"):
+            await admin.abort_transaction(T0, 1)
+
+
+async def test_a_transaction_that_ends_meanwhile_does_not_hang(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened() as (cluster, admin):
+        x = begin(cluster, "x", ("t", 0))
+
+        async def end_first(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
+            cluster.transactions.end("x", x, commit=True, bumps=True)
+            return await default()
+
+        cluster.on("ListTransactions", end_first, 1)
+        assert await admin.find_hanging_transactions() == []
+        assert len(cluster.requests("DescribeProducers")) == 2
+
+
+async def test_an_abort_whose_answer_was_lost_is_done(autojump_clock: trio.testing.MockClock) -> None:
+    async with opened() as (cluster, admin):
+        write(cluster, T0, Identity(5, 3))
+        cluster.drop("WriteTxnMarkers", after=True)
+        await admin.abort_transaction(T0, 0)
+        assert cluster.partition("t", 0).aborted == [(5, 0, 1)]
+
+
+async def test_wrong_arguments_are_refused_before_any_request(autojump_clock: trio.testing.MockClock) -> None:
+    wrong: list[Callable[[Admin], Awaitable[object]]] = [
+        lambda admin: admin.list_transactions(states="Ongoing"),
+        lambda admin: admin.list_transactions(states=["ongoing"]),
+        lambda admin: admin.list_transactions(producer_ids=[True]),
+        lambda admin: admin.list_transactions(longer_than=-1),
+        lambda admin: admin.list_transactions(pattern=b"x"),  # type: ignore[arg-type]
+        lambda admin: admin.describe_transactions("x"),
+        lambda admin: admin.describe_producers(T0),  # type: ignore[arg-type]
+        lambda admin: admin.describe_producers([("t", "0")]),  # type: ignore[list-item]
+        lambda admin: admin.find_hanging_transactions("t"),
+        lambda admin: admin.find_hanging_transactions(longer_than=True),
+        lambda admin: admin.abort_transaction(T0, -1),
+        lambda admin: admin.abort_transaction("t", 0),  # type: ignore[arg-type]
+    ]
+    async with opened() as (cluster, admin):
+        before = len(cluster.log)
+        for call in wrong:
+            with pytest.raises(trikafka.ConfigurationError):
+                await call(admin)
+        assert await admin.describe_transactions([]) == {}
+        assert await admin.describe_producers([]) == {}
+        assert len(cluster.log) == before
+    async with opened() as (cluster, admin):
+        cluster.offer("ListTransactions", (0, 0))
+        assert await admin.list_transactions() == []
+        for options in ({"pattern": "x"}, {"longer_than": 1.0}):
+            with pytest.raises(trikafka.UnsupportedVersionError):
+                await admin.list_transactions(**options)  # type: ignore[arg-type]

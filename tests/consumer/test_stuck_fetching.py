@@ -1,0 +1,162 @@
+"""What stands still while the rest goes on: a partition that never comes whole, a decoding that takes long, a plugin that hangs."""
+
+from __future__ import annotations
+
+import logging
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from consuming import T0, T1, cluster_of, consumer_of, until
+from kafka.record.legacy_records import LegacyRecordBatchBuilder
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka.errors import CorruptRecordError
+from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable, encode_batch
+from trikafka.testing._leftovers import assert_nothing_left
+
+
+async def test_a_partition_that_never_comes_whole_is_an_error_while_others_go_on(autojump_clock: Clock) -> None:
+    async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
+
+        async def cut_the_second(request: Any, default: Any) -> Any:
+            response = await default()
+            for topic in response.responses:
+                for part in topic.partitions:
+                    if part.partition_index == 1 and part.records:
+                        part.records = part.records[:40]
+            return response
+
+        cluster.on("Fetch", cut_the_second)
+        consumer.assign([T0, T1])
+        with trio.fail_after(60), pytest.raises(CorruptRecordError, match="no complete record batch") as raised:  # noqa: PT012
+            while True:
+                batch = await consumer.receive_batch()
+                assert batch.partition == 0
+                cluster.append("t", 0, [b"more"])
+        assert (raised.value.partition, raised.value.offset) == (1, 0)
+
+
+async def test_a_partition_that_has_its_turn_late_is_none(autojump_clock: Clock) -> None:
+    """Responses are full with the first partition some times; then the second comes whole, again and again."""
+    async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
+        cut = 0
+
+        async def cut_the_second(request: Any, default: Any) -> Any:
+            nonlocal cut
+            response = await default()
+            for topic in response.responses:
+                for part in topic.partitions:
+                    if part.partition_index == 1 and part.records and (cut := cut + 1) % 16:
+                        part.records = part.records[:40]
+            return response
+
+        cluster.on("Fetch", cut_the_second)
+        consumer.assign([T0, T1])
+        seen = 0
+        with trio.fail_after(600):
+            while seen < 5:
+                batch = await consumer.receive_batch()
+                seen += batch.partition == 1
+                cluster.append("t", 0, [b"more"])
+                if batch.partition == 1:
+                    cluster.append("t", 1, [b"more"])
+        assert cut > 60
+
+
+def _append(cluster: ScriptedCluster, messages: int) -> None:
+    """Append one compressed message of format v1 that holds many, which Python reads: that takes some tenths of a second."""
+    builder = LegacyRecordBatchBuilder(magic=1, compression_type=1, batch_size=2**30)
+    for number in range(messages):
+        builder.append(number, timestamp=1, key=None, value=b"%d" % number)
+    cluster.append_batch("t", 0, encode_batch([b"a place"], timestamp=1), count=messages)
+    object.__setattr__(cluster.partition("t", 0).batches[-1], "data", bytes(builder.build()))  # of which all bytes are as they are
+
+
+async def test_a_cancelled_receive_leaves_the_thread_that_decodes() -> None:
+    count = 20_000
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        _append(cluster, count)
+        consumer.assign([T0])
+        decoder = consumer._parts.readers._decoder
+        with trio.fail_after(60):
+            with trio.CancelScope() as scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(consumer.receive)
+                    await until(lambda: decoder._limiter.borrowed_tokens > 0)
+                    scope.cancel()
+            assert scope.cancelled_caught
+            assert decoder._limiter.borrowed_tokens == 1  # the thread goes on
+            assert consumer.statistics().buffered_bytes > 0  # what it decodes is not lost
+            for _ in range(3):  # whoever comes too early waits for the same thread, and may be cancelled, too
+                with trio.move_on_after(0):
+                    await consumer.receive()
+            got: list[int] = []
+            while len(got) < count:
+                got += (await consumer.receive_batch()).offsets
+            assert got == list(range(count))
+        assert decoder._limiter.borrowed_tokens == 0
+        await assert_nothing_left(cluster, consumer)
+
+
+async def test_a_seek_meanwhile_wins_over_what_the_thread_brings() -> None:
+    count = 20_000
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        _append(cluster, count)
+        consumer.assign([T0])
+        decoder = consumer._parts.readers._decoder
+        with trio.fail_after(60):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.receive)
+                await until(lambda: decoder._limiter.borrowed_tokens > 0)
+                consumer.seek(T0, count - 2)
+                nursery.cancel_scope.cancel()
+            assert [(await consumer.receive()).offset for _ in range(2)] == [count - 2, count - 1]
+
+
+async def test_a_receive_cancelled_at_each_await_of_a_decoding_in_a_thread_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    @asynccontextmanager
+    async def setup() -> Any:
+        async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+            _append(cluster, 100)
+            monkeypatch.setattr(consumer._parts.readers._decoder, "_is_quick", lambda records: False)
+            consumer.assign([T0])
+            yield consumer, []
+
+    async def scenario(given: Any) -> None:
+        consumer, got = given
+        while len(got) < 100:
+            got += (await consumer.receive_batch()).offsets
+
+    async def check(given: Any) -> None:
+        with trio.fail_after(10):
+            await scenario(given)
+        assert given[1] == list(range(100))
+
+    assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 2
+
+
+class Hangs:
+    async def run(self) -> None:
+        await trio.sleep_forever()
+
+
+class Plugin:
+    __name__ = "Stuck"
+
+    @trikafka.hookimpl
+    def trikafka_request_manager(self, kind: str, context: Any) -> object | None:
+        return Hangs() if kind == "fetch" else None
+
+
+async def test_the_watchdog_names_the_plugin_that_does_not_fetch(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.WARNING, "trikafka")
+    async with cluster_of(records=3) as cluster, consumer_of(cluster, plugins=[Plugin()]) as consumer:
+        consumer.assign([T0])
+        with trio.move_on_after(30):
+            await consumer.receive()
+        why = "plugin 'Stuck': fetch.run has fetched nothing of it, though there may be records"
+        assert [record.getMessage().partition("s: ")[2] for record in caplog.records] == [why]
+        assert consumer.health().stalled == {T0: why}

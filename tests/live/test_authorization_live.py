@@ -1,0 +1,77 @@
+"""What a user without permission meets: one typed error that names what it is about, and a client that goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+from trikafka_broker import KafkaCluster
+from trikafka_broker.pytest_plugin import _open
+
+import trikafka
+from trikafka import AuthorizationError, TopicPartition
+
+
+@pytest.fixture(scope="module")
+def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """A broker where alice may use the topic `mine` in the group `ours`, and nothing else."""
+    with _open(request.config, {"sasl": ["plain"], "acl": True}) as cluster:
+        for rule in (["--operation", "All", "--topic", "mine"], ["--operation", "Read", "--group", "ours"]):
+            add = ["--bootstrap-server", cluster.bootstrap_servers, "--add", "--allow-principal", "User:alice", *rule]
+            cluster.run_tool("org.apache.kafka.tools.AclCommand", *add)
+        trio.run(_make_topics, cluster)
+        yield cluster
+
+
+async def _make_topics(cluster: KafkaCluster) -> None:
+    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics({name: trikafka.NewTopic(1, 1) for name in ("mine", "theirs")})
+
+
+def settings(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
+    return {**cluster.client_settings(), "auto_offset_reset": "earliest", **more}
+
+
+async def test_a_producer(guarded: KafkaCluster) -> None:
+    with trio.fail_after(30):
+        async with trikafka.open_producer(**guarded.client_settings()) as producer:
+            with pytest.raises(AuthorizationError, match=r"not authorized for the topic .*'theirs'"):
+                await producer.send("theirs", b"x")
+            assert (await producer.send("mine", b"x")).topic == "mine"
+
+
+async def test_an_admin(guarded: KafkaCluster) -> None:
+    with trio.fail_after(30):
+        async with trikafka.open_admin(**guarded.client_settings()) as admin:
+            with pytest.raises(AuthorizationError, match="topic 'new'"):
+                await admin.create_topics({"new": trikafka.NewTopic(1, 1)})
+            with pytest.raises(AuthorizationError, match="topic 'theirs'"):
+                await admin.delete_topics(["theirs"])
+            with pytest.raises(AuthorizationError, match="group 'others'"):
+                await admin.list_group_offsets("others")
+            assert list(await admin.list_topics()) == ["mine"]
+
+
+async def test_a_member_of_a_group(guarded: KafkaCluster) -> None:
+    with trio.fail_after(40):
+        async with trikafka.open_producer(**guarded.client_settings()) as producer:
+            await producer.send("mine", b"y")
+        with pytest.raises(AuthorizationError, match="group 'others'"):
+            async with trikafka.open_consumer("mine", **settings(guarded, group_id="others")) as consumer:
+                await anext(aiter(consumer))
+        async with trikafka.open_consumer("theirs", **settings(guarded, group_id="ours")) as consumer:
+            with pytest.raises(AuthorizationError, match="topic 'theirs'"):
+                await anext(aiter(consumer))
+            await consumer.unsubscribe()
+            consumer.subscribe(["mine"])
+            assert (await anext(aiter(consumer))).topic == "mine"
+
+
+async def test_a_consumer_without_a_group(guarded: KafkaCluster) -> None:
+    with trio.fail_after(30):
+        async with trikafka.open_consumer(**settings(guarded)) as consumer:
+            consumer.assign([TopicPartition("theirs", 0)])
+            with pytest.raises(AuthorizationError, match="topic 'theirs'"):
+                await anext(aiter(consumer))

@@ -1,0 +1,22 @@
+"""A short soak: brokers killed, frozen and cut off while all four calls write (``make chaos`` is the long one)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import trio
+from trikafka_broker import Cluster
+
+from benchmarks.chaos.run import PROPERTIES, Options, run
+
+if TYPE_CHECKING:
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+
+async def test_nothing_is_lost_doubled_or_out_of_order(make_kafka_cluster: MakeKafkaCluster) -> None:
+    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PROPERTIES)))
+    figures = await run(Options(seed=7, seconds=12, records=60_000, troubles=3), cluster)
+    assert figures.verdict.named == []
+    assert figures.acked > 30_000
+    assert figures.verdict.records >= figures.acked
+    assert {"kill", "freeze", "leader moved"} <= set(figures.faults)

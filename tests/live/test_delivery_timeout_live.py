@@ -1,0 +1,113 @@
+"""``delivery_timeout_ms`` against a real broker that is frozen, and behind a proxy that loses, holds and cuts (KIP-91)."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from trikafka_broker import Cluster, Fault, FaultProxy, KafkaCluster, Rule
+
+from trikafka import DeliveryTimeoutError, NewTopic, Producer, TopicPartition, open_admin, open_consumer, open_producer
+
+LIMIT = 1.5
+#: How late the outcome may be, in seconds.
+LATE = 0.15
+
+
+@pytest.fixture(scope="module")
+def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
+    """One broker, which the tests of this file freeze; topic ``t`` has two partitions."""
+    version = request.config.getoption("--kafka-version")
+    with KafkaCluster(**({"version": version} if version else {})) as started:
+        started.start()
+        trio.run(_make_topic, started.bootstrap_servers)
+        yield Cluster(started)
+
+
+async def _make_topic(bootstrap: str) -> None:
+    async with open_admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics({"t": NewTopic(2, 1)})
+
+
+@asynccontextmanager
+async def writing(cluster: Cluster, **settings: Any) -> AsyncIterator[Producer]:
+    """A producer that has delivered a record and gives the next ones ``LIMIT`` seconds."""
+    given = {"delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 1_000, "linger_ms": 0, "batch_size": 0} | settings
+    async with open_producer(bootstrap_servers=cluster.bootstrap_servers, **given) as producer:
+        await producer.send("t", b"first", partition=0)
+        await producer.send("t", b"first", partition=1)
+        yield producer
+
+
+async def expires(producer: Producer, value: bytes, partition: int = 0) -> DeliveryTimeoutError:
+    """Send a record that is not delivered; check when it says so."""
+    before = trio.current_time()
+    with pytest.raises(DeliveryTimeoutError) as caught:
+        await producer.send("t", value, partition=partition)
+    assert trio.current_time() - before + 0.005 >= LIMIT
+    assert trio.current_time() - before < LIMIT + LATE
+    return caught.value
+
+
+async def all_expire(producer: Producer, count: int) -> None:
+    """Several at once in two partitions, each a batch of its own: those that are in flight, and those that wait."""
+    async with trio.open_nursery() as nursery:
+        for number in range(count):
+            nursery.start_soon(expires, producer, b"%d" % number, number % 2)
+            await trio.sleep(0.01)
+
+
+async def log_of(cluster: Cluster, partition: int) -> list[bytes | None]:
+    async with open_consumer(bootstrap_servers=cluster.bootstrap_servers, auto_offset_reset="earliest") as consumer:
+        place = TopicPartition("t", partition)
+        consumer.assign([place])
+        end = (await consumer.end_offsets([place]))[place]
+        found: list[bytes | None] = []
+        while len(found) < end:
+            found += [record.value for record in await consumer.receive_batch()]
+        return found
+
+
+@pytest.mark.parametrize("in_flight", [1, 5])
+async def test_a_frozen_broker(cluster: Cluster, in_flight: int) -> None:
+    broker = cluster.brokers[0]
+    async with writing(cluster, max_in_flight_requests_per_connection=in_flight) as producer:
+        await broker.freeze()
+        try:
+            await all_expire(producer, 12)
+        finally:
+            await broker.thaw()
+        with trio.fail_after(20):
+            marker = b"after the frost %d" % in_flight
+            await producer.send("t", marker, partition=0)
+    found = await log_of(cluster, 0)
+    assert found.count(marker) == 1
+
+
+@pytest.mark.parametrize("what", ["silence", "no connection", "every connection cut", "responses lost", "requests lost"])
+async def test_behind_a_proxy(cluster: Cluster, what: str) -> None:
+    port = cluster.brokers[0].port
+    async with FaultProxy.open(cluster.bootstrap_servers.split(",")) as proxy:
+        async with writing(cluster, dial=proxy.dial) as producer:
+            match what:
+                case "silence":
+                    proxy.hold(port)
+                case "no connection":
+                    proxy.hold(port)
+                    proxy.cut()
+                case "every connection cut":
+                    proxy.add(Rule(Fault.CUT_BEFORE_RESPONSE, times=1_000))
+                case "responses lost":
+                    proxy.add(Rule(Fault.LOSE_RESPONSE, times=1_000))
+                case _:
+                    proxy.add(Rule(Fault.LOSE_REQUEST, times=1_000))
+            await all_expire(producer, 8)
+            proxy.forget()
+            proxy.release(port)
+            with trio.fail_after(20):
+                await producer.send("t", what.encode(), partition=1)
+    found = await log_of(cluster, 1)
+    assert found.count(what.encode()) == 1

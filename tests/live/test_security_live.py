@@ -1,0 +1,236 @@
+"""TLS and SASL against a real broker: every mechanism, what is refused and how it is told, sessions that end (KIP-368)."""
+
+from __future__ import annotations
+
+import logging
+import time
+import traceback
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trikafka_broker import KafkaCluster
+from trikafka_broker.pytest_plugin import _open
+from trikafka_broker.security import PASSWORD, unsecured_token
+
+import trikafka
+from trikafka import AuthenticationError, BootstrapError, ConfigurationError, HandshakeError
+
+MECHANISMS = ["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER"]
+SESSION = 3.0  #: seconds, of SCRAM-SHA-512 alone
+
+
+@pytest.fixture(scope="module")
+def secured(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    """A broker with TLS and SASL at one port, and mutual TLS at another."""
+    properties = {
+        "listener.name.mtls.ssl.client.auth": "required",
+        "listener.name.secured.scram-sha-512.connections.max.reauth.ms": int(SESSION * 1000),
+    }
+    options: Any = {"tls": True, "sasl": ["plain", "scram", "oauth"], "listeners": {"MTLS": "SSL"}, "properties": properties}
+    with _open(request.config, options) as cluster:
+        yield cluster
+
+
+async def create(cluster: KafkaCluster, topic: str, partitions: int = 1) -> None:
+    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics({topic: trikafka.NewTopic(partitions, 1)})
+
+
+async def round_trip(topic: str, settings: dict[str, Any], count: int = 200) -> None:
+    async with trikafka.open_producer(**settings) as producer:
+        acks = [await producer.enqueue(topic, b"%d" % number) for number in range(count)]
+        await producer.flush()
+        assert all(ack.done for ack in acks)
+    async with trikafka.open_consumer(topic, group_id=f"of {topic}", auto_offset_reset="earliest", **settings) as consumer:
+        values = []
+        async for record in consumer:
+            values.append(record.value)
+            if len(values) == count:
+                break
+    assert values == [b"%d" % number for number in range(count)]
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+async def test_each_mechanism_over_tls(secured: KafkaCluster, mechanism: str) -> None:
+    with trio.fail_after(30):
+        await create(secured, f"by-{mechanism}")
+        await round_trip(f"by-{mechanism}", secured.client_settings(mechanism))
+
+
+async def test_large_records_over_tls(secured: KafkaCluster) -> None:
+    settings = secured.client_settings("PLAIN")
+    with trio.fail_after(30):
+        await create(secured, "large")
+        async with trikafka.open_producer(linger_ms=50, **settings) as producer:
+            values = [bytes([number]) * 900_000 for number in range(40)]
+            async with trio.open_nursery() as nursery:
+                for value in values:
+                    nursery.start_soon(producer.send, "large", value)
+        async with trikafka.open_consumer(**settings) as consumer:
+            consumer.assign([trikafka.TopicPartition("large", 0)])
+            consumer.seek_to_beginning()
+            seen = [(await anext(aiter(consumer))).value for _ in values]
+    assert sorted(seen) == values
+
+
+def mutual(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
+    """Settings for the port that asks for a certificate."""
+    return {
+        "bootstrap_servers": cluster.bootstrap_servers_of("MTLS"),
+        "security_protocol": "SSL",
+        "ssl_cafile": str(cluster.security_directory / "ca.pem"),
+        **more,
+    }
+
+
+async def test_mutual_tls_with_files_and_with_text(secured: KafkaCluster) -> None:
+    client = secured.security_directory / "client.pem"
+    with trio.fail_after(30):
+        await create(secured, "mutual")
+        await round_trip("mutual", mutual(secured, ssl_certfile=str(client)))
+        texts = {"ssl_certfile": client.read_text(), "ssl_cafile": (secured.security_directory / "ca.pem").read_text()}
+        async with trikafka.open_admin(**mutual(secured, **texts)) as admin:
+            assert "mutual" in await admin.list_topics()
+
+
+async def test_a_broker_that_wants_a_certificate_says_so(secured: KafkaCluster) -> None:
+    with trio.fail_after(10), pytest.raises(HandshakeError, match=r"asks for (one|a client certificate).*ssl_certfile"):
+        async with trikafka.open_admin(**mutual(secured)):
+            pass
+
+
+@pytest.mark.parametrize(
+    ("change", "error", "says"),
+    [
+        ({"sasl_plain_password": "not-it-7d1f"}, AuthenticationError, r"refused the credentials of user 'alice' \(PLAIN\)"),
+        ({"sasl_mechanism": "SCRAM-SHA-256", "sasl_plain_password": "not-it-7d1f"}, AuthenticationError, "user 'alice'"),
+        ({"ssl_cafile": None}, HandshakeError, r"authority that is not trusted .*set ssl_cafile"),
+        ({"security_protocol": "SASL_PLAINTEXT", "ssl_cafile": None}, BootstrapError, r"needs TLS"),
+        ({"security_protocol": "SSL", "sasl_mechanism": None, "sasl_plain_username": None, "sasl_plain_password": None},
+         BootstrapError, r"may want SASL"),
+    ],
+    ids=["password", "scram-password", "authority", "plain-text", "no-sasl"],
+)  # fmt: skip
+async def test_what_is_wrong_is_told_at_once(
+    secured: KafkaCluster, caplog: pytest.LogCaptureFixture, change: dict[str, Any], error: type[Exception], says: str
+) -> None:
+    settings = {**secured.client_settings("PLAIN"), **change}
+    began = time.perf_counter()
+    with caplog.at_level(logging.DEBUG), trio.fail_after(20), pytest.raises(error, match=says) as caught:
+        async with trikafka.open_producer(**settings):
+            pass
+    assert time.perf_counter() - began < 10
+    said = "".join(traceback.format_exception(caught.value))
+    assert "not-it-7d1f" not in said.replace(str(change), "") + repr(caught.value) + caplog.text
+    assert PASSWORD not in caplog.text
+
+
+async def test_tls_spoken_to_a_plain_port(secured: KafkaCluster) -> None:
+    settings = {**secured.client_settings("PLAIN"), "bootstrap_servers": secured.bootstrap_servers}
+    with trio.fail_after(20), pytest.raises((BootstrapError, HandshakeError), match=r"(may|does) not speak TLS"):
+        async with trikafka.open_admin(**settings):
+            pass
+
+
+async def test_a_mechanism_that_the_broker_does_not_offer(secured: KafkaCluster) -> None:
+    class Own:
+        @trikafka.hooks.hookimpl
+        def trikafka_sasl(self, mechanism: str) -> Any:
+            return (lambda node: None) if mechanism == "OWN" else None
+
+    settings = {**secured.client_settings("PLAIN"), "sasl_mechanism": "OWN", "plugins": [Own()]}
+    with trio.fail_after(20), pytest.raises(AuthenticationError, match=r"does not offer OWN; it offers: .*PLAIN.*SCRAM-SHA-256"):
+        async with trikafka.open_admin(**settings):
+            pass
+    with pytest.raises(ConfigurationError, match="no plugin offers 'OTHER'"):
+        async with trikafka.open_admin(**{**settings, "sasl_mechanism": "OTHER"}):
+            pass
+
+
+async def test_a_mechanism_of_a_third_party(secured: KafkaCluster) -> None:
+    asked: list[str] = []
+
+    class Conversation:
+        def first(self) -> bytes:
+            return f"n,,\1auth=Bearer {unsecured_token()}\1\1".encode()
+
+        async def respond(self, challenge: bytes) -> bytes | None:
+            await trio.lowlevel.checkpoint()
+            return None
+
+    class Own:
+        @trikafka.hooks.hookimpl
+        def trikafka_sasl(self, mechanism: str) -> Any:
+            def make(node: Any) -> Conversation:
+                asked.append(node.host)
+                return Conversation()
+
+            return make if mechanism == "OAUTHBEARER" else None
+
+    settings = {**secured.client_settings("OAUTHBEARER"), "plugins": [Own()]}
+    with trio.fail_after(20):
+        async with trikafka.open_admin(**settings) as admin:
+            await admin.list_topics()
+    assert set(asked) == {"127.0.0.1"}
+
+
+async def test_sessions_that_end_lose_nothing(secured: KafkaCluster, caplog: pytest.LogCaptureFixture) -> None:
+    settings = secured.client_settings("SCRAM-SHA-512")
+    asked = 0
+
+    async def credentials() -> tuple[str, str]:
+        nonlocal asked
+        asked += 1
+        await trio.lowlevel.checkpoint()
+        return name, password
+
+    name, password = settings.pop("sasl_plain_username"), settings.pop("sasl_plain_password")
+    settings["sasl_credentials"] = credentials
+    await create(secured, "sessions", 3)
+    until = trio.current_time() + 3 * SESSION
+    written, seen = 0, set()
+    with trio.fail_after(60):
+        async with (
+            trikafka.open_producer(linger_ms=0, **settings) as producer,
+            trikafka.open_consumer("sessions", group_id="sessions", auto_offset_reset="earliest", **settings) as consumer,
+        ):
+            while trio.current_time() < until:
+                await producer.send("sessions", b"%d" % written)
+                written += 1
+                async for record in consumer:
+                    assert record.value not in seen
+                    seen.add(record.value)
+                    if len(seen) == written:
+                        break
+    assert seen == {b"%d" % number for number in range(written)}
+    assert asked >= 12  # some connections, each of them three times
+    assert not [record for record in caplog.records if record.levelno >= logging.WARNING]
+
+
+async def test_java_and_librdkafka_connect_by_the_same_settings(secured: KafkaCluster, tmp_path: Path) -> None:
+    from confluent_kafka import Consumer
+
+    await create(secured, "others")
+    async with trikafka.open_producer(**secured.client_settings("PLAIN")) as producer:
+        await producer.send("others", b"for all")
+    config = {**secured.librdkafka_settings("SCRAM-SHA-256"), "group.id": "others", "auto.offset.reset": "earliest"}
+    consumer = Consumer(config)
+    try:
+        consumer.subscribe(["others"])
+        message = await trio.to_thread.run_sync(consumer.poll, 20.0)
+    finally:
+        consumer.close()
+    assert message is not None
+    assert message.value() == b"for all"
+    async with trikafka.open_admin(**trikafka.from_properties(secured.librdkafka_settings("PLAIN"))) as admin:
+        assert "others" in await admin.list_topics()
+    async with trikafka.open_admin(**trikafka.from_properties(secured.java_settings("PLAIN"))) as admin:
+        assert "others" in await admin.list_topics()
+    file = tmp_path / "client.properties"
+    file.write_text("".join(f"{key}={value}\n" for key, value in secured.java_settings("SCRAM-SHA-256").items()))
+    arguments = ["--bootstrap-server", secured.bootstrap_servers_of("SECURED"), "--command-config", str(file), "--list"]
+    listed = await trio.to_thread.run_sync(lambda: secured.run_tool("org.apache.kafka.tools.TopicCommand", *arguments))
+    assert "others" in listed.stdout.split()

@@ -1,0 +1,167 @@
+"""The settings of TLS and SASL: which go together, what Java and librdkafka call them, and that no secret is shown."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from typing import Any
+
+import pytest
+
+from trikafka.config import AdminConfig, from_properties
+from trikafka.config.properties import read_properties
+from trikafka.errors import ConfigurationError
+
+SECRET = "s3cr3t-5f2c"
+PLAIN = {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_plain_username": "a", "sasl_plain_password": SECRET}
+OAUTH = {"security_protocol": "SASL_SSL", "sasl_mechanism": "OAUTHBEARER"}
+ENDPOINT = {
+    "sasl_oauth_token_endpoint_url": "https://id.test/token",
+    "sasl_oauth_client_id": "me",
+    "sasl_oauth_client_secret": SECRET,
+}
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"security_protocol": "SSL"},
+        {"security_protocol": "SSL", "ssl_cafile": "ca.pem", "ssl_certfile": "me.pem", "ssl_password": SECRET},
+        {"security_protocol": "SSL", "ssl_context": ssl.create_default_context()},
+        PLAIN,
+        {**PLAIN, "sasl_mechanism": "SCRAM-SHA-512", "security_protocol": "SASL_PLAINTEXT"},
+        {"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN", "sasl_credentials": lambda: ("a", SECRET)},
+        {**OAUTH, "sasl_oauth_token_provider": asyncio.sleep},
+        {**OAUTH, **ENDPOINT},
+        {"security_protocol": "SASL_SSL", "sasl_mechanism": "GSSAPI"},
+        {"security_protocol": "SASL_SSL", "sasl_mechanism": "A-PLUGINS"},
+    ],
+)
+def test_what_goes_together_and_shows_no_secret(settings: dict[str, Any]) -> None:
+    config = AdminConfig.build(settings)
+    assert SECRET not in repr(config) + str(config)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"security_protocol": "TLS"}, "security_protocol must be one of 'PLAINTEXT', 'SSL', 'SASL_PLAINTEXT', 'SASL_SSL'"),
+        ({"ssl_cafile": "ca.pem"}, "ssl_cafile needs security_protocol='SSL'"),
+        ({"sasl_mechanism": "PLAIN"}, "sasl_mechanism needs security_protocol='SASL_SSL'"),
+        ({"security_protocol": "SASL_SSL"}, "needs sasl_mechanism: PLAIN, SCRAM-SHA-256"),
+        ({"security_protocol": "SASL_SSL", "sasl_mechanism": "PLAIN"}, "needs sasl_plain_username"),
+        ({**PLAIN, "sasl_plain_password": None}, "needs sasl_plain_password"),
+        ({**PLAIN, "sasl_credentials": lambda: ("a", "b")}, "sasl_credentials, not both"),
+        ({**OAUTH}, "needs sasl_oauth_token_provider, or sasl_oauth_token_endpoint_url with"),
+        ({**OAUTH, **ENDPOINT, "sasl_oauth_client_secret": None}, "needs sasl_oauth_token_provider, or"),
+        ({**OAUTH, **ENDPOINT, "sasl_oauth_token_provider": asyncio.sleep}, "not both"),
+        ({"security_protocol": "SSL", "ssl_keyfile": SECRET}, "ssl_keyfile and ssl_password need ssl_certfile"),
+        ({"security_protocol": "SSL", "ssl_context": ssl.create_default_context(), "ssl_cafile": "x"}, "is used as it is"),
+        ({"security_protocol": "SSL", "ssl_context": "x"}, "ssl_context must be a SSLContext or None"),
+        ({**PLAIN, "sasl_plain_password": SECRET.encode()}, "sasl_plain_password must be text or None, not bytes"),
+    ],
+)
+def test_what_does_not(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        AdminConfig.build(settings)
+    assert says in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("properties", "settings"),
+    [
+        (
+            {
+                "security.protocol": "SASL_SSL",
+                "sasl.mechanism": "SCRAM-SHA-512",
+                "sasl.jaas.config": 'org.apache.kafka.ScramLoginModule required username="al\\"ice" password="p;=x";',
+            },
+            {
+                "security_protocol": "SASL_SSL",
+                "sasl_mechanism": "SCRAM-SHA-512",
+                "sasl_plain_username": 'al"ice',
+                "sasl_plain_password": "p;=x",
+            },
+        ),
+        (
+            {"sasl.jaas.config": "x.PlainLoginModule required\n username=alice\n password='secret';"},
+            {"sasl_plain_username": "alice", "sasl_plain_password": "secret"},
+        ),
+        (
+            {
+                "security.protocol": "ssl",
+                "ssl.ca.location": "ca.pem",
+                "ssl.certificate.location": "me.pem",
+                "ssl.key.location": "me.key",
+                "ssl.key.password": "k",
+                "ssl.endpoint.identification.algorithm": "none",
+            },
+            {
+                "security_protocol": "SSL",
+                "ssl_cafile": "ca.pem",
+                "ssl_certfile": "me.pem",
+                "ssl_keyfile": "me.key",
+                "ssl_password": "k",
+                "ssl_check_hostname": False,
+            },
+        ),
+        (
+            {"ssl.truststore.type": "PEM", "ssl.truststore.location": "ca.pem", "ssl.endpoint.identification.algorithm": "https"},
+            {"ssl_cafile": "ca.pem", "ssl_check_hostname": True},
+        ),
+        ({"sasl.mechanisms": "PLAIN", "sasl.username": "a", "sasl.password": "b"},
+         {"sasl_mechanism": "PLAIN", "sasl_plain_username": "a", "sasl_plain_password": "b"}),
+        (
+            {
+                "sasl.oauthbearer.token.endpoint.url": "https://id.test",
+                "sasl.jaas.config": 'x.OAuthBearerLoginModule required clientId="me" clientSecret="s" scope="kafka";',
+            },
+            {
+                "sasl_oauth_token_endpoint_url": "https://id.test",
+                "sasl_oauth_client_id": "me",
+                "sasl_oauth_client_secret": "s",
+                "sasl_oauth_scope": "kafka",
+            },
+        ),
+        ({"sasl.jaas.config": "x.Krb5LoginModule required serviceName=broker;"}, {"sasl_kerberos_service_name": "broker"}),
+    ],
+)  # fmt: skip
+def test_the_names_of_others(properties: dict[str, str], settings: dict[str, Any]) -> None:
+    assert from_properties(properties) == settings
+
+
+@pytest.mark.parametrize(
+    ("properties", "says"),
+    [
+        ({"ssl.truststore.location": "t.jks"}, "is a store of type JKS: trikafka reads PEM"),
+        ({"ssl.keystore.type": "PKCS12", "ssl.keystore.location": "k.p12"}, "is a store of type PKCS12: trikafka reads PEM"),
+        ({"ssl.truststore.type": "PEM", "ssl.truststore.location": "t", "ssl.truststore.password": SECRET}, "a PEM file has none"),
+        ({"sasl.jaas.config": f"x.LdapLoginModule required password={SECRET};"}, "the login module LdapLoginModule; known are"),
+        ({"sasl.jaas.config": f"password={SECRET}"}, "must be '<login module> required"),
+        ({"sasl.jaas.config": f"x.PlainLoginModule required password={SECRET};"}, "has no username"),
+        ({"sasl.password": SECRET, "sasl_plain_password": SECRET}, "given twice"),
+        ({"ssl.endpoint.identification.algorithm": "ldaps"}, "must be 'https', or empty"),
+        ({"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}, "Java's names of ciphers"),
+        ({"ssl.provider": "x"}, "unknown setting 'ssl.provider'"),
+    ],
+)
+def test_what_has_no_meaning_here_is_named(properties: dict[str, str], says: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        from_properties(properties)
+    assert says in str(caught.value)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_file_of_properties() -> None:
+    text = "# a comment\n\n  security.protocol = SSL\n! another\n"
+    text += "sasl.jaas.config=x.PlainLoginModule required \\\n   username=a \\\n  password=b;\na=\n"
+    assert read_properties(text) == {
+        "security.protocol": "SSL",
+        "sasl.jaas.config": "x.PlainLoginModule required username=a password=b;",
+        "a": "",
+    }
+    with pytest.raises(ConfigurationError, match="line 2: it is not NAME=VALUE") as caught:
+        read_properties(f"a=b\n{SECRET}\n")
+    assert SECRET not in str(caught.value)

@@ -1,0 +1,82 @@
+"""Many tasks that wait for one thing: all wake, in order, and one that was cancelled is neither woken nor kept."""
+
+from __future__ import annotations
+
+import gc
+
+import trio
+import trio.testing
+
+from trikafka._net.waiters import Waiters
+
+
+async def test_all_wake_in_the_order_in_which_they_came(autojump_clock: trio.testing.MockClock) -> None:
+    waiters, woken = Waiters(), []
+
+    async def wait(number: int) -> None:
+        await trio.sleep(number)
+        await waiters.wait()
+        woken.append((number, trio.current_time()))
+
+    async with trio.open_nursery() as nursery:
+        for number in (2, 0, 1):
+            nursery.start_soon(wait, number)
+        await trio.sleep(3)
+        assert woken == []
+        start = trio.current_time()
+        waiters.set()
+        await trio.testing.wait_all_tasks_blocked()
+    # All in the same step of Trio's loop, which may run the tasks of a step in another order.
+    assert sorted(woken) == [(0, start), (1, start), (2, start)]
+
+
+async def test_one_that_was_cancelled_is_not_woken_where_it_sleeps_next(autojump_clock: trio.testing.MockClock) -> None:
+    waiters = Waiters()
+    with trio.move_on_after(1) as scope:
+        await waiters.wait()
+    assert scope.cancelled_caught
+    with trio.move_on_after(5):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(waiters.wait)
+            await trio.testing.wait_all_tasks_blocked()
+            waiters.set()
+    began = trio.current_time()
+    waiters.set()
+    await trio.sleep(3)
+    assert trio.current_time() == began + 3
+
+
+async def test_it_may_be_waited_for_again_after_a_cancellation(autojump_clock: trio.testing.MockClock) -> None:
+    waiters, woken = Waiters(), 0
+
+    async def wait() -> None:
+        nonlocal woken
+        with trio.move_on_after(1):
+            await waiters.wait()
+        await waiters.wait()
+        woken += 1
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait)
+        await trio.sleep(2)
+        waiters.set()
+    assert woken == 1
+
+
+async def test_those_that_were_cancelled_are_not_kept(autojump_clock: trio.testing.MockClock) -> None:
+    waiters = Waiters()
+
+    async def give_up() -> None:
+        with trio.move_on_after(1):
+            await waiters.wait()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(waiters.wait)
+        for _ in range(20):
+            async with trio.open_nursery() as others:
+                for _ in range(50):
+                    others.start_soon(give_up)
+        gc.collect()
+        kept = sum(isinstance(each, trio.lowlevel.Task) and each.name.endswith("give_up") for each in gc.get_objects())
+        waiters.set()
+    assert kept <= 150

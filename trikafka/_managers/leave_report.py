@@ -1,0 +1,43 @@
+"""How a member's leave ended, told once: not each of its attempts, and what it means where none succeeded."""
+
+from __future__ import annotations
+
+import logging
+from types import TracebackType
+from typing import Self
+
+from ..errors import MemberFencedError, TrikafkaError
+
+_log = logging.getLogger("trikafka.membership")
+
+
+class LeaveReport:
+    """Around the attempts of one leave; tells at the end, also of one that was cut."""
+
+    def __init__(self, group: str, member_id: str) -> None:
+        self._group, self._member_id = group, member_id
+        self._error: TrikafkaError | None = None
+        self._left = False
+
+    def failed(self, error: TrikafkaError) -> None:
+        """An attempt failed."""
+        _log.debug("group %s: an attempt to leave failed: %s", self._group, error)
+        self._error = error
+
+    def left(self) -> None:
+        """The coordinator has confirmed it."""
+        self._left = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if self._left or isinstance(self._error, MemberFencedError):  # it is out either way
+            _log.info("group %s: %s left", self._group, self._member_id)
+            return
+        _log.warning(
+            "group %s: %s could not leave, so its partitions are nobody's until its session ends: %s",
+            self._group,
+            self._member_id,
+            self._error or "the time for it was up",
+        )

@@ -1,0 +1,22 @@
+"""Waiting for the outcome of batches: what acks, tables and a flush have in common."""
+
+from __future__ import annotations
+
+from .._net.waiters import Waiters
+from .._state.producer_batch import ProducerBatch
+
+
+def waiters_of(batch: ProducerBatch) -> Waiters:
+    """Who waits until the batch, which has no outcome yet, gets it or is split. Once it was asked for, a failure is not logged."""
+    return batch.signal_for(Waiters)
+
+
+async def settled(batch: ProducerBatch) -> None:
+    """Wait until the batch, or all that it was split into, has its outcome."""
+    while not batch.settled:
+        if not batch.parts:
+            await waiters_of(batch).wait()
+        for part in batch.parts:
+            await settled(part)
+        if batch.parts:
+            return

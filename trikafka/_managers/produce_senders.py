@@ -1,0 +1,228 @@
+"""The senders of a producer, one a broker: each takes batches out of the accumulator and brings their responses back into it.
+
+One task a broker, so requests reach the wire in the order in which their batches were taken. Responses are taken in where they are
+read, without a task that waits for them. What a response means for order is decided in the accumulator.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import time
+from typing import Any
+
+import trio
+
+from .._net import reasons
+from .._net.brokers import Brokers
+from .._net.connection import Connection
+from .._net.in_flight import InFlightRequest
+from .._net.signal import Signal
+from .._net.singleflight import StartSoon
+from .._state.accumulator import Accumulator
+from .._state.producer_batch import BatchState, ProducerBatch
+from .._wire.produce import Part, ProduceMessage, ProduceResponse
+from ..config import ProducerConfig
+from ..errors import ProtocolError, TrikafkaError, from_code
+from ..interfaces import MetadataManager
+
+#: Compression that takes longer than this (seconds) goes to a thread.
+_LONG = 0.005
+_log = logging.getLogger("trikafka.produce")
+
+
+class _Sender:
+    """One broker, and how many requests to it are in flight. Written by :class:`Senders` alone."""
+
+    __slots__ = ("awake", "in_flight", "node_id", "reason")
+
+    def __init__(self, node_id: int) -> None:
+        self.node_id = node_id
+        self.in_flight = 0
+        self.awake = Signal()  # there may be something to do
+        self.reason = reasons.Reason()  # what its task waits for
+
+
+class Senders:
+    """Their tasks are started as there is work for a broker."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        brokers: Brokers,
+        metadata: MetadataManager,
+        start_soon: StartSoon,
+        accumulator: Accumulator[Any],
+    ) -> None:
+        self._config, self._brokers, self._metadata, self._start_soon = config, brokers, metadata, start_soon
+        self._accumulator = accumulator
+        self._senders: dict[int, _Sender] = {}
+        self._compression = _Compression(config)
+        self._landed = Signal()
+        self.in_flight = 0
+
+    def work_for(self, node_id: int) -> None:
+        """There may be something to send to this broker."""
+        sender = self._senders.get(node_id)
+        if sender is None:
+            sender = self._senders[node_id] = _Sender(node_id)
+            self._start_soon(self._serve, sender)
+        sender.awake.notify()
+
+    def reason_of(self, node_id: int) -> reasons.Told | None:
+        """What keeps the sender to this broker from sending."""
+        sender = self._senders.get(node_id)
+        return None if sender is None else sender.reason.told()
+
+    def delays(self) -> list[tuple[int, Exception]]:
+        """The brokers whose senders wait for something, and what that is, as an error."""
+        waiting = [sender for sender in self._senders.values() if sender.reason.told().waiting_for]
+        return [(sender.node_id, error) for sender in waiting if (error := sender.reason.error()) is not None]
+
+    async def landed(self) -> None:
+        """Wait until nothing is in flight."""
+        while self.in_flight:
+            await self._landed.wait()
+
+    # --- out ---------------------------------------------------------------------------------------------------------
+
+    async def _serve(self, sender: _Sender) -> None:
+        """Send what is due, as long as the client lives."""
+        reasons.adopt(sender.reason)
+        sent = False
+        while True:
+            now = trio.current_time()
+            due = self._accumulator.due_at(sender.node_id, now)
+            if due > now:
+                await self._sleep(sender, due)
+            elif sender.in_flight >= self._config.max_in_flight_requests_per_connection:
+                await self._sleep(sender, math.inf)
+            elif sent:
+                await trio.lowlevel.checkpoint()  # compressing and writing are work
+            # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
+            elif (connection := await self._connect(sender)) is not None:
+                batches = self._accumulator.drain(sender.node_id, now, self._config.max_request_size)
+                await self._compression.seal(batches)
+                batches = [batch for batch in batches if batch.state is BatchState.IN_FLIGHT]
+                if batches:
+                    self._send(sender, connection, batches)
+                    sent = True
+                    continue
+            sent = False
+
+    async def _sleep(self, sender: _Sender, until: float) -> None:
+        if until == math.inf:
+            await sender.awake.wait()
+        else:
+            with trio.CancelScope(deadline=until):
+                await sender.awake.wait()
+
+    async def _connect(self, sender: _Sender) -> Connection | None:
+        """A connection to the broker, or ``None`` after a failure: then it is time to look at the leaders again."""
+        node = self._metadata.snapshot.nodes.get(sender.node_id)
+        if node is None:
+            self._metadata.request_update()
+            await self._metadata.changed(self._metadata.snapshot)
+            return None
+        try:
+            return await self._brokers.connection(node, "produce")
+        except TrikafkaError as error:
+            _log.debug("no connection to %s: %s", node, error)
+            if not error.retriable:
+                self._refuse(self._accumulator.drain(sender.node_id, math.inf, self._config.max_request_size), error)
+            self._accumulator.unreachable(sender.node_id, error)
+            self._metadata.request_update()
+            return None
+
+    def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
+        def ended(request: InFlightRequest) -> None:
+            self._end(sender)
+            self._settle(batches, connection, request)
+
+        sender.in_flight += 1
+        self.in_flight += 1
+        try:
+            connection.begin(self._request(batches), ended)
+        except TrikafkaError as error:
+            self._end(sender)
+            self._refuse(batches, error)
+
+    def _request(self, batches: list[ProducerBatch]) -> ProduceMessage:
+        topics: dict[str, list[Part]] = {}
+        for batch in batches:
+            topics.setdefault(batch.topic, []).append((batch.partition, batch.pieces()))
+        return ProduceMessage(topics, acks=self._config.acks_code, timeout_ms=int(self._config.request_timeout_ms))
+
+    # --- and back ----------------------------------------------------------------------------------------------------
+
+    def _end(self, sender: _Sender) -> None:
+        """A request has its response, or will have none."""
+        if sender.in_flight == self._config.max_in_flight_requests_per_connection:
+            sender.awake.notify()
+        sender.in_flight -= 1
+        self.in_flight -= 1
+        if not self.in_flight:
+            self._landed.notify()
+
+    def _settle(self, batches: list[ProducerBatch], connection: Connection, request: InFlightRequest) -> None:
+        try:
+            response = request.response()
+        except TrikafkaError as error:
+            self._refuse(batches, error)
+            return
+        if response is None:  # acks=0
+            for batch in batches:
+                self._accumulator.succeeded(batch, None, None)
+        else:
+            if throttle := getattr(response, "throttle_ms", 0):
+                connection.throttle(throttle / 1000)
+            self._take(batches, response)
+
+    def _take(self, batches: list[ProducerBatch], response: ProduceResponse) -> None:
+        """Hand each batch its part of the response."""
+        parts = {(part.topic, part.partition): part for part in response.partitions}
+        for batch in batches:
+            part = parts.get(batch.place)
+            if part is None:
+                self._refuse([batch], ProtocolError(f"the response to a produce request says nothing of {batch.place}"))
+            elif part.error_code:
+                detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
+                self._refuse([batch], from_code(part.error_code, detail))
+            else:
+                self._accumulator.succeeded(batch, part.base_offset, part.append_time)
+
+    def _refuse(self, batches: list[ProducerBatch], error: TrikafkaError) -> None:
+        if error.refresh_metadata:
+            self._metadata.request_update()
+        for batch in batches:
+            self._accumulator.refused(batch, error, trio.current_time())
+
+
+class _Compression:
+    """Compresses batches; in a thread where it is long."""
+
+    def __init__(self, config: ProducerConfig) -> None:
+        self._off = config.compression_type == "none"
+        self._rate = 2e7 if config.compression_type == "gzip" else 2e8  # bytes a second, learned
+        self._threads = trio.CapacityLimiter(2)
+
+    async def seal(self, batches: list[ProducerBatch]) -> None:
+        """Compress what is not compressed yet. A checkpoint only where a thread does it."""
+        if self._off:
+            _seal_all(batches)
+            return
+        size = sum(batch.size for batch in batches if not batch.sealed)
+        if not size:
+            return
+        if size / self._rate > _LONG:
+            took = await trio.to_thread.run_sync(_seal_all, batches, limiter=self._threads)
+        else:
+            took = _seal_all(batches)
+        self._rate += (size / max(took, 1e-6) - self._rate) / 8
+
+
+def _seal_all(batches: list[ProducerBatch]) -> float:
+    start = time.perf_counter()
+    for batch in batches:
+        batch.seal()
+    return time.perf_counter() - start

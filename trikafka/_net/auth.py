@@ -1,0 +1,127 @@
+"""SASL over Kafka's requests: which mechanism, with what credentials, and the conversation.
+
+One object a client; each (re-)authentication asks for the credentials anew, so that those that change are taken up. What an
+error says holds the mechanism and the user's name, never more.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
+
+from .._wire.sasl import Mechanism, OAuthBearer, make_password_mechanism
+from ..config import ClientConfig
+from ..error_codes import ErrorCode
+from ..errors import AuthenticationError, ConfigurationError, HandshakeError, PluginError, TrikafkaError, from_code
+from ..types import Node, OAuthToken
+from .oauth import ClientCredentials
+from .session import Ask
+
+#: Of a third party: makes the mechanism for one authentication with a broker.
+MechanismFactory = Callable[[Node], Any]
+_MOST_STEPS = 16
+
+
+class SaslAuthenticator:
+    """Tells brokers who this client is. ``offered`` is a plugin's factory for the mechanism, if there is one."""
+
+    def __init__(self, config: ClientConfig, offered: MechanismFactory | None = None) -> None:
+        self._config, self._offered = config, offered
+        self._name = config.sasl_mechanism or ""
+        self._tokens = ClientCredentials(config) if config.sasl_oauth_token_endpoint_url is not None else None
+        self._limiter = trio.CapacityLimiter(4)
+
+    async def __call__(self, ask: Ask, node: Node) -> float | None:
+        """See :class:`~trikafka._net.session.Authenticate`. Raises :exc:`AuthenticationError`, and what ``ask`` raises."""
+        await self._agree(ask, node)
+        mechanism, who = await self._mechanism(node)
+        said: bytes | None = await self._step(node, mechanism.first)
+        for _ in range(_MOST_STEPS):
+            response = await ask(SaslAuthenticateRequest(auth_bytes=said))
+            if response.error_code:
+                raise self._refused(response, node, who)
+            challenge = bytes(response.auth_bytes or b"")
+            said = await self._step(node, lambda challenge=challenge: mechanism.respond(challenge))  # type: ignore[misc]
+            if said is None:
+                lifetime = getattr(response, "session_lifetime_ms", 0) or 0
+                return lifetime / 1000 if lifetime > 0 else None
+        raise HandshakeError(f"{self._name} with {node} did not end within {_MOST_STEPS} steps")
+
+    async def _agree(self, ask: Ask, node: Node) -> None:
+        response = await ask(SaslHandshakeRequest(mechanism=self._name))
+        if response.error_code == ErrorCode.UNSUPPORTED_SASL_MECHANISM:
+            offers = ", ".join(sorted(response.mechanisms or ())) or "none"
+            raise from_code(response.error_code, f"{node} does not offer {self._name}; it offers: {offers} (sasl_mechanism)")
+        if response.error_code:
+            raise from_code(response.error_code, f"{node}, asked for {self._name}")
+
+    async def _mechanism(self, node: Node) -> tuple[Mechanism, str]:
+        """The mechanism for one authentication, and how an error calls the user."""
+        try:
+            if self._offered is not None:
+                return await _result(self._offered(node)), ""
+            if self._name == "GSSAPI":
+                return await trio.to_thread.run_sync(self._kerberos, node, limiter=self._limiter), ""
+            if self._name == "OAUTHBEARER":
+                token = await self._token()
+                return OAuthBearer(token.value, {**(self._config.sasl_oauth_extensions or {}), **token.extensions}), ""
+            username, password = await self._credentials()
+            return make_password_mechanism(self._name, username, password), f" of user {username!r}"
+        except TrikafkaError:
+            raise
+        except Exception as error:  # of a function of the user, or a value that cannot be
+            raise HandshakeError(f"cannot authenticate with {node} ({self._name}): {type(error).__name__}: {error}") from error
+
+    def _kerberos(self, node: Node) -> Mechanism:
+        from .kerberos import Kerberos
+
+        return Kerberos(self._config.sasl_kerberos_service_name, node.host)
+
+    async def _credentials(self) -> tuple[str, str]:
+        config = self._config
+        if config.sasl_credentials is None:
+            return config.sasl_plain_username or "", config.sasl_plain_password or ""
+        given = await _result(config.sasl_credentials())
+        good = isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, str) for part in given)
+        if not good:
+            raise ConfigurationError("sasl_credentials must return (name, password), two texts")
+        return given  # type: ignore[no-any-return]
+
+    async def _token(self) -> OAuthToken:
+        if self._tokens is not None:
+            return await self._tokens.token()
+        assert self._config.sasl_oauth_token_provider is not None
+        given = await _result(self._config.sasl_oauth_token_provider())
+        if isinstance(given, str):
+            return OAuthToken(given)
+        if not isinstance(given, OAuthToken):
+            raise ConfigurationError(f"sasl_oauth_token_provider must return text or an OAuthToken, not {type(given).__name__}")
+        return given
+
+    async def _step(self, node: Node, step: Callable[[], bytes | None]) -> Any:
+        try:
+            if self._name == "GSSAPI":  # asks the ticket cache, and perhaps a server
+                return await trio.to_thread.run_sync(step, limiter=self._limiter)
+            said = await _result(step())
+        except TrikafkaError:
+            raise
+        except Exception as error:
+            raise HandshakeError(f"{self._name} with {node}: {error}") from error
+        if said is not None and not isinstance(said, bytes):
+            raise PluginError(f"the mechanism {self._name} said {type(said).__name__}, not bytes")
+        return said
+
+    def _refused(self, response: Any, node: Node, who: str) -> AuthenticationError:
+        detail = f"{node} refused the credentials{who} ({self._name})"
+        if response.error_message:
+            detail += f": {response.error_message}"
+        error = from_code(response.error_code, detail)
+        return error if isinstance(error, AuthenticationError) else HandshakeError(str(error))
+
+
+async def _result(given: Any) -> Any:
+    return await given if inspect.isawaitable(given) else given

@@ -1,0 +1,78 @@
+"""Tokens for OAUTHBEARER by OAuth 2's client credentials (KIP-768), kept until shortly before they expire."""
+
+from __future__ import annotations
+
+import base64
+import json
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from typing import Any
+
+import trio
+
+from ..config import ClientConfig
+from ..errors import HandshakeError
+from ..types import OAuthToken
+
+#: A token is asked for anew when so much of its life is over.
+_RENEW_AFTER = 0.8
+_MOST_BYTES = 1 << 20
+
+
+class ClientCredentials:
+    """Asks the endpoint for tokens. Tasks that ask at the same time wait for one request."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._token = OAuthToken("")
+        self._renew_at = 0.0  # by time.monotonic
+        self._asking = trio.Lock()
+
+    async def token(self) -> OAuthToken:
+        """A token that is good. Raises :exc:`HandshakeError` if the endpoint gives none. Cancelled: nothing is left."""
+        async with self._asking:
+            if not self._token.value or time.monotonic() >= self._renew_at:
+                answer = await trio.to_thread.run_sync(self._ask, abandon_on_cancel=True)
+                lifetime = float(answer.get("expires_in") or 300)
+                self._token = OAuthToken(str(answer["access_token"]))
+                self._renew_at = time.monotonic() + lifetime * _RENEW_AFTER
+            return self._token
+
+    def _ask(self) -> dict[str, Any]:
+        config, url = self._config, self._config.sasl_oauth_token_endpoint_url or ""
+        fields = {"grant_type": "client_credentials"}
+        if config.sasl_oauth_scope is not None:
+            fields["scope"] = config.sasl_oauth_scope
+        pair = ":".join(map(urllib.parse.quote_plus, (config.sasl_oauth_client_id or "", config.sasl_oauth_client_secret or "")))
+        headers = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}", "Accept": "application/json"}
+        try:
+            request = urllib.request.Request(url, urllib.parse.urlencode(fields).encode(), headers)
+            with urllib.request.urlopen(request, timeout=config.socket_connection_setup_timeout_ms / 1000) as response:
+                answer = json.loads(response.read(_MOST_BYTES))
+        except urllib.error.HTTPError as error:
+            with error:
+                raise HandshakeError(f"the token endpoint {_place(url)} refused: {_reason(error)}") from None
+        except (OSError, ValueError) as error:
+            why = getattr(error, "reason", None) or error
+            raise HandshakeError(f"the token endpoint {_place(url)} gave no token: {why}") from None
+        if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
+            raise HandshakeError(f"the token endpoint {_place(url)} answered without an access_token")
+        return answer
+
+
+def _place(url: str) -> str:
+    """The URL without what may be secret in it."""
+    parts = urllib.parse.urlsplit(url)
+    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+
+
+def _reason(error: urllib.error.HTTPError) -> str:
+    """The status, and OAuth's own words for it (RFC 6749, section 5.2)."""
+    try:
+        said = json.loads(error.read(_MOST_BYTES))
+        words = [str(said[name]) for name in ("error", "error_description") if name in said]
+    except (OSError, ValueError, TypeError):
+        words = []
+    return " ".join([f"HTTP {error.code}", *(f"({word})" for word in words)])

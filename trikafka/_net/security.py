@@ -1,0 +1,74 @@
+"""How a fresh stream to a broker becomes one that is secured as the settings say."""
+
+from __future__ import annotations
+
+import contextlib
+import ssl
+from collections.abc import Awaitable, Callable
+
+import trio
+from trio.abc import Stream
+
+from ..config import ClientConfig
+from ..types import Node
+from .auth import MechanismFactory, SaslAuthenticator
+from .session import Authenticate
+from .tls import TlsTransport
+from .tls_context import TlsContexts, make_context
+from .tls_errors import closed_in_handshake, explain
+from .transport import Transport, transport_of
+
+Dial = Callable[[str, int], Awaitable[Stream]]
+_WRONG_NAME = (62, 64)
+
+
+class Security:
+    """TLS and SASL of one client. ``offered`` is a plugin's mechanism, if ``sasl_mechanism`` names one."""
+
+    def __init__(self, config: ClientConfig, offered: MechanismFactory | None = None) -> None:
+        self._config = config
+        self._contexts = TlsContexts(config) if config.uses_tls else None
+        self.authenticate: Authenticate | None = SaslAuthenticator(config, offered) if config.uses_sasl else None
+
+    def check(self) -> None:
+        """Read what the settings name. Raises :exc:`ConfigurationError` for files that cannot be used."""
+        if self._contexts is not None:
+            self._contexts.context()
+
+    async def connect(self, dial: Dial, node: Node) -> Transport:
+        """Dial, and shake hands. Raises what ``dial`` raises, :exc:`HandshakeError`, :exc:`KafkaConnectionError`."""
+        transport = transport_of(await dial(node.host, node.port))
+        if self._contexts is None:
+            return transport
+        try:
+            tls = TlsTransport(transport, self._contexts.context(), node)
+            await tls.handshake()
+        except BaseException as error:
+            with trio.CancelScope(shield=True):
+                await transport.aclose()
+            if isinstance(error, EOFError):
+                raise closed_in_handshake(node) from error
+            if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _WRONG_NAME:
+                raise explain(error, node, await self._names(dial, node)) from error
+            if isinstance(error, ssl.SSLError):
+                raise explain(error, node) from error
+            raise
+        return tls
+
+    async def _names(self, dial: Dial, node: Node) -> str | None:
+        """The names that the broker's certificate is for, asked by a connection that sends nothing: for an error's text."""
+        if self._config.ssl_context is not None:
+            return None
+        context = make_context(self._config)
+        context.check_hostname = False
+        names: str | None = None
+        with contextlib.suppress(OSError, EOFError, trio.BrokenResourceError):
+            transport = transport_of(await dial(node.host, node.port))
+            try:
+                tls = TlsTransport(transport, context, node)
+                await tls.handshake()
+                names = tls.peer_names()
+            finally:
+                with trio.CancelScope(shield=True):
+                    await transport.aclose()
+        return names

@@ -1,0 +1,125 @@
+"""The TLS context of a client: made from the settings, and made anew when the files that they name have changed."""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from ..config import ClientConfig
+from ..errors import ConfigurationError
+
+_PEM = "-----BEGIN "
+
+
+class TlsContexts:
+    """Gives the context for a new connection. Reading files is quick, but for the system's authorities (some 10 ms, once)."""
+
+    def __init__(self, config: ClientConfig) -> None:
+        self._config = config
+        self._context: ssl.SSLContext | None = config.ssl_context
+        self._seen: object = None
+
+    def context(self) -> ssl.SSLContext:
+        """The context to use now. Raises :exc:`ConfigurationError` that names the setting whose file cannot be used.
+
+        While files that have changed cannot be used, such as half a pair that is being replaced, the context before stays.
+        """
+        if self._config.ssl_context is not None:
+            return self._config.ssl_context
+        seen = self._look()
+        if self._context is None or seen != self._seen:
+            try:
+                self._context, self._seen = make_context(self._config), seen
+            except ConfigurationError:
+                if self._context is None:
+                    raise
+        return self._context
+
+    def _look(self) -> object:
+        """What tells whether a file has changed."""
+        config = self._config
+        seen: list[tuple[int, int, int] | None] = []
+        for text in (config.ssl_cafile, config.ssl_certfile, config.ssl_keyfile, config.ssl_crlfile):
+            if text is not None and _PEM not in text:
+                try:
+                    status = os.stat(text)
+                    seen.append((status.st_mtime_ns, status.st_size, status.st_ino))
+                except OSError:
+                    seen.append(None)
+        return seen
+
+
+def make_context(config: ClientConfig) -> ssl.SSLContext:
+    """A context for clients: TLS 1.2 and 1.3, as the settings say. Raises :exc:`ConfigurationError`."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.check_hostname = config.ssl_check_hostname
+    if config.ssl_cafile is None:
+        context.load_default_certs()
+    else:
+        _trust(context, "ssl_cafile", config.ssl_cafile)
+    if config.ssl_crlfile is not None:
+        _trust(context, "ssl_crlfile", config.ssl_crlfile)
+        context.verify_flags |= ssl.VERIFY_CRL_CHECK_LEAF
+    if config.ssl_ciphers is not None:
+        try:
+            context.set_ciphers(config.ssl_ciphers)
+        except ssl.SSLError:
+            raise ConfigurationError(f"ssl_ciphers: OpenSSL knows no cipher of {config.ssl_ciphers!r}") from None
+    if config.ssl_certfile is not None:
+        _present(context, config)
+    return context
+
+
+def _trust(context: ssl.SSLContext, name: str, given: str) -> None:
+    try:
+        with _as_file(given) as path:
+            context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise ConfigurationError(f"{name}: {_shown(given)} holds no certificates in PEM that OpenSSL can read") from error
+    except OSError as error:
+        raise ConfigurationError(f"{name}: cannot read {_shown(given)}: {error.strerror}") from error
+
+
+def _present(context: ssl.SSLContext, config: ClientConfig) -> None:
+    certfile, keyfile = config.ssl_certfile or "", config.ssl_keyfile
+    where = f"ssl_certfile {_shown(certfile)}" + ("" if keyfile is None else f" with ssl_keyfile {_shown(keyfile)}")
+    try:
+        with _as_file(certfile) as cert, _as_file(keyfile or certfile) as key:
+            context.load_cert_chain(cert, key, lambda: config.ssl_password or "")
+    except ssl.SSLError as error:
+        reason = (error.reason or "").replace("_", " ").lower()
+        if "mismatch" not in reason and _is_locked(keyfile or certfile):
+            what = "the private key cannot be decrypted: ssl_password is wrong, or missing"
+        elif "mismatch" in reason:
+            what = "the private key is not that of the certificate"
+        else:
+            what = "OpenSSL cannot read it as a certificate and its private key in PEM"
+        raise ConfigurationError(f"{where}: {what}") from None
+    except OSError as error:
+        raise ConfigurationError(f"{where}: {error.strerror or error}") from None
+
+
+@contextmanager
+def _as_file(given: str) -> Iterator[str]:
+    """The path of what is given as a path or as PEM text. OpenSSL, as Python has it, reads keys from files alone."""
+    if _PEM not in given:
+        yield given
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # readable by its owner alone
+        file.write(given)
+        file.flush()
+        yield file.name
+
+
+def _is_locked(given: str) -> bool:
+    """Whether a private key needs a password."""
+    with _as_file(given) as path, open(path, encoding="ascii", errors="replace") as file:
+        return "ENCRYPTED" in file.read()
+
+
+def _shown(given: str) -> str:
+    return "(PEM text)" if _PEM in given else repr(given)

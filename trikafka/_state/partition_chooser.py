@@ -1,0 +1,115 @@
+"""Which partition of a topic a record goes to. No I/O.
+
+An explicit partition is the caller's word. Else the user's partitioner decides, if there is one; else the key, hashed as in Java's
+client (murmur2); else the record goes where others without a key went, until a batch's worth of bytes is there (KIP-480, KIP-794).
+The hash stands in the record path (``_wire/partitioning.py``), where the quick way of a record has it too.
+"""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from .._wire.columns import Columns, RecordBatch
+from .._wire.partitioning import group_rows, partition_columns, partition_for_key
+from ..errors import ConfigurationError, PluginError
+from .table_rows import RowGroup
+
+if TYPE_CHECKING:
+    from .._wire._fallback_producing import OpenBatches
+    from .partition_queue import PartitionQueue
+
+#: ``(topic, key, partition numbers) -> number``: chooses for records without an explicit partition.
+Partitioner = Callable[[str, bytes | None, Sequence[int]], int]
+
+
+@dataclass(frozen=True, slots=True)
+class Partitioning:
+    """How a producer chooses. ``stick_for``: bytes after which records without a key go elsewhere."""
+
+    stick_for: int
+    partitioner: Partitioner | None = None
+    ignore_keys: bool = False
+    random: random.Random = field(default_factory=random.Random)
+
+
+class PartitionChooser:
+    """Of one topic, whose ``queues`` it looks at. The partition that is stuck to is kept in ``open``, for the quick way's sake."""
+
+    __slots__ = ("_how", "_last", "_open", "_queues", "_spent", "_topic")
+
+    def __init__(self, topic: str, how: Partitioning, queues: list[PartitionQueue], open_batches: OpenBatches) -> None:
+        self._topic, self._how, self._queues, self._open = topic, how, queues, open_batches
+        #: The partition that was stuck to last, and the bytes in its closed batches since.
+        self._last, self._spent = -1, 0
+
+    def choose(self, key: bytes | None, partition: int | None) -> int | None:
+        """The partition of a record; -1: the one that is stuck to; ``None``: ``partition`` is not there."""
+        if partition is not None:
+            if partition < 0:
+                raise ConfigurationError(f"partition must be at least 0, not {partition}")
+            return partition if partition < len(self._queues) else None
+        if self._how.partitioner is not None:
+            return self._ask(self._how.partitioner, key)
+        return -1 if key is None or self._how.ignore_keys else partition_for_key(key, len(self._queues))
+
+    def _ask(self, partitioner: Partitioner, key: bytes | None) -> int:
+        numbers = range(len(self._queues))
+        number = partitioner(self._topic, key, numbers)
+        if type(number) is not int or number not in numbers:
+            raise PluginError(f"the partitioner chose {number!r} of {len(numbers)} partitions of {self._topic!r}")
+        return number
+
+    def stuck_to(self) -> PartitionQueue:
+        """The partition that records without a key go to now."""
+        return self._queues[self._open.sticky] if self._open.sticky >= 0 else self.switch()
+
+    def switch(self) -> PartitionQueue:
+        """Stick to another partition from now on: of two random ones with a leader the less loaded, not the same again."""
+        led = [queue for queue in self._queues if queue.leader is not None] or self._queues
+        others = [queue for queue in led if queue.place.partition != self._last] or led
+        one, two = self._how.random.choice(others), self._how.random.choice(others)
+        queue = one if len(one.batches) <= len(two.batches) else two
+        self._last, self._spent = queue.place.partition, 0
+        self._open.stick(self._last)
+        return queue
+
+    def closed(self, partition: int, size: int) -> None:
+        """The partition's batch has been closed: ``size`` bytes went there. With a batch's worth of them it is another's turn."""
+        if partition == self._open.sticky:
+            self._spent += size
+            if self._spent >= self._how.stick_for:
+                self._open.stick(-1)
+
+    def split_rows(self, columns: Columns, explicit: memoryview | int | None, keyed: bool) -> list[RowGroup]:
+        """Decide where rows of a table go: groups of rows for one partition each, or for the partition that is stuck to.
+
+        ``explicit`` is a partition, or one for each row (32-bit numbers, -1: the key decides); ``keyed``: there may be keys.
+        Raises ``ValueError`` for a partition that there is not, and :exc:`PluginError`.
+        """
+        if isinstance(explicit, int):
+            return [RowGroup(explicit, None, 0, columns.count)]
+        if self._how.partitioner is not None:
+            explicit = self._ask_for_rows(self._how.partitioner, columns, explicit)
+        elif explicit is None and not keyed:
+            return [RowGroup(None, None, 0, columns.count)]
+        if self._how.ignore_keys and explicit is None:
+            return [RowGroup(None, None, 0, columns.count)]
+        count = len(self._queues)
+        keyless = self.stuck_to().place.partition
+        if self._how.ignore_keys and explicit is not None:
+            explicit = memoryview(array("i", (keyless if number == -1 else number for number in explicit)))
+        numbers = partition_columns(columns.key_offsets, columns.key_data, columns.key_validity, count, explicit, keyless)
+        rows, bounds = group_rows(numbers, count)
+        spans = ((number, bounds[number], bounds[number + 1]) for number in range(count))
+        return [RowGroup(number, rows, start, stop) for number, start, stop in spans if start < stop]
+
+    def _ask_for_rows(self, partitioner: Partitioner, columns: Columns, explicit: memoryview | None) -> memoryview:
+        numbers = array("i")
+        for row, record in enumerate(RecordBatch(self._topic, -1, columns, -1)):
+            given = -1 if explicit is None else explicit[row]
+            numbers.append(self._ask(partitioner, record.key) if given == -1 else given)
+        return memoryview(numbers)

@@ -1,0 +1,265 @@
+"""One batch of records on its way to a partition. No I/O.
+
+The accumulator alone tells it what happens. Acks read it: a batch knows the outcome of each of its records, and a batch that was
+split knows its parts.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+from enum import Enum
+from itertools import pairwise
+from typing import Protocol, TypeVar, cast
+
+from .._wire._format import Buffer
+from .._wire.records import BatchEncoder, decode_records
+from ..error_codes import ErrorCode
+from ..errors import BrokerResponseError
+from ..types import RecordMetadata, TopicPartition
+from .sequences import Identity, on_wire
+
+#: Codes after which the broker may have the batch all the same: unknown, timed out, lost, too few replicas after the append, disk.
+AMBIGUOUS = frozenset(
+    (
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NETWORK_EXCEPTION,
+        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+        ErrorCode.KAFKA_STORAGE_ERROR,
+    )
+)
+
+
+class Signal(Protocol):
+    """What a batch sets when its outcome is known (an event of whoever waits)."""
+
+    def set(self) -> object: ...
+
+
+Waited = TypeVar("Waited", bound=Signal)
+
+
+class BatchState(Enum):
+    """Where a batch is. ``WAITING`` (also while it takes records) and ``IN_FLIGHT`` may follow each other; ``DONE`` is the end."""
+
+    WAITING = "waiting"
+    IN_FLIGHT = "in flight"
+    DONE = "done"
+
+
+class ProducerBatch:
+    """Records for one partition, their encoder, and what became of them. Whether it takes records its queue knows."""
+
+    __slots__ = (
+        "_size",
+        "append_time",
+        "attempts",
+        "base_offset",
+        "count",
+        "created",
+        "encoder",
+        "error",
+        "hurried",
+        "identity",
+        "last_error",
+        "maybe_written",
+        "node",
+        "partition",
+        "parts",
+        "sealed",
+        "sequence",
+        "settled",
+        "signal",
+        "state",
+        "strays",
+        "topic",
+        "transactional",
+    )
+
+    def __init__(self, topic: str, partition: int, encoder: BatchEncoder, created: float) -> None:
+        self.topic, self.partition = topic, partition
+        #: ``None`` once it is done: the records' memory is free then.
+        self.encoder: BatchEncoder | None = encoder
+        encoder.belong_to(self)
+        self.created = created
+        self.state = BatchState.WAITING
+        self._size = -1
+        #: Whether it does not linger while it takes records.
+        self.hurried = False
+        #: Known when the batch takes no more records.
+        self.count = 0
+        self.sealed = False
+        self.attempts = 0
+        #: The broker that it is in flight to.
+        self.node: int | None = None
+        self.sequence: int | None = None
+        self.identity: Identity | None = None
+        self.transactional = False
+        self.last_error: Exception | None = None
+        #: Whether an attempt ended in a way that leaves open whether the broker has the batch.
+        self.maybe_written = False
+        #: The brokers that may read a copy of it still: it was on its way to them when the connection was lost.
+        self.strays: frozenset[int] = frozenset()
+        #: Whether the acks have their outcome. That may be before ``DONE``: a batch may expire in flight (KIP-91).
+        self.settled = False
+        self.signal: Signal | None = None
+        self.error: Exception | None = None
+        self.base_offset: int | None = None
+        self.append_time: int | None = None
+        #: What it was split into, in order.
+        self.parts: list[ProducerBatch] = []
+
+    def __repr__(self) -> str:
+        return f"<ProducerBatch {self.topic}-{self.partition} {self.state.value} count={self.count} sequence={self.sequence}>"
+
+    @property
+    def place(self) -> TopicPartition:
+        """The partition it is for."""
+        return TopicPartition(self.topic, self.partition)
+
+    @property
+    def size(self) -> int:
+        """The uncompressed size: what this batch occupies of ``buffer_memory``."""
+        return self._size if self.encoder is None or self._size >= 0 else self.encoder.size
+
+    @property
+    def unknown(self) -> bool:
+        """Of a batch that failed: whether its records may be in the log all the same."""
+        return self.maybe_written and self.error is not None
+
+    # --- what happens to it, as the accumulator says ------------------------------------------------------------------
+
+    def close(self) -> None:
+        """It takes no more records."""
+        assert self.encoder is not None
+        self.count, self._size = self.encoder.count, self.encoder.size
+
+    def hurry(self) -> None:
+        """It lingers no more, though it may still take records."""
+        self.hurried = True
+
+    def number(self, sequence: int, identity: Identity | None, *, transactional: bool) -> None:
+        """Its records have these sequence numbers, from the first on."""
+        self.sequence, self.identity, self.transactional = sequence, identity, transactional
+
+    def unnumber(self) -> None:
+        """The broker cannot have it: it will get other numbers."""
+        self.sequence = self.identity = None
+
+    def sent(self, node: int) -> None:
+        """It is part of a request to this broker."""
+        self.state, self.node = BatchState.IN_FLIGHT, node
+        self.attempts += 1
+
+    def attempt_failed(self, error: Exception) -> None:
+        """The broker refused it, or nobody knows whether it took it. What becomes of it is still to be decided."""
+        if isinstance(error, BrokerResponseError):
+            self.maybe_written |= error.code in AMBIGUOUS
+        else:
+            self.maybe_written = True
+            if self.node is not None:
+                self.strays |= {self.node}
+        self.last_error, self.node = error, None
+
+    def wait_again(self) -> None:
+        """It is to be sent again."""
+        self.state = BatchState.WAITING
+
+    def delayed(self, error: Exception) -> None:
+        """It waits because of this error, which is not its own."""
+        self.last_error = error
+
+    def given_up_in_flight(self) -> None:
+        """Nobody waits for the response any more that would tell whether the broker has it."""
+        self.maybe_written = True
+
+    def settle(self, base_offset: int | None, append_time: int | None, error: Exception | None) -> None:
+        """Give the acks their outcome: offsets, or an error."""
+        self.base_offset, self.append_time, self.error = base_offset, append_time, error
+        self.settled = True
+        if self.signal is not None:
+            self.signal.set()
+
+    def done(self) -> None:
+        """Nothing happens to it any more."""
+        self.state, self.encoder, self.node = BatchState.DONE, None, None
+
+    def split(self, cuts: Sequence[int], make_encoder: Callable[[], BatchEncoder]) -> list[ProducerBatch]:
+        """Batches with the records of this one up to each of ``cuts``, and the numbers that each record had.
+
+        (So the broker sees a double as one.) This one is done then.
+        """
+        records = decode_records(
+            self.to_bytes(),
+            topic=self.topic,
+            partition=self.partition,
+            fetch_offset=0,
+            aborted=None,
+            check_crcs=False,
+            max_bytes=self.size,
+        )
+        for start, stop in pairwise((0, *cuts, self.count)):
+            encoder = make_encoder()
+            encoder.extend_columns(records.columns, start=start, stop=stop)
+            part = ProducerBatch(self.topic, self.partition, encoder, self.created)
+            part.close()
+            part.attempts, part.last_error, part.identity = self.attempts, self.last_error, self.identity
+            part.transactional, part.maybe_written, part.strays = self.transactional, self.maybe_written, self.strays
+            part.sequence = None if self.sequence is None else self.sequence + start
+            self.parts.append(part)
+        self.done()
+        if self.signal is not None:
+            self.signal.set()  # those who wait go on to wait for a part
+        return self.parts
+
+    # --- what reads it -----------------------------------------------------------------------------------------------
+
+    def signal_for(self, make: Callable[[], Waited]) -> Waited:
+        """What is set when the batch gets its outcome or is split; made by whoever waits first. All make the same kind."""
+        if self.signal is None:
+            self.signal = make()
+        return cast(Waited, self.signal)
+
+    def seal(self) -> None:
+        """Compress, once. The one step that may take long; may run in a thread, for nobody else touches the encoder then."""
+        encoder = self.encoder
+        if not self.sealed and encoder is not None:
+            encoder.close()
+            self.sealed = True
+
+    def pieces(self) -> tuple[bytes, Buffer]:
+        """The finished batch, with the producer's identity and number that it has now: its header, and its records."""
+        assert self.encoder is not None
+        producer_id, epoch = self.identity or (-1, -1)
+        base = on_wire(self.sequence) if self.sequence is not None else -1
+        return self.encoder.head(producer_id, epoch, base, transactional=self.transactional), self.encoder.close()
+
+    def to_bytes(self) -> bytes:
+        """As :meth:`pieces`, in one."""
+        return b"".join(self.pieces())
+
+    def part(self, index: int) -> tuple[ProducerBatch, int]:
+        """The batch that record ``index`` went into after splits, and its index there."""
+        batch = self
+        while batch.parts:
+            for part in batch.parts:
+                if index < part.count:
+                    break
+                index -= part.count
+            batch = part
+        return batch, index
+
+    def metadata(self, index: int, timestamp: int | None) -> RecordMetadata:
+        """The outcome of record ``index`` of a settled batch, not split. Raises the error, if it is one."""
+        if self.error is not None:
+            raise fresh(self.error)
+        offset = None if self.base_offset is None else self.base_offset + index
+        return RecordMetadata(self.topic, self.partition, offset, timestamp if self.append_time is None else self.append_time)
+
+
+def fresh(error: Exception) -> Exception:
+    """A copy of an error that several tasks raise, so that each has its own traceback."""
+    twin = copy.copy(error)
+    twin.__cause__ = error.__cause__
+    return twin

@@ -1,0 +1,202 @@
+# Included by _native.pyx: records handed out one by one to a task of Trio's, without a Python frame for each.
+
+cdef extern from "Python.h":
+    ctypedef enum PySendResult:
+        PYGEN_RETURN
+        PYGEN_ERROR
+        PYGEN_NEXT
+    PySendResult PyIter_Send(PyObject *of, PyObject *value, PyObject **result) except PYGEN_ERROR
+
+cdef extern from *:
+    """
+    /* A class that sends as a coroutine does: its result needs no exception around it. Cython has no name for that slot. */
+    static void set_send(PyObject *type, PySendResult (*send)(PyObject *, PyObject *, PyObject **)) {
+        ((PyTypeObject *)type)->tp_as_async->am_send = send;
+    }
+    /* Nanoseconds since the epoch; -1: the clock cannot be read. */
+    static int64_t now_ns(void) {
+        struct timespec now;
+        return timespec_get(&now, TIME_UTC) ? (int64_t)now.tv_sec * 1000000000 + now.tv_nsec : -1;
+    }
+    """
+    void set_send(PyObject *type, PySendResult (*send)(PyObject *, PyObject *, PyObject **) except PYGEN_ERROR)
+    int64_t now_ns() noexcept nogil
+
+
+cdef str REUSED = "cannot reuse already awaited coroutine"
+
+
+@cython.final
+cdef class Cursor:
+    """See ``_fallback_iterating``."""
+
+    cdef object batch
+    cdef object records  # an iterator
+    cdef _Rows rows  # the same, where it makes the records of columns
+    cdef Py_ssize_t index
+    cdef Py_ssize_t count
+    cdef int64_t done  # -1: not known
+    cdef readonly int64_t position
+    cdef readonly bint live
+
+    def __cinit__(self, batch, int64_t position, processed):
+        self.batch, self.index, self.count = batch, 0, len(batch)
+        self.records = iter(batch)
+        self.rows = <_Rows>self.records if type(self.records) is _Rows else None
+        self.position, self.done = position, -1 if processed is None else processed
+        self.live = True
+
+    @property
+    def processed(self):
+        return None if self.done < 0 else self.done
+
+    @property
+    def rest(self):
+        return self.batch[self.index:]
+
+    def take(self):
+        return self.next_record()
+
+    def end(self):
+        self.live = False
+
+    def processed_upto(self, int64_t offset):
+        self.done = offset
+
+    cdef object next_record(self):
+        cdef object record
+        cdef int64_t position
+        self.done = self.position
+        if self.rows is not None and self.rows.row < self.rows.stop:
+            position = (<const int64_t *>self.rows.offsets.data)[self.rows.row] + 1
+            record = self.rows.make()
+        else:
+            record = next(self.records)
+            position = record[2] + 1
+        self.index += 1
+        if self.index == self.count:
+            position = self.batch.next_offset
+            self.live = False
+        self.position = position
+        return record
+
+
+@cython.final
+cdef class RecordIterator:
+    """See ``_fallback_iterating``."""
+
+    cdef object wait
+    cdef object context
+    cdef object now
+    cdef Cursor cursor
+    cdef double turn  # seconds
+    cdef int64_t turn_ns
+    cdef int64_t begun_ns
+    cdef double begun  # by ``now``
+
+    def __cinit__(self, wait, double turn, context, now):
+        self.wait, self.context, self.now = wait, context, now
+        self.turn, self.turn_ns = turn, <int64_t>(turn * 1e9)
+        self.cursor, self.begun, self.begun_ns = None, -1e300, 0
+
+    def __aiter__(self):
+        return self
+
+    def __anext__(self):
+        cdef _Next made
+        if self.cursor is None or not self.cursor.live:
+            return self.wait()
+        made = _Next.__new__(_Next)
+        made.source = self
+        return made
+
+    def follow(self, Cursor cursor):
+        self.cursor = None if self.context is None else cursor
+
+    def turn_begun(self):
+        if self.now is None:
+            self.begun_ns = now_ns()
+        else:
+            self.begun = self.now()
+
+    cdef bint at_hand(self) except -1:
+        """Whether the next record may be handed out at once."""
+        if self.cursor is None or not self.cursor.live or not self.in_turn():
+            return False
+        task = self.context.task
+        return not task._cancel_status.effectively_cancelled and not task._runner.ki_pending
+
+    cdef bint in_turn(self) except -1:
+        if self.now is None:
+            return 0 <= now_ns() - self.begun_ns < self.turn_ns
+        return <double>self.now() - self.begun < self.turn
+
+
+@cython.final
+@cython.freelist(8)
+cdef class _Next:
+    """Awaits one record: at once, if it is at hand by then, or else by the whole way."""
+
+    cdef RecordIterator source  # None: it was begun
+    cdef object way
+
+    def __await__(self):
+        return self
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return self.send(None)
+
+    def send(self, value):
+        cdef PyObject *sent = NULL
+        cdef PySendResult how = send_next(<PyObject *>self, <PyObject *>value, &sent)
+        result = <object>sent
+        Py_DECREF(result)  # it was ours, and is held by the name now
+        if how == PYGEN_RETURN:
+            raise StopIteration(result)
+        return result
+
+    def throw(self, *error):
+        if self.source is not None:
+            self.way, self.source = self.source.wait(), None  # which ends before it begins, as any coroutine would
+        if self.way is None:
+            raise RuntimeError(REUSED)
+        return self.way.throw(*error)
+
+    def close(self):
+        self.source = None
+        if self.way is not None:
+            self.way.close()
+
+    # What Trio asks of a coroutine, to tell where a task stands.
+
+    @property
+    def cr_frame(self):
+        return None
+
+    @property
+    def cr_await(self):
+        return self.way
+
+
+cdef PySendResult send_next(PyObject *of, PyObject *value, PyObject **result) except PYGEN_ERROR:
+    cdef _Next self = <_Next>of
+    cdef RecordIterator source = self.source
+    cdef Cursor cursor
+    if source is not None:
+        self.source = None
+        if source.at_hand():
+            cursor = source.cursor  # held: what makes the record may be the user's, and do anything
+            record = cursor.next_record()
+            Py_INCREF(record)  # for the caller
+            result[0] = <PyObject *>record
+            return PYGEN_RETURN
+        self.way = source.wait()
+    elif self.way is None:
+        raise RuntimeError(REUSED)
+    return PyIter_Send(<PyObject *>self.way, value, result)
+
+
+set_send(<PyObject *>_Next, send_next)

@@ -1,0 +1,159 @@
+"""The settings of a secured connection: TLS and SASL. They are every client's.
+
+Names are kafka-python's. Files may be given as paths or as PEM text. What is secret is never shown: not in a ``repr``, not in an
+error; whoever reads a secret calls :meth:`Secret.reveal`.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, Literal
+
+from ..errors import ConfigurationError
+from .setting import setting
+
+#: What gives the user name and password anew for each authentication.
+Credentials = Callable[[], tuple[str, str] | Awaitable[tuple[str, str]]]
+#: What gives a token of OAuth: the token, or an :class:`OAuthToken`.
+TokenProvider = Callable[[], Any]
+
+SASL_BUILTIN = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecurityConfig:
+    """Settings of TLS and SASL."""
+
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = setting(
+        "PLAINTEXT", "how to speak to brokers: 'SSL' is TLS, 'SASL_PLAINTEXT' credentials without TLS, 'SASL_SSL' both"
+    )
+    ssl_context: ssl.SSLContext | None = setting(  # noqa: RUF009
+        None, "a context to use for TLS as it is, instead of the other ssl_ settings", java=None
+    )
+    ssl_cafile: str | None = setting(
+        None,
+        "the authorities to trust: a PEM file, or PEM text; None: the system's",
+        empty=False,
+        java="ssl.truststore.certificates",
+    )
+    ssl_certfile: str | None = setting(
+        None,
+        "this client's certificate and its chain, for brokers that ask for one (mutual TLS): a PEM file, or PEM text",
+        empty=False,
+        java="ssl.keystore.certificate.chain",
+    )
+    ssl_keyfile: str | None = setting(
+        None,
+        "the private key of ssl_certfile: a PEM file, or PEM text; None: it stands in ssl_certfile",
+        empty=False,
+        java="ssl.keystore.key",
+        secret=True,
+    )
+    ssl_password: str | None = setting(None, "the password of ssl_keyfile", java="ssl.key.password", secret=True)
+    ssl_check_hostname: bool = setting(True, "whether the broker's certificate must be for the name that was dialled", java=None)
+    ssl_crlfile: str | None = setting(None, "certificates that were revoked: a PEM file, or PEM text", empty=False, java=None)
+    ssl_ciphers: str | None = setting(
+        None, "the ciphers to offer up to TLS 1.2, in OpenSSL's words; None: OpenSSL's choice", empty=False, java=None
+    )
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI"] | str | None = setting(
+        None, "how to authenticate, with a SASL_ security_protocol; a plugin may offer others", empty=False
+    )
+    sasl_plain_username: str | None = setting(None, "the user's name for PLAIN and SCRAM", empty=False, java=None)
+    sasl_plain_password: str | None = setting(None, "the user's password for PLAIN and SCRAM", java=None, secret=True)
+    sasl_credentials: Credentials | None = setting(  # noqa: RUF009
+        None,
+        "a function, async or not, that returns (name, password) for PLAIN and SCRAM; asked at each authentication, so that"
+        " they may change while the client runs",
+        java=None,
+    )
+    sasl_oauth_token_provider: TokenProvider | None = setting(  # noqa: RUF009
+        None, "an async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken", java=None
+    )
+    sasl_oauth_token_endpoint_url: str | None = setting(
+        None,
+        "where tokens for OAUTHBEARER come from, by OAuth 2's client credentials (KIP-768)",
+        empty=False,
+        java="sasl.oauthbearer.token.endpoint.url",
+    )
+    sasl_oauth_client_id: str | None = setting(
+        None, "the client's id there", empty=False, java="sasl.oauthbearer.client.credentials.client.id"
+    )
+    sasl_oauth_client_secret: str | None = setting(
+        None, "the client's secret there", java="sasl.oauthbearer.client.credentials.client.secret", secret=True
+    )
+    sasl_oauth_scope: str | None = setting(None, "the scope to ask for there", empty=False, java="sasl.oauthbearer.scope")
+    sasl_oauth_extensions: Mapping[str, str] | None = setting(None, "extensions to send with a token (KIP-342)", java=None)
+    sasl_kerberos_service_name: str = setting("kafka", "the brokers' name with Kerberos, for GSSAPI", empty=False)
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.security_protocol in ("SSL", "SASL_SSL")
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether connections are authenticated by SASL."""
+        return self.security_protocol.startswith("SASL_")
+
+    def check_security(self, explicit: frozenset[str]) -> None:
+        """Check these settings against each other. Raises :exc:`ConfigurationError`."""
+        defaults = {one.name: one.default for one in fields(self)}
+        given = sorted(name for name in explicit if getattr(self, name) != defaults[name])
+        self._check_tls([name for name in given if name.startswith("ssl_")])
+        self._check_sasl([name for name in given if name.startswith("sasl_")])
+
+    def _check_tls(self, given: list[str]) -> None:
+        if given and not self.uses_tls:
+            raise ConfigurationError(
+                f"{given[0]} needs security_protocol='SSL' (or 'SASL_SSL'), not {self.security_protocol!r}"
+            )
+        others = [name for name in given if name not in ("ssl_context", "ssl_check_hostname")]
+        if self.ssl_context is not None and others:
+            raise ConfigurationError(f"ssl_context is used as it is: {others[0]} cannot be given beside it")
+        if (
+            self.ssl_context is not None
+            and self.ssl_context.check_hostname != self.ssl_check_hostname
+            and ("ssl_check_hostname" in given)
+        ):
+            raise ConfigurationError("ssl_check_hostname is ssl_context's own: set ssl_context.check_hostname")
+        if self.ssl_certfile is None and (self.ssl_keyfile is not None or self.ssl_password is not None):
+            raise ConfigurationError("ssl_keyfile and ssl_password need ssl_certfile, the certificate that the key is for")
+
+    def _check_sasl(self, given: list[str]) -> None:
+        if not self.uses_sasl:
+            if given:
+                raise ConfigurationError(
+                    f"{given[0]} needs security_protocol='SASL_SSL' (or 'SASL_PLAINTEXT'), not {self.security_protocol!r}"
+                )
+            return
+        mechanism = self.sasl_mechanism
+        if mechanism is None:
+            raise ConfigurationError(
+                f"security_protocol={self.security_protocol!r} needs sasl_mechanism: {', '.join(SASL_BUILTIN)}, or a plugin's"
+            )
+        if mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+            self._check_password(mechanism)
+        elif mechanism == "OAUTHBEARER":
+            self._check_oauth()
+
+    def _check_password(self, mechanism: str) -> None:
+        fixed = self.sasl_plain_username is not None or self.sasl_plain_password is not None
+        if self.sasl_credentials is not None and fixed:
+            raise ConfigurationError("give sasl_plain_username and sasl_plain_password, or sasl_credentials, not both")
+        if self.sasl_credentials is None:
+            for name in ("sasl_plain_username", "sasl_plain_password"):
+                if getattr(self, name) is None:
+                    raise ConfigurationError(f"sasl_mechanism={mechanism!r} needs {name} (or sasl_credentials)")
+
+    def _check_oauth(self) -> None:
+        endpoint = (self.sasl_oauth_token_endpoint_url, self.sasl_oauth_client_id, self.sasl_oauth_client_secret)
+        if self.sasl_oauth_token_provider is not None:
+            if any(part is not None for part in endpoint):
+                raise ConfigurationError("give sasl_oauth_token_provider, or the endpoint with client id and secret, not both")
+        elif None in endpoint:
+            raise ConfigurationError(
+                "sasl_mechanism='OAUTHBEARER' needs sasl_oauth_token_provider, or sasl_oauth_token_endpoint_url with"
+                " sasl_oauth_client_id and sasl_oauth_client_secret"
+            )

@@ -1,0 +1,121 @@
+"""Properties of TLS and SASL as Java's client and librdkafka name them, to ours.
+
+What has no meaning here, such as a Java key store, is an error that says what to do instead.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, MutableMapping
+from typing import Any
+
+from ..errors import ConfigurationError
+
+#: Names that mean one setting of ours, whatever their value.
+_PLAIN = {
+    "ssl.ca.location": "ssl_cafile", "ssl.ca.pem": "ssl_cafile",
+    "ssl.certificate.location": "ssl_certfile", "ssl.certificate.pem": "ssl_certfile",
+    "ssl.key.location": "ssl_keyfile", "ssl.key.pem": "ssl_keyfile",
+    "ssl.crl.location": "ssl_crlfile",
+    "sasl.mechanisms": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username", "sasl.password": "sasl_plain_password",
+    "sasl.oauthbearer.client.id": "sasl_oauth_client_id", "sasl.oauthbearer.client.secret": "sasl_oauth_client_secret",
+}  # fmt: skip
+_PEM_ADVICE = "trikafka reads PEM: convert it with keytool and openssl, and give {} the file"
+_PAIR = re.compile(r"""\s+([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""")
+_LOGIN_MODULE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b")
+
+
+def take_security(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Split ``properties`` into settings of ours and the rest. Raises :exc:`ConfigurationError`, which shows no secret."""
+    rest, settings = dict(properties), dict[str, Any]()
+    for dotted, name in _PLAIN.items():
+        if dotted in rest:
+            _put(settings, name, rest.pop(dotted), dotted)
+    for take in (_take_stores, _take_hostname_check, _take_jaas, _take_ciphers):
+        take(rest, settings)
+    return settings, rest
+
+
+def _put(settings: MutableMapping[str, Any], name: str, value: Any, dotted: str) -> None:
+    if name in settings:
+        raise ConfigurationError(f"{name} is given twice, the second time as {dotted!r}")
+    settings[name] = value
+
+
+def _take_stores(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+    for store, name in (("truststore", "ssl_cafile"), ("keystore", "ssl_certfile")):
+        kind = rest.pop(f"ssl.{store}.type", None)
+        location = rest.pop(f"ssl.{store}.location", None)
+        password = rest.pop(f"ssl.{store}.password", None)
+        if location is None and password is None:
+            if kind is not None and str(kind).upper() != "PEM":
+                raise ConfigurationError(f"ssl.{store}.type is {kind!r}: {_PEM_ADVICE.format(name)}")
+            continue
+        if str(kind or "JKS").upper() != "PEM":
+            raise ConfigurationError(f"ssl.{store}.location is a store of type {kind or 'JKS'}: {_PEM_ADVICE.format(name)}")
+        if password is not None:
+            raise ConfigurationError(f"ssl.{store}.password: a PEM file has none (ssl.key.password is its key's)")
+        _put(settings, name, location, f"ssl.{store}.location")
+
+
+def _take_hostname_check(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+    dotted = "ssl.endpoint.identification.algorithm"
+    if dotted in rest:
+        given = str(rest.pop(dotted)).lower()
+        if given not in ("https", "", "none"):
+            raise ConfigurationError(f"{dotted} must be 'https', or empty or 'none', not {given!r}")
+        _put(settings, "ssl_check_hostname", given == "https", dotted)
+
+
+def _take_ciphers(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+    dotted = "ssl.cipher.suites"
+    if dotted in rest:
+        given = str(rest.pop(dotted))
+        if "TLS_" in given and "_WITH_" in given:
+            raise ConfigurationError(f"{dotted} has Java's names of ciphers; give ssl_ciphers OpenSSL's, such as 'ECDHE+AESGCM'")
+        _put(settings, "ssl_ciphers", given, dotted)
+
+
+def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+    if "sasl.jaas.config" not in rest:
+        return
+    text = str(rest.pop("sasl.jaas.config")).strip()
+    found = _LOGIN_MODULE.match(text)
+    if found is None:
+        raise ConfigurationError("sasl.jaas.config must be '<login module> required <option>=<value> ...;'")
+    options = {name: _unquoted(value) for name, value in _PAIR.findall(text[found.end() :])}
+    module = found[1].rpartition(".")[2]
+    reader = _MODULES.get(module)
+    if reader is None:
+        raise ConfigurationError(f"sasl.jaas.config names the login module {module}; known are {', '.join(_MODULES)}")
+    for name, value in reader(options).items():
+        _put(settings, name, value, "sasl.jaas.config")
+
+
+def _unquoted(value: str) -> str:
+    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value[0] in "\"'" else value
+
+
+def _password(options: Mapping[str, str]) -> dict[str, str]:
+    for name in ("username", "password"):
+        if name not in options:
+            raise ConfigurationError(f"sasl.jaas.config has no {name}")
+    return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
+
+
+def _oauth(options: Mapping[str, str]) -> dict[str, str]:
+    names = {"clientId": "sasl_oauth_client_id", "clientSecret": "sasl_oauth_client_secret", "scope": "sasl_oauth_scope"}
+    return {ours: options[theirs] for theirs, ours in names.items() if theirs in options}
+
+
+def _kerberos(options: Mapping[str, str]) -> dict[str, str]:
+    return {"sasl_kerberos_service_name": options["serviceName"]} if "serviceName" in options else {}
+
+
+_MODULES: dict[str, Callable[[Mapping[str, str]], dict[str, str]]] = {
+    "PlainLoginModule": _password,
+    "ScramLoginModule": _password,
+    "OAuthBearerLoginModule": _oauth,
+    "Krb5LoginModule": _kerberos,
+}
