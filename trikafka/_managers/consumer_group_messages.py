@@ -46,6 +46,10 @@ class HeartbeatState:
         self._said = _Said()
         self._had_pattern = False  # the coordinator may have heard of one, and keep it as long as it hears of no other
 
+    def never_sent(self) -> None:
+        """The broker has no version of the heartbeat that carries the pattern: it has not heard of one."""
+        self._had_pattern = False
+
     def forget(self) -> None:
         """Nobody knows what the coordinator has heard: the next heartbeat says everything."""
         self._said = _Said()

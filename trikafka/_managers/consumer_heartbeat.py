@@ -17,7 +17,7 @@ import trio
 from .._net.brokers import Purpose
 from .._net.retry import Retry
 from .._state.member import MemberState
-from ..errors import FencedInstanceIdError, MemberFencedError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import FencedInstanceIdError, MemberFencedError, RequestTimedOutError, TrikafkaError, UnsupportedVersionError, from_code
 from .consumer_group_messages import LEAVE, LEAVE_FOR_A_WHILE, HeartbeatState, assigned, leave_request, new_member_id
 from .leave_report import LeaveReport
 from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts
@@ -82,6 +82,8 @@ class ConsumerHeartbeats:
                 self._take(await self._beat())
                 contact(sent)
             except TrikafkaError as error:
+                if isinstance(error, UnsupportedVersionError):
+                    self._said.never_sent()
                 if isinstance(error, FencedInstanceIdError):
                     self.in_group = False  # it is somebody else there
                 self._requests.recover(error)
