@@ -17,7 +17,14 @@ import trio
 from .._net.brokers import Purpose
 from .._net.retry import Retry
 from .._state.member import MemberState
-from ..errors import FencedInstanceIdError, MemberFencedError, RequestTimedOutError, TrikafkaError, UnsupportedVersionError, from_code
+from ..errors import (
+    FencedInstanceIdError,
+    MemberFencedError,
+    RequestTimedOutError,
+    TrikafkaError,
+    UnsupportedVersionError,
+    from_code,
+)
 from .consumer_group_messages import LEAVE, LEAVE_FOR_A_WHILE, HeartbeatState, assigned, leave_request, new_member_id
 from .leave_report import LeaveReport
 from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts
