@@ -15,6 +15,7 @@ import trio
 
 from .._net import reasons
 from .._net.brokers import Brokers
+from .._net.deadlines import Call as RunningCall
 from .._net.deadlines import run_call
 from .._state.member import Identity
 from ..config import ClientConfig
@@ -130,7 +131,7 @@ class Commits:
         mine = _Commit(offsets, {} if self._topics is None else self._topics.of_positions(offsets))
         began = self._identity()
 
-        async def attempt(call: Call) -> None:
+        async def attempt(call: RunningCall) -> None:
             while True:
                 self._check(call, began, check)
                 mine.take_back()  # the attempt before may have been cut while it waited
@@ -173,7 +174,7 @@ class Commits:
 
         return await run_call(name, attempt, config=self._config, timeout=timeout, recover=self.recover)
 
-    def _check(self, call: Call, began: Identity, check: Callable[[], None]) -> None:
+    def _check(self, call: RunningCall, began: Identity, check: Callable[[], None]) -> None:
         """Raise if the offsets are not this member's to commit any more: they would overwrite the new owner's."""
         try:
             check()
