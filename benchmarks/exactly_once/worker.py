@@ -1,4 +1,4 @@
-"""One worker: copies records by ``trikafka.process`` until it is told to leave (SIGTERM), its parent is gone, or it dies."""
+"""One worker: copies records by ``trikafka.process``, until it is told to leave (SIGTERM), its parent is gone, or it dies."""
 
 from __future__ import annotations
 

@@ -448,6 +448,28 @@ async def test_closing_aborts_what_a_task_left_open(version: int, autojump_clock
 
 
 @both
+async def test_a_commit_is_not_called_done_because_the_producer_closes(version: int, autojump_clock: Clock) -> None:
+    ends: list[BaseException | None] = []
+    async with transacting(version) as (cluster, producer):
+
+        async def commit() -> None:
+            try:
+                async with producer.transaction():
+                    await producer.send("t", b"x", partition=0)
+                    cluster.freeze(0)
+                ends.append(None)
+            except TransactionUndecidedError as error:
+                ends.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(commit)
+            await trio.sleep(1)
+            await producer.aclose(timeout=1)
+        assert len(ends) == 1
+        assert isinstance(ends[0], TransactionUndecidedError)
+
+
+@both
 async def test_a_cancelled_block_leaves_nothing_open(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         before = trio.current_time()

@@ -318,6 +318,7 @@ class Transactions:
 
     async def _end(self, ending: _Ending) -> None:
         reasons.adopt(ending.reason)
+        ending.error = TransactionUndecidedError("the producer was closed before the outcome of the transaction was known")
         transaction, version = self._transaction, self._transaction.version
         try:
             if not ending.commit and version < 2:
@@ -326,6 +327,7 @@ class Transactions:
             upgraded = self._coordinator.version > version
             renew = following is None and (upgraded or not ending.commit)
             transaction.ended(following, renew=renew)
+            ending.error = None
             if following is not None:
                 self._produce.identify(following)
             if renew:
