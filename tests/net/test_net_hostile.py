@@ -3,20 +3,29 @@
 from __future__ import annotations
 
 import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import pytest
 import trio
 import trio.testing
 from kafka.protocol.metadata import MetadataRequest
 from netting import NODE, OFFERED, Asked, Peer, config
-from test_net_auth import ready
+from test_net_auth import PLAIN, endpoint, oauth, ready
 from test_net_tls import AUTHORITY, connect, server_context, serving
 from trio.testing import MockClock, wait_all_tasks_blocked
 
+from trikafka._net.auth import SaslAuthenticator
 from trikafka._net.connection import Connection
+from trikafka._net.oauth import ClientCredentials
 from trikafka._net.session import Authenticate
+from trikafka._net.tls_context import TlsContexts
 from trikafka._net.transport import transport_of
-from trikafka.errors import KafkaConnectionError
+from trikafka._wire.sasl import Scram
+from trikafka.errors import HandshakeError, KafkaConnectionError
 
 
 def _large() -> MetadataRequest:
@@ -114,3 +123,88 @@ async def test_requests_that_take_all_the_room_do_not_keep_the_session_from_bein
                 await broker.answer(await broker.request())
             for one in asked:
                 await one.outcome()
+
+
+# -- tokens, iterations, files ------------------------------------------------------------------------------------------------
+
+
+async def test_the_secret_does_not_follow_a_redirect() -> None:
+    headers: list[str | None] = []
+
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            headers.append(self.headers["Authorization"])
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b'{"access_token": "x"}')
+
+    class Redirects(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.send_response(302)
+            self.send_header("Location", f"http://127.0.0.1:{elsewhere}/")
+            self.end_headers()
+
+    with http_server(Elsewhere) as elsewhere, http_server(Redirects) as port:
+        with pytest.raises(HandshakeError, match="refused: HTTP 302"):
+            await ClientCredentials(config(**oauth(f"http://127.0.0.1:{port}/token"))).token()
+    assert not headers
+
+
+@contextmanager
+def http_server(handler: type[BaseHTTPRequestHandler]) -> Iterator[int]:
+    server = HTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+
+async def test_a_token_is_used_to_its_end_while_the_endpoint_is_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 1_000.0
+    monkeypatch.setattr("trikafka._net.oauth.time.monotonic", lambda: now)
+    with endpoint((200, {"access_token": "first", "expires_in": 100}), (503, {})) as (url, asked):
+        tokens = ClientCredentials(config(**oauth(url)))
+        for now in (1_000.0, 1_090.0, 1_099.0):
+            assert (await tokens.token()).value == "first"
+        now = 1_101.0
+        with pytest.raises(HandshakeError, match="HTTP 503"):
+            await tokens.token()
+    assert len(asked) == 4
+
+
+async def test_many_iterations_do_not_block_the_loop() -> None:
+    """A broker may ask for a million, and others have their turn meanwhile."""
+    given = {**PLAIN, "sasl_mechanism": "SCRAM-SHA-512"}
+    threads: list[str] = []
+
+    class Noted(Scram):
+        def respond(self, challenge: bytes) -> bytes | None:
+            threads.append(threading.current_thread().name)
+            return super().respond(challenge)
+
+    authenticator = SaslAuthenticator(config(**given))
+    for iterations, elsewhere in (b"4096", False), (b"500000", True):
+        threads.clear()
+        mechanism = Noted("SCRAM-SHA-512", "alice", "secret", "nonce")
+        mechanism.first()
+        challenge = b"r=noncemore,s=c2FsdA==,i=" + iterations
+        assert await authenticator._respond(NODE, mechanism, challenge)
+        assert (threads != [threading.main_thread().name]) is elsewhere
+
+
+def test_files_that_change_and_cannot_be_used_are_told_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = tmp_path / "ca.pem"
+    AUTHORITY.cert_pem.write_to_path(file)
+    contexts = TlsContexts(config(security_protocol="SSL", ssl_cafile=str(file)))
+    first = contexts.context()
+    file.write_text("half a file")
+    assert contexts.context() is contexts.context() is first
+    assert [record.message for record in caplog.records] == [
+        "TLS files have changed and cannot be used, so those before are until they can:"
+        f" ssl_cafile: {str(file)!r} holds no certificates in PEM that OpenSSL can read"
+    ]

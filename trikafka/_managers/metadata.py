@@ -147,7 +147,9 @@ class Metadata:
         responses, errors = await self._first(_interleaved(nodes, self._bootstrap), ask)
         if responses:
             return responses[0]
-        raise next((error for error in errors if error.retriable), errors[-1])
+        # Who waits for brokers that are away, while others refuse this client, waits for nothing.
+        refused = next((error for error in errors if isinstance(error, AuthenticationError)), None)
+        raise refused or next((error for error in errors if error.retriable), errors[-1])
 
     async def run(self) -> None:
         """Refresh when the snapshot is stale or old; a failed refresh is tried again after a wait."""
