@@ -15,7 +15,7 @@ help:
 	@echo 'make lint    only the checks of style and types'
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
 	@echo 'make bench   the clients beside each other, fifteen minutes (docs/benchmarks.md)'
-	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes: was one lost, doubled, reordered?'
+	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes (docs/chaos.md)'
 	@echo 'make exactly-once  sixty workers and ten brokers killed while records are read, processed and written in transactions'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make docs    write anew what is made from the code: docs/reference.md, the types of settings and of the package'

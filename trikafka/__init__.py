@@ -126,6 +126,8 @@ _HOMES = {
     ".hooks": ("hookimpl",),
     ".interfaces": ("RebalanceListener",),
     ".types": (
+        "BatchEvent",
+        "BrokerLatency",
         "GroupDescription",
         "GroupMetadata",
         "IsolationLevel",

@@ -87,6 +87,8 @@ from .errors import (
 from .hooks import hookimpl
 from .interfaces import RebalanceListener
 from .types import (
+    BatchEvent,
+    BrokerLatency,
     GroupDescription,
     GroupMetadata,
     IsolationLevel,
@@ -115,7 +117,9 @@ __all__ = [
     "ArrowDeliveryError",
     "AuthenticationError",
     "AuthorizationError",
+    "BatchEvent",
     "BootstrapError",
+    "BrokerLatency",
     "BrokerResponseError",
     "ClientConfig",
     "ClientFailedError",

@@ -82,8 +82,7 @@ class OffsetAndTimestamp:
     leader_epoch: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordMetadata:
+class RecordMetadata(NamedTuple):
     """Where a produced record went. ``offset`` is ``None`` if the broker does not give it (``acks=0``, duplicate).
 
     ``timestamp`` is in ms since the epoch: the record's own, or the broker's where the topic uses log-append time.
@@ -139,6 +138,32 @@ class GroupDescription:
     state: str
     protocol: str
     members: tuple[MemberDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEvent:
+    """What happened to a batch of a producer, for observers. ``size`` in bytes, uncompressed; ``age`` in seconds.
+
+    ``attempt`` counts from 1; of a batch that was never sent it is 0. ``error`` is the last one of this batch.
+    """
+
+    topic: str
+    partition: int
+    records: int
+    size: int
+    attempt: int
+    age: float
+    error: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLatency:
+    """How long a broker took to respond to Produce requests: the last, the mean of all, the longest. In seconds."""
+
+    last: float
+    mean: float
+    longest: float
+    requests: int
 
 
 @dataclass(frozen=True, slots=True)

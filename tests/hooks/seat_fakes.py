@@ -304,6 +304,10 @@ class Passed:
         return self._inner.requests_in_flight
 
     @property
+    def latency(self) -> Any:
+        return self._inner.latency
+
+    @property
     def closed(self) -> bool:
         return self._inner.closed
 

@@ -328,6 +328,7 @@ def test_topics_in_the_wrong_shape(topics: tuple[object, ...], says: str) -> Non
 def test_every_name_of_java_leads_to_its_setting() -> None:
     others = {one.name: one.java for one in JAVA if one.java != one.name.replace("_", ".")}
     assert others.pop("partitioner") == "partitioner.class"
+    assert others.pop("two_phase_commit") == "transaction.two.phase.commit.enable"
     assert all(name.startswith(("ssl_", "sasl_oauth_")) for name in others)
     for one in JAVA:
         assert one.java is not None
@@ -347,6 +348,7 @@ DERIVED = {
     "offset_reset": "auto_offset_reset",
     "request_timeout": "request_timeout_ms",
     "uses_tls": "security_protocol",
+    "prepared": "commit_prepared",
 }
 
 

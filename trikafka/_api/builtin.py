@@ -135,6 +135,7 @@ class Builtin:
             Ack,
             client.partitioner,
             client.transaction,
+            client.watch,
         )
 
     @staticmethod

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import trio
@@ -22,7 +23,7 @@ from ..config import ProducerConfig
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TransactionError, TrikafkaError
 from ..hooks import first_answer
 from ..interfaces import TransactionManager
-from ..types import PartitionInfo, RecordMetadata
+from ..types import BrokerLatency, PartitionInfo, RecordMetadata
 from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
@@ -31,6 +32,8 @@ from .service import CANCELLED_CLOSE_LIMIT, Exit, Service
 from .transaction import Transaction
 from .waiting import fairness, within
 
+#: What a producer's observers may be told of its batches.
+_POINTS = ("batch_sent", "batch_retried", "batch_delivered", "batch_failed")
 #: How many batches fail at a close before other tasks run.
 _STEP = 1_000
 
@@ -41,7 +44,8 @@ class ProducerStatistics:
 
     ``buffer_used`` of ``buffer_memory`` bytes are taken by records that wait or are in flight; ``batches_waiting`` counts
     their batches; ``tasks_waiting`` wait for room. The rest has been counted since the producer was opened; a record is
-    counted as accepted when its batch is closed.
+    counted as accepted when its batch is closed. ``batches_by_state``: ``open`` (takes records), ``waiting``, ``retrying`` (waits
+    to be sent again) and ``in flight``. ``latency`` of Produce requests by the broker's id.
     """
 
     buffer_used: int
@@ -54,6 +58,8 @@ class ProducerStatistics:
     records_failed: int
     batches_retried: int
     batches_split: int
+    batches_by_state: Mapping[str, int]
+    latency: Mapping[int, BrokerLatency]
     batches_expired: int
 
 
@@ -135,7 +141,16 @@ class Producer:
 
         Cancelled before the record was accepted: nothing is written. Cancelled after that: it stays on its way.
         """
-        ack = await self.enqueue(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+        # As in enqueue, written out: each coroutine more is seen where thousands of tasks send.
+        if time.perf_counter() >= fairness.due:
+            await fairness.take()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        if self._closed:
+            self._raise_closed()
+        ack = self._append(topic, value, key, headers, timestamp, partition)
+        if ack is None:
+            ack = await self._enqueue_slowly((topic, value, key, headers, timestamp, partition))
         return await ack.wait()
 
     async def enqueue(
@@ -313,6 +328,8 @@ class Producer:
             records_failed=counters.failed,
             batches_retried=counters.batches_retried,
             batches_split=counters.batches_split,
+            batches_by_state=MappingProxyType(dict(accumulator.by_state())),
+            latency=MappingProxyType(dict(self._manager.latency)),
             batches_expired=counters.batches_expired,
         )
 
@@ -367,6 +384,7 @@ class ProducerParts(Context[ProducerConfig]):
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         super().__init__(config, service)
         self.partitioner = self._find_partitioner(config.partitioner)
+        self.watch = self.observers.tell if any(self.observers.has(point) for point in _POINTS) else None
         self.fill("metadata")
         self.metadata = self.manager("metadata")
         transactional = config.transactional_id is not None

@@ -261,7 +261,8 @@ class MembershipBase(ABC):
     async def _enter_fatal(self, error: TrikafkaError) -> None:
         """Tell the user of ``error``, and wait for a new subscription."""
         self.fatal = error
-        if self._reconciler.begin_loss():  # nothing more is delivered, and at the end it is lost
+        # Nothing more is delivered, and at the end it is lost. A listener may have given up the last of it in this very step.
+        if self._reconciler.begin_loss() or self._member.state not in (MemberState.UNJOINED, MemberState.JOINING):
             self._member.to(MemberState.FENCED)
         self._wake()
         if self._member.identity.joined:  # no heartbeat is sent any more: the others need not wait for the session to end

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 import trio
@@ -29,7 +29,8 @@ from ..config import ProducerConfig
 from ..error_codes import ErrorCode
 from ..errors import DeliveryTimeoutError, TrikafkaError, from_code
 from ..interfaces import MetadataManager, TopicInfo
-from ..types import TopicPartition
+from ..types import BrokerLatency, TopicPartition
+from .batch_watch import Watch, WatchedCounters
 from .failure_log import FailureLog
 from .outcomes import settled
 from .produce_room import Room
@@ -61,6 +62,7 @@ class ProduceManager(Generic[Ack]):
         handle: type[Ack],
         partitioner: Partitioner | None = None,
         transaction: ProducerTransaction | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._config, self._metadata = config, metadata
         self._topics: set[str] = set()
@@ -92,6 +94,7 @@ class ProduceManager(Generic[Ack]):
             on_work=self._work_for,
             on_failed=self._failures.failed if transaction is None else _told_by_the_commit,
             partitioner=partitioner,
+            counters=None if watch is None else WatchedCounters(watch),
             ignore_keys=config.partitioner_ignore_keys,
             adaptive=config.partitioner_adaptive_partitioning_enable,
         )
@@ -118,6 +121,11 @@ class ProduceManager(Generic[Ack]):
     def requests_in_flight(self) -> int:
         """Produce requests without a response."""
         return self._senders.in_flight
+
+    @property
+    def latency(self) -> Mapping[int, BrokerLatency]:
+        """How long each broker took to respond."""
+        return self._senders.latency()
 
     # --- records in --------------------------------------------------------------------------------------------------
 

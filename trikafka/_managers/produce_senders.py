@@ -28,6 +28,8 @@ from ..config import ProducerConfig
 from ..error_codes import ErrorCode
 from ..errors import ProtocolError, TransactionAbortableError, TrikafkaError, from_code
 from ..interfaces import MetadataManager
+from ..types import BrokerLatency
+from .batch_watch import Latency
 
 #: Compression that takes longer than this (seconds) goes to a thread.
 _LONG = 0.005
@@ -37,11 +39,12 @@ _log = logging.getLogger("trikafka.produce")
 class _Sender:
     """One broker, and how many requests to it are in flight. Written by :class:`Senders` alone."""
 
-    __slots__ = ("awake", "in_flight", "node_id", "reason")
+    __slots__ = ("awake", "in_flight", "latency", "node_id", "reason")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.in_flight = 0
+        self.latency = Latency()
         self.awake = Signal()  # there may be something to do
         self.reason = reasons.Reason()  # what its task waits for
 
@@ -73,6 +76,11 @@ class Senders:
             self._start_soon(self._serve, sender)
         sender.awake.notify()
 
+    def latency(self) -> dict[int, BrokerLatency]:
+        """How long each broker took to respond, of those that have."""
+        told = {sender.node_id: sender.latency.told() for sender in self._senders.values()}
+        return {node_id: found for node_id, found in told.items() if found is not None}
+
     def keep(self, nodes: Container[int]) -> None:
         """The cluster consists of these brokers now: senders to others end when they have nothing in flight any more."""
         for sender in self._senders.values():
@@ -103,6 +111,8 @@ class Senders:
         while True:
             now = trio.current_time()
             due = self._accumulator.due_at(sender.node_id, now)
+            if due == math.inf:
+                self._accumulator.connected(sender.node_id)  # or not: nothing waits for it, and the next batch will see
             if due == math.inf and not sender.in_flight and sender.node_id not in self._metadata.snapshot.nodes:
                 del self._senders[sender.node_id]  # it is gone; a new task is started should it come back
                 return
@@ -151,9 +161,12 @@ class Senders:
         return connection
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
+        began = trio.current_time()
+
         def ended(request: InFlightRequest) -> None:
             self._end(sender)
-            self._settle(batches, connection, request)
+            if self._settle(batches, connection, request):
+                sender.latency.took(trio.current_time() - began)
 
         sender.in_flight += 1
         self.in_flight += 1
@@ -182,12 +195,13 @@ class Senders:
         if not self.in_flight:
             self._landed.notify()
 
-    def _settle(self, batches: list[ProducerBatch], connection: Connection, request: InFlightRequest) -> None:
+    def _settle(self, batches: list[ProducerBatch], connection: Connection, request: InFlightRequest) -> bool:
+        """Take in how a request ended. Returns whether the broker responded."""
         try:
             response = request.response()
         except TrikafkaError as error:
             self._refuse(batches, error)
-            return
+            return False
         if response is None:  # acks=0
             for batch in batches:
                 self._accumulator.succeeded(batch, None, None)
@@ -195,6 +209,7 @@ class Senders:
             if throttle := getattr(response, "throttle_ms", 0):
                 connection.throttle(throttle / 1000)
             self._take(batches, response)
+        return response is not None
 
     def _take(self, batches: list[ProducerBatch], response: ProduceResponse) -> None:
         """Hand each batch its part of the response."""

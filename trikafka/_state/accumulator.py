@@ -22,7 +22,7 @@ from .intake import Ack, Intake, Limits
 from .outcomes import Counters, Outcomes
 from .partition_chooser import Partitioner, Partitioning
 from .partition_queue import PartitionQueue
-from .producer_batch import ProducerBatch
+from .producer_batch import BatchState, ProducerBatch
 from .producer_identity import ProducerIdentity
 from .sequences import Identity
 from .table_rows import RowGroup, Taken
@@ -50,6 +50,7 @@ class Accumulator(Generic[Ack]):
         on_work: Callable[[int | None], object],
         on_failed: Callable[[ProducerBatch], object] = lambda batch: None,
         partitioner: Partitioner | None = None,
+        counters: Counters | None = None,
         ignore_keys: bool = False,
         adaptive: bool = True,
         choose: random.Random | None = None,
@@ -74,6 +75,7 @@ class Accumulator(Generic[Ack]):
             delay=delay,
             on_work=on_work,
             on_failed=on_failed,
+            counters=counters,
         )
         self._intake: Intake[Ack] = Intake(
             limits, self.pool, self._queues, how, make_encoder=make_encoder, handle=handle, clock=clock
@@ -121,6 +123,17 @@ class Accumulator(Generic[Ack]):
     def batches(self) -> list[ProducerBatch]:
         """The batches that are not done."""
         return list(self._queues.batches())
+
+    def by_state(self) -> dict[str, int]:
+        """How many batches there are in each state: ``open``, ``waiting``, ``retrying`` and ``in flight``."""
+        found = dict.fromkeys(("open", "waiting", "retrying", "in flight"), 0)
+        for batch in self._queues.batches():
+            if batch.state is BatchState.IN_FLIGHT:
+                found["in flight"] += 1
+            else:
+                is_open = batch is self._queues.of(batch).open
+                found["open" if is_open else "retrying" if batch.attempts else "waiting"] += 1
+        return found
 
     def unsettled(self) -> list[ProducerBatch]:
         """The batches whose acks have no outcome yet."""
@@ -221,7 +234,7 @@ class Accumulator(Generic[Ack]):
         linger = 0.0 if self.pool.exhausted else self._linger
         chosen: list[ProducerBatch] = []
         total = 0
-        for queue in self._queues.led_by(node):
+        for queue in list(self._queues.led_by(node)):
             batch = self._sendable(queue, node)
             if batch is None or queue.ready_at(batch, linger) > now:
                 continue
@@ -262,7 +275,7 @@ class Accumulator(Generic[Ack]):
         self._obstacles.met(node)
 
     def connected(self, node: int) -> None:
-        """There is one."""
+        """There is one, or nothing waits for it any more."""
         self._obstacles.overcome(node)
 
     def unreachable(self, node: int, error: Exception) -> None:

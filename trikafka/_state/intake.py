@@ -61,7 +61,7 @@ class Limits:
 class Intake(Generic[Ack]):
     """Puts records into the open batches of ``queues``, and takes their room from ``pool``."""
 
-    __slots__ = ("_clock", "_limits", "_make_encoder", "_pool", "_queues", "appender")
+    __slots__ = ("_batch_size", "_clock", "_largest", "_limits", "_make_encoder", "_memory", "_pool", "_queues", "appender")
 
     def __init__(
         self,
@@ -76,6 +76,7 @@ class Intake(Generic[Ack]):
     ) -> None:
         self._limits, self._pool, self._queues = limits, pool, queues
         self._make_encoder, self._clock = make_encoder, clock
+        self._batch_size, self._largest, self._memory = limits.batch_size, limits.largest, pool.memory  # asked for each record
         #: The quick way in for one record.
         self.appender: Any = _implementation.current.Appender(
             handle,  # type: ignore[arg-type]
@@ -117,9 +118,10 @@ class Intake(Generic[Ack]):
             checked, more = check_headers(headers)
             size += more
         timestamp = time.time_ns() // 1_000_000 if timestamp is None else check_timestamp(timestamp)
-        if size > self._limits.largest:
+        if size > self._largest:
             raise self.too_large(topic, size)
-        if known is None or size + BATCH_OVERHEAD > self._pool.free or not self._pool.admits(admitted):
+        memory = self._memory
+        if known is None or size + BATCH_OVERHEAD > memory.free or (memory.waiters and not admitted):
             return None
         chosen = known.chooser.choose(key, partition)
         if chosen is None:
@@ -127,7 +129,7 @@ class Intake(Generic[Ack]):
         encoder = self._encoder_for(known, chosen, size)
         before = encoder.size
         index = encoder.append(timestamp, key, value, checked)
-        self._pool.take(encoder.size - before)
+        memory.take(encoder.size - before)
         ack: Ack = self.appender.make(encoder.owner, index, timestamp)
         return ack
 
@@ -140,22 +142,21 @@ class Intake(Generic[Ack]):
 
     def _encoder_for(self, topic: TopicQueues, partition: int, size: int) -> BatchEncoder:
         """The encoder of an open batch with room for ``size`` bytes; partition -1: of the one that is stuck to."""
-        if partition >= 0:
-            queue = topic.queues[partition]
-        else:
-            queue = topic.chooser.stuck_to()
-            if self._is_full_for(queue, size):
+        queue = topic.chooser.stuck_to() if partition < 0 else topic.queues[partition]
+        encoder = self._encoder_of(topic, queue)
+        if encoder is not None and encoder.size + size > self._batch_size:
+            if partition < 0:
                 self._queues.close(queue)
-                queue = topic.chooser.switch()
-        encoder = topic.open.encoders[queue.place.partition]
-        if encoder is None or encoder.size + size > self._limits.batch_size:
+                return self._encoder_for(topic, topic.chooser.switch().place.partition, size)
+            encoder = None
+        if encoder is None:
             encoder = self._make_encoder()
             self._open(queue, encoder)
         return encoder
 
-    def _is_full_for(self, queue: PartitionQueue, size: int) -> bool:
-        batch = queue.open
-        return batch is not None and batch.size + size > self._limits.batch_size
+    def _encoder_of(self, topic: TopicQueues, queue: PartitionQueue) -> BatchEncoder | None:
+        encoder: BatchEncoder | None = topic.open.encoders[queue.place.partition]
+        return encoder
 
     def _open(self, queue: PartitionQueue, encoder: BatchEncoder) -> ProducerBatch:
         """A new open batch, with what is in ``encoder``; the one before is closed."""

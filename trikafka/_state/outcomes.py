@@ -97,12 +97,13 @@ class Outcomes:
         delay: Callable[[int], float],
         on_work: Callable[[int | None], object],
         on_failed: Callable[[ProducerBatch], object],
+        counters: Counters | None = None,
     ) -> None:
         self._queues, self._pool, self._identity, self._obstacles = queues, pool, identity, obstacles
         self._retries = retries
         self._timeout, self._make_encoder, self._delay = delivery_timeout, make_encoder, delay
         self._on_work, self._on_failed = on_work, on_failed
-        self.counters = Counters()
+        self.counters = counters or Counters()
 
     # --- responses ---------------------------------------------------------------------------------------------------
 

@@ -80,9 +80,9 @@ class Queues:
         """All queues, also those without batches."""
         return self._queues.values()
 
-    def led_by(self, node: int | None) -> list[PartitionQueue]:
-        """The queues with batches for a broker, in turn."""
-        return list(self._work.get(node, ()))
+    def led_by(self, node: int | None) -> Iterable[PartitionQueue]:
+        """The queues with batches for a broker, in turn. To be copied by who changes which those are."""
+        return self._work.get(node, ())
 
     @property
     def leaders(self) -> list[int]:

@@ -121,11 +121,14 @@ def _read_partition(reader: Reader, topic: str, version: int) -> ProducedPartiti
     if version >= 5:
         reader.take(8)  # where the log begins
     if version >= 8:
+        first = None
         for _ in range(reader.count()):
             (index,) = reader.unpack(_INT32)
-            found.refused[index] = reader.text()
+            text = reader.text()
             reader.tags()
-        found.message = reader.text() or next((text for text in found.refused.values() if text), None)
+            found.refused[index] = found.refused.get(index) or text
+            first = first or text or None
+        found.message = reader.text() or first
     if version >= _FLEXIBLE and not reader.no_tags():
         for tag, field in reader.tagged():
             if tag == 0 and version >= 10:

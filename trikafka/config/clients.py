@@ -204,6 +204,12 @@ class ConsumerConfig(ClientConfig):
             raise ConfigurationError(
                 "group_remote_assignor needs group_protocol='consumer' (or 'auto'); 'classic' has partition_assignment_strategy"
             )
+        if self.group_remote_assignor is not None and self.group_protocol == "auto":
+            for name in ("partition_assignment_strategy", "heartbeat_interval_ms", "session_timeout_ms"):
+                if name in self.explicit:
+                    raise ConfigurationError(
+                        f"group_remote_assignor is for the consumer group protocol (KIP-848), {name} for the classic: give one"
+                    )
         if self.group_protocol == "consumer":
             for name in ("partition_assignment_strategy", "heartbeat_interval_ms", "session_timeout_ms"):
                 if name in self.explicit:
@@ -327,7 +333,7 @@ class ProducerConfig(ClientConfig):
             )
 
     def _check_transactions(self) -> None:
-        if self.transactional_id is None and "transaction_timeout_ms" in self.explicit:
+        if self.transactional_id is None and self.transaction_timeout_ms != 60_000:
             raise ConfigurationError("transaction_timeout_ms needs a transactional_id")
         if self.two_phase_commit and self.transactional_id is None:
             raise ConfigurationError("two_phase_commit=True needs a transactional_id")

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 from ..config import ClientConfig, ConsumerConfig, ProducerConfig
-from ..types import TopicPartition
+from ..types import BatchEvent, TopicPartition
 from .managers import (
     CommitManager,
     CoordinatorManager,
@@ -113,6 +113,10 @@ class ProducerContext(ClientContext, Protocol):
     @property
     def partitioner(self) -> Partitioner | None:
         """The partitioner that the settings name; ``None``: the default one."""
+
+    @property
+    def watch(self) -> Callable[[str, BatchEvent], object] | None:
+        """Tells observers of a point of :class:`ProducerObserver`, by its name; ``None`` if nobody wants to know."""
 
     @property
     def transaction(self) -> ProducerTransactionState | None:

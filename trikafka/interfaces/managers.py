@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from ..errors import TrikafkaError
-from ..types import GroupMetadata, Node, OffsetAndMetadata, OffsetAndTimestamp, PreparedTransaction, TopicPartition
+from ..types import BrokerLatency, GroupMetadata, Node, OffsetAndMetadata, OffsetAndTimestamp, PreparedTransaction, TopicPartition
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
 from .network import Call
 
@@ -232,6 +232,9 @@ class RecordAccumulator(Protocol):
     def unsettled(self) -> Sized:
         """The batches without an outcome."""
 
+    def by_state(self) -> Mapping[str, int]:
+        """How many batches there are in each state."""
+
     def too_large(self, topic: str, size: int, what: str = "a record") -> Exception:
         """The error that says so."""
 
@@ -256,6 +259,10 @@ class ProduceManager(Protocol):
     @property
     def requests_in_flight(self) -> int:
         """Produce requests without a response."""
+
+    @property
+    def latency(self) -> Mapping[int, BrokerLatency]:
+        """How long each broker took to respond, by its id."""
 
     @property
     def closed(self) -> bool:
