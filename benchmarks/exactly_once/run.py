@@ -86,6 +86,7 @@ class Worker:
         """Send a signal that ends it, and wait for that."""
         process, self._process = self._process, None
         if process is not None:
+            assert process.stdin is not None
             if process.poll() is None:
                 process.send_signal(number)
             try:
@@ -94,6 +95,7 @@ class Worker:
                 process.kill()
                 process.wait()
                 self._figures.ends[-1] += 1
+            process.stdin.close()
 
 
 async def run(options: Options, cluster: Cluster, directory: Path, say: Callable[[str], None] = lambda line: None) -> Figures:
