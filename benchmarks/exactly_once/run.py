@@ -192,9 +192,13 @@ async def _finish(options: Options, cluster: Cluster, workers: list[Worker]) -> 
                     committed: dict[TopicPartition, Any] = {}
                     with contextlib.suppress(trikafka.TrikafkaError):
                         committed = dict(await admin.list_group_offsets(f"group-{protocol}"))
-                    done = [at is not None and at.offset >= ends[tp].offset for tp in places for at in [committed.get(tp)]]
-                    if all(done):
+                    if all(_is_read(committed.get(place), ends[place]) for place in places):
                         left.discard(protocol)
+
+
+def _is_read(committed: Any, end: Any) -> bool:
+    """Whether a partition's committed offset is at its end."""
+    return committed is not None and end is not None and committed.offset >= end.offset
 
 
 def read_committed(bootstrap: str, topic: str) -> list[bytes]:
@@ -208,12 +212,13 @@ def read_committed(bootstrap: str, topic: str) -> list[bytes]:
         left = set(numbers)
         while left:
             for message in consumer.consume(1_000, timeout=30):
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     values.append(message.value() or b"")
-                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     left.discard(message.partition())
                 else:
-                    raise confluent_kafka.KafkaException(message.error())
+                    raise confluent_kafka.KafkaException(error)
         return values
     finally:
         consumer.close()
