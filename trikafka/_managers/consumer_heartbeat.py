@@ -17,6 +17,7 @@ import trio
 from .._net.brokers import Purpose
 from .._net.retry import Retry
 from .._state.member import MemberState
+from ..error_codes import ErrorCode
 from ..errors import FencedInstanceIdError, MemberFencedError, RequestTimedOutError, TrikafkaError, from_code
 from .consumer_group_messages import LEAVE, LEAVE_FOR_A_WHILE, HeartbeatState, assigned, leave_request, new_member_id
 from .leave_report import LeaveReport
@@ -81,8 +82,8 @@ class ConsumerHeartbeats:
                 self._take(await self._beat())
                 contact(sent)
             except TrikafkaError as error:
-                if isinstance(error, FencedInstanceIdError):
-                    self.in_group = False  # it is somebody else there
+                if isinstance(error, FencedInstanceIdError) or error.code == ErrorCode.UNSUPPORTED_VERSION:
+                    self.in_group = False  # it is somebody else there; nobody is
                 self._requests.recover(error)
                 if not error.retriable:
                     raise
