@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import AsyncIterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +86,9 @@ async def test_stopping_in_order(servers: str, tmp_path: Path, number: signal.Si
     said = b""
     async with trio.open_nursery() as nursery:
         with trio.fail_after(60):
-            process: trio.Process = await nursery.start(
-                lambda task_status: trio.run_process(
-                    program("graceful", servers, tmp_path), stdout=subprocess.PIPE, task_status=task_status, **options(tmp_path)
-                )
-            )
+            command = program("graceful", servers, tmp_path)
+            start = partial(trio.run_process, command, stdout=subprocess.PIPE, **options(tmp_path))
+            process: trio.Process = await nursery.start(start)
             assert process.stdout is not None
             async for data in process.stdout:
                 said += data
