@@ -53,7 +53,7 @@ async def test_a_frozen_broker_is_told_before_its_requests_expire(autojump_clock
         assert consumer.statistics().unreachable == {0}
         await trio.sleep(100)
         assert len(told(caplog)) == 1
-        assert "did not answer as a Kafka broker within 10 s" in consumer.health().reasons[0]  # the newest cause
+        assert "did not answer as a Kafka broker within " in consumer.health().reasons[0]  # the newest cause
         cluster.thaw(0)
         await trio.sleep(20)
         assert len(told(caplog)) == 2

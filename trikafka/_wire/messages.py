@@ -17,6 +17,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from ..errors import ConfigurationError, DamagedResponseError, ProtocolError, UnsupportedVersionError
 from ._format import Buffer
+from .releases import needed
 from .writing import RawRequest
 
 __all__ = [
@@ -79,11 +80,12 @@ def choose_version(request: ApiMessage | type[ApiMessage] | RawRequest, ranges: 
     elif not isinstance(request, RawRequest):  # a class
         high = min(high, _NEWEST.get(key, high))
     if offered is None:
-        raise UnsupportedVersionError(f"the broker at {peer} does not offer {request.name}")
+        raise UnsupportedVersionError(f"the broker at {peer} does not offer {request.name}{needed(int(key), low)}")
     version = min(high, offered[1])
     if version < max(low, offered[0]):
         raise UnsupportedVersionError(
             f"the broker at {peer} speaks versions {offered[0]} to {offered[1]} of {request.name}, trikafka {low} to {high}"
+            + (needed(int(key), low) if low > offered[1] else "")
         )
     return int(version)
 
