@@ -10,7 +10,7 @@ export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 #: One release of each line that trikafka supports; the oldest and the default are in `make test` too.
 BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1
 
-.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos smoke docs clean python env-demo env-test
+.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once smoke docs clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
@@ -19,7 +19,8 @@ help:
 	@echo 'make lint    only the checks of style and types'
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
 	@echo 'make bench   the clients beside each other, fifteen minutes (docs/benchmarks.md)'
-	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes: was one lost, doubled, reordered?'
+	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes (docs/chaos.md)'
+	@echo 'make exactly-once  sixty workers and ten brokers killed while records are read, processed and written in transactions'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make docs    write anew what is made from the code: docs/reference.md, the types of settings and of the package'
 	@echo 'make clean   remove environments and whatever was built (downloads in the cache stay)'
@@ -56,6 +57,9 @@ bench: env-test
 
 chaos: env-test
 	@$(TEST)/python -m benchmarks.chaos $(ARGS)
+
+exactly-once: env-test
+	@$(TEST)/python -m benchmarks.exactly_once $(ARGS)
 
 smoke: env-test
 	@$(TEST)/python benchmarks/smoke.py $(ARGS)

@@ -21,9 +21,10 @@ _COLOURS = {
     "kafka-python": "#8d8d8d",
     "franz-go": "#7a4fa3",
     "Java": "#b23a48",
+    "librdkafka in C": "#a8763e",
     "raw limit": "#1c1c1c",
 }
-_MARKERS = {"arrow": "D", "batch": "s", "one": "o", "concurrent": "^", "raw": "|"}
+_MARKERS = {"arrow": "D", "batch": "s", "one": "o", "concurrent": "^", "crowd": "v", "enqueue": "P", "raw": "|"}
 
 _STYLE: Any = {
     "font.size": 9,
@@ -80,7 +81,8 @@ def grids(found: Document) -> Iterator[Grid]:
     """The latencies, and what consumers cost that wait, share or are many."""
     about = found["about"]
     for way, rate in about["latency_rates"].items():
-        title = f"End to end at {rate:,} records a second, milliseconds; processor time"
+        what = "From the call to the acknowledgement" if way == "acks" else "End to end"
+        title = f"{what} at {rate:,} records a second, milliseconds; processor time"
         cases = [case for case in _of(found, "latency") if case["way"] == way]
         columns = {"p50": "p50_ms .2f", "p99": "p99_ms .2f", "max": "max_ms .2f", "CPU us/record": "cpu_per_million ,.0f"}
         yield from _grid_of(title, cases, columns)
@@ -277,7 +279,7 @@ def _dots(axes: Any, title: str, cases: Sequence[Case]) -> None:
 
 
 def _latencies(axes: Any, found: Document) -> None:
-    way, rate = list(found["about"]["latency_rates"].items())[-1]
+    way, rate = list(found["about"]["latency_rates"].items())[1]
     cases = [case for case in _of(found, "latency") if case["way"] == way]
     _pairs(axes, f"End to end at {rate:,} records/s: ms", cases, {"p50_ms": "p50", "p99_ms": "p99"}, "{:.2f}")
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 
 PARTITIONS = 4
 TASKS = 1_000
+#: Tasks that each wait for their record, where there are many.
+CROWD = 10_000
 
 PEERS = {
     "ours": "trikafka",
@@ -18,6 +20,7 @@ PEERS = {
     "kafka_python": "kafka-python",
     "franz": "franz-go",
     "java": "Java",
+    "librdkafka": "librdkafka in C",
     "raw": "raw limit",
 }
 
@@ -85,7 +88,7 @@ _STREAMS = Setup(100, "none", 1.0, main=True, partitions=16)
 _RECORDS = {
     ("consume", "arrow", "ours"): 4_000_000,
     ("consume", "batch", "ours"): 1_500_000,
-    ("consume", "one", "ours"): 800_000,
+    ("consume", "one", "ours"): 2_000_000,
     ("consume", "batch", "confluent"): 1_000_000,
     ("consume", "one", "confluent"): 600_000,
     ("consume", "batch", "aio"): 500_000,
@@ -97,7 +100,9 @@ _RECORDS = {
     ("produce", "arrow", "ours"): 2_000_000,
     ("produce", "one", "ours"): 800_000,
     ("produce", "concurrent", "ours"): 60_000,
+    ("produce", "enqueue", "ours"): 800_000,
     ("produce", "one", "confluent"): 800_000,
+    ("produce", "one", "librdkafka"): 1_000_000,
     ("produce", "concurrent", "confluent"): 60_000,
     ("produce", "one", "aio"): 80_000,
     ("produce", "concurrent", "aio"): 40_000,
@@ -106,21 +111,24 @@ _RECORDS = {
 }
 _STREAM_RECORDS = {
     ("streams", "batch", "ours"): 1_500_000,
-    ("streams", "one", "ours"): 800_000,
+    ("streams", "one", "ours"): 2_000_000,
     ("streams", "together", "ours"): 1_500_000,
     ("streams", "together", "confluent"): 1_000_000,
 }
+#: Records of 10,000 tasks that wait, each for its own.
+_CROWD_RECORDS = {"ours": 100_000, "confluent": 60_000, "aio": 60_000}
 #: Records of all consumers of a program together.
 _MANY_RECORDS = {"ours": 1_000_000, "confluent": 600_000, "aio": 300_000}
 #: These run in the main setup alone, and these where nothing is compressed.
 _MAIN_ONLY = ("kafka_python",)
-_PLAIN_ONLY = ("franz", "java")
+_PLAIN_ONLY = (("consume", "franz"), ("consume", "java"))
 #: Large values are fewer, yet not so few that a case is over before it has begun.
 _LEAST = 10_000
 
-#: A record that goes and comes alone, records a second by way.
-LATENCY_RATES = {"one": 500, "thousand": 1_000}
-_LATENCY_PEERS = {"one": ("ours", "confluent", "aio"), "thousand": ("ours", "confluent", "aio", "franz")}
+#: A record that goes and comes alone, records a second by way; ``acks``: it only goes, and its acknowledgement comes.
+LATENCY_RATES = {"one": 500, "thousand": 1_000, "acks": 1_000}
+_FOUR = ("ours", "confluent", "aio", "franz")
+_LATENCY_PEERS = {"one": ("ours", "confluent", "aio"), "thousand": _FOUR, "acks": _FOUR}
 _LATENCY_SECONDS = 3
 
 #: Partitions that are assigned, most of them idle; then so many records a second come, spread over all of them.
@@ -144,7 +152,7 @@ _QUICK_LATENCY = 100
 def all_cases(*, cap: int | None = None, quick: bool = False) -> list[Case]:
     """Every case; with ``cap`` none moves more records. ``quick`` leaves out the setups between the first and the last."""
     setups = (SETUPS[0], SETUPS[-1]) if quick else SETUPS
-    cases = [*_throughput(setups), *_streams(), *_latencies(), *_assigned(), *_groups(), *_many()]
+    cases = [*_throughput(setups), *_crowds(), *_streams(), *_latencies(), *_assigned(), *_groups(), *_many()]
     if cap is not None:
         cases = [capped(case, cap) for case in cases]
     return [_quick(case) for case in cases] if quick else cases
@@ -153,9 +161,14 @@ def all_cases(*, cap: int | None = None, quick: bool = False) -> list[Case]:
 def _throughput(setups: Iterable[Setup]) -> Iterator[Case]:
     for setup in setups:
         for (kind, way, peer), count in _RECORDS.items():
-            if (setup.main or peer not in _MAIN_ONLY) and (setup.compression == "none" or peer not in _PLAIN_ONLY):
+            if (setup.main or peer not in _MAIN_ONLY) and (setup.compression == "none" or (kind, peer) not in _PLAIN_ONLY):
                 records = max(int(count * setup.share), min(count, _LEAST))
                 yield Case(kind, way, peer, setup, records)
+
+
+def _crowds() -> Iterator[Case]:
+    for peer, records in _CROWD_RECORDS.items():
+        yield Case("produce", "crowd", peer, SETUPS[0], records, tasks=CROWD)
 
 
 def _streams() -> Iterator[Case]:

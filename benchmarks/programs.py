@@ -6,6 +6,7 @@ Standard library alone: the measured process of such a peer is the program; this
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -56,8 +57,28 @@ def java() -> list[str]:
     return [run, "-Xmx1g", "-cp", f"{folder}:{path}", "Client"]
 
 
+def librdkafka() -> list[str]:
+    """The command of the librdkafka peer, built if need be, with the library. Raises ``Missing`` without that or a C compiler."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        raise Missing("the program that calls librdkafka must be compiled, and there is no C compiler here")
+    found = importlib.util.find_spec("confluent_kafka")
+    place = Path(found.origin).parent.parent if found is not None and found.origin is not None else Path()
+    libraries = sorted(place.glob("confluent_kafka.libs/librdkafka*"))
+    if not libraries:
+        raise Missing("confluent-kafka brings no librdkafka of its own here")
+    source = _PEERS / "librdkafka_c"
+    folder = _folder("librdkafka", source)
+    program = folder / "producer"
+    if not program.exists():
+        scratch = folder / "building"
+        _compile([compiler, "-O2", "-o", str(scratch), "producer.c", "-ldl"], source)
+        scratch.replace(program)
+    return [str(program), str(libraries[0])]
+
+
 #: Peer -> what gives the command of its program.
-PROGRAMS: dict[str, Callable[[], list[str]]] = {"franz": franz, "java": java}
+PROGRAMS: dict[str, Callable[[], list[str]]] = {"franz": franz, "java": java, "librdkafka": librdkafka}
 
 
 def _folder(name: str, source: Path) -> Path:
@@ -91,14 +112,23 @@ class _Told(Window):
         return {name: self._found[name] for name in ("seconds", "cpu_seconds", "rss_before", "rss_peak")}
 
 
-def outcome(command: list[str], job: Job, settings: dict[str, Any], call: str) -> tuple[Outcome, dict[str, Any]]:
-    """Run a job; what the program told beside the outcome is the second answer. Raises ``RuntimeError`` with its last words."""
+def _as_json(order: dict[str, Any]) -> list[str]:
+    return [json.dumps(order)]
+
+
+def outcome(
+    command: list[str], job: Job, settings: dict[str, Any], call: str, given: Callable[[dict[str, Any]], list[str]] = _as_json
+) -> tuple[Outcome, dict[str, Any]]:
+    """Run a job; what the program told beside the outcome is the second answer. Raises ``RuntimeError`` with its last words.
+
+    ``given`` makes the program's arguments.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         values = Path(scratch) / "values"
         if job.kind == "produce":
             values.write_bytes(b"".join(make_values(job.size)))
         order = {**json.loads(job.to_json()), "settings": settings, "values": str(values)}
-        arguments = [*command, json.dumps(order)]
+        arguments = [*command, *given(order)]
         done = subprocess.run(arguments, capture_output=True, text=True, timeout=_RUN_LIMIT, env=os.environ)
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:

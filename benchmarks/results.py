@@ -140,7 +140,7 @@ _P99, _WORK, _HAND_OVER = _quickness("p99_ms"), _quickness("cpu_per_million"), _
 _ARROW, _BATCH, _ONE = (f"consume/{way}/100/none/ours" for way in ("arrow", "batch", "one"))
 _CONSUME, _PRODUCE = "consume/batch/100/none/confluent", "produce/one/100/none/confluent"
 _LARGE = tuple(f"consume/batch/1000/none/{peer}" for peer in ("confluent", "aio", "franz", "java"))
-_LATE, _ALONE = "latency/one/100/none/", "latency/thousand/100/none/"
+_LATE, _ALONE, _ACKS = (f"latency/{way}/100/none/" for way in ("one", "thousand", "acks"))
 _AIMS = (
     _Aim("Arrow consume / franz-go PollFetches()", _ARROW, ("consume/batch/100/none/franz",), 2.0),
     _Aim("Arrow consume / the best peer, 1,000 bytes", "consume/arrow/1000/none/ours", _LARGE, 1.0),
@@ -154,6 +154,23 @@ _AIMS = (
     _Aim("async for / aiokafka async for", _ONE, ("consume/one/100/none/aio",), 3.0),
     _Aim("Arrow produce / confluent-kafka produce()", "produce/arrow/100/none/ours", (_PRODUCE,), 3.0),
     _Aim("send_nowait() / confluent-kafka produce()", "produce/one/100/none/ours", (_PRODUCE,), 1.0),
+    *(
+        _Aim(
+            f"Arrow produce / franz-go Produce(), {size:,} bytes, {codec}",
+            *(f"produce/arrow/{size}/{codec}/ours", (f"produce/one/{size}/{codec}/franz",), 1.0),
+        )
+        for size, codec in ((100, "none"), (100, "lz4"), (1_000, "none"), (1_000, "lz4"))
+    ),
+    _Aim("send_nowait() / librdkafka in C", "produce/one/100/none/ours", ("produce/one/100/none/librdkafka",), 1.0),
+    *(
+        _Aim(
+            f"enqueue() / confluent-kafka produce(), {size:,} bytes",
+            *(f"produce/enqueue/{size}/none/ours", (f"produce/one/{size}/none/confluent",), 1.0),
+        )
+        for size in (100, 1_000)
+    ),
+    _Aim("10,000 send() / aiokafka send_and_wait()", "produce/crowd/100/none/ours", ("produce/crowd/100/none/aio",), 1.0),
+    _Aim("p99 of send() at 1,000/s: confluent-kafka / trikafka", _ACKS + "ours", (_ACKS + "confluent",), 1.0, _P99),
     _Aim("p99 latency: confluent-kafka / trikafka", _LATE + "ours", (_LATE + "confluent",), 1.0, _P99),
     _Aim("p99 latency: aiokafka / trikafka", _LATE + "ours", (_LATE + "aio",), 1.0, _P99),
     _Aim("p99 latency at 1,000/s: confluent-kafka / trikafka", _ALONE + "ours", (_ALONE + "confluent",), 1.0, _P99),

@@ -12,7 +12,7 @@ _PARTITION_FETCH = 4 * 2**20
 _FETCH = 50 * 2**20
 _BATCH = 256 * 2**10
 #: How long (ms) a batch may wait for more. One by one: nobody waits for a verdict. Concurrent: every task waits for one.
-_LINGER = {"one": 20, "arrow": 20, "concurrent": 2, "latency": 0}
+_LINGER = {"one": 20, "enqueue": 20, "arrow": 20, "concurrent": 2, "latency": 0}
 
 #: The raw reader asks for what trikafka asks for.
 RAW = {"max_partition_fetch_bytes": _PARTITION_FETCH, "fetch_max_bytes": _FETCH}

@@ -19,7 +19,9 @@ from ._api.export_store import DirectoryStore
 from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
+from ._api.processing import process
 from ._api.producer import Producer, ProducerStatistics
+from ._api.transaction import Transaction
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
 from .config import AdminConfig, ClientConfig, ConsumerConfig, MemoryBudget, ProducerConfig, from_properties
@@ -70,6 +72,10 @@ from .errors import (
     RequestTimedOutError,
     TelemetryNotSupportedError,
     TopicAlreadyExistsError,
+    TransactionAbortableError,
+    TransactionError,
+    TransactionFatalError,
+    TransactionUndecidedError,
     TrikafkaError,
     UnknownProducerIdError,
     UnknownTopicOrPartitionError,
@@ -81,7 +87,10 @@ from .errors import (
 from .hooks import hookimpl
 from .interfaces import RebalanceListener
 from .types import (
+    BatchEvent,
+    BrokerLatency,
     GroupDescription,
+    GroupMetadata,
     IsolationLevel,
     MemberDescription,
     Node,
@@ -91,6 +100,7 @@ from .types import (
     OffsetRange,
     OffsetSpec,
     PartitionInfo,
+    PreparedTransaction,
     Record,
     RecordMetadata,
     SubscriptionPattern,
@@ -107,7 +117,9 @@ __all__ = [
     "ArrowDeliveryError",
     "AuthenticationError",
     "AuthorizationError",
+    "BatchEvent",
     "BootstrapError",
+    "BrokerLatency",
     "BrokerResponseError",
     "ClientConfig",
     "ClientFailedError",
@@ -137,6 +149,7 @@ __all__ = [
     "GroupFullError",
     "GroupIdNotFoundError",
     "GroupListing",
+    "GroupMetadata",
     "GroupProtocolMismatchError",
     "HandshakeError",
     "HangingTransaction",
@@ -170,6 +183,7 @@ __all__ = [
     "PartitionStream",
     "PluginError",
     "PollIntervalExceededError",
+    "PreparedTransaction",
     "Producer",
     "ProducerConfig",
     "ProducerDescription",
@@ -189,8 +203,13 @@ __all__ = [
     "TimestampType",
     "TopicAlreadyExistsError",
     "TopicPartition",
+    "Transaction",
+    "TransactionAbortableError",
     "TransactionDescription",
+    "TransactionError",
+    "TransactionFatalError",
     "TransactionListing",
+    "TransactionUndecidedError",
     "TrikafkaError",
     "UnknownProducerIdError",
     "UnknownTopicOrPartitionError",
@@ -205,4 +224,5 @@ __all__ = [
     "open_admin",
     "open_consumer",
     "open_producer",
+    "process",
 ]

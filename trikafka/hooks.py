@@ -20,7 +20,7 @@ import pluggy
 
 from .config import ClientConfig
 from .errors import PluginError, TrikafkaError
-from .interfaces import ClientContext, ManagerKind, Observer, RebalanceListener, Sink
+from .interfaces import ClientContext, ManagerKind, Observer, ProducerObserver, RebalanceListener, Sink
 from .types import Node
 
 PROJECT = "trikafka"
@@ -66,7 +66,8 @@ class HookSpecs:
 
     @hookspec
     def trikafka_observer(self, context: ClientContext) -> Observer | None:
-        """Watch this client: told when it opens, when a background task fails, and when it closes."""
+        """Watch this client: told when it opens, when a background task fails, and when it closes; a
+        :class:`~trikafka.interfaces.ProducerObserver` of a producer's batches, too."""
 
 
 def load_plugins(extra: Iterable[object] = (), builtin: object | None = None) -> pluggy.PluginManager:
@@ -153,7 +154,8 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         )
     if shape is RebalanceListener and (plain := plain_methods(answer, shape)):
         raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(plain)} must be `async def`")
-    if shape is Observer and (waits := [one for one in members_of(shape) if inspect.iscoroutinefunction(getattr(answer, one))]):
+    points = members_of(ProducerObserver) if shape is Observer else ()
+    if waits := [one for one in points if inspect.iscoroutinefunction(getattr(answer, one, None))]:
         raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(sorted(waits))} must be plain functions")
     return answer
 

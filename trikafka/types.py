@@ -82,8 +82,7 @@ class OffsetAndTimestamp:
     leader_epoch: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class RecordMetadata:
+class RecordMetadata(NamedTuple):
     """Where a produced record went. ``offset`` is ``None`` if the broker does not give it (``acks=0``, duplicate).
 
     ``timestamp`` is in ms since the epoch: the record's own, or the broker's where the topic uses log-append time.
@@ -139,6 +138,64 @@ class GroupDescription:
     state: str
     protocol: str
     members: tuple[MemberDescription, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchEvent:
+    """What happened to a batch of a producer, for observers. ``size`` in bytes, uncompressed; ``age`` in seconds.
+
+    ``attempt`` counts from 1; of a batch that was never sent it is 0. ``error`` is the last one of this batch.
+    """
+
+    topic: str
+    partition: int
+    records: int
+    size: int
+    attempt: int
+    age: float
+    error: Exception | None
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerLatency:
+    """How long a broker took to respond to Produce requests: the last, the mean of all, the longest. In seconds."""
+
+    last: float
+    mean: float
+    longest: float
+    requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A consumer as the member of its group that it is now: what a transaction's offsets are checked against (KIP-447).
+
+    ``generation`` is the member epoch where the group has the consumer protocol (KIP-848); -1 outside of the group.
+    """
+
+    group_id: str
+    generation: int = -1
+    member_id: str = ""
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedTransaction:
+    """Names a transaction that was prepared (KIP-939). Keep its text (``str``) beside what must happen with it or not at all."""
+
+    producer_id: int
+    epoch: int
+
+    def __str__(self) -> str:
+        return f"{self.producer_id}:{self.epoch}"
+
+    @classmethod
+    def parse(cls, text: str) -> PreparedTransaction:
+        """Read what ``str`` gave. Raises :exc:`ValueError` for anything else."""
+        producer_id, colon, epoch = text.partition(":")
+        if not (colon and producer_id.isdecimal() and epoch.isdecimal()):
+            raise ValueError(f"a prepared transaction is written as '<producer id>:<epoch>', not {text!r}")
+        return cls(int(producer_id), int(epoch))
 
 
 class OffsetSpec(IntEnum):

@@ -12,8 +12,9 @@ import trio
 from kafka.errors import KafkaError
 from trikafka_broker import Broker, Cluster, Fault, FaultProxy, Rule
 
-#: Kinds of trouble with brokers, in equal numbers.
-_BIG = ("kill", "freeze", "leader moved")
+_BOTH = "kill while another is frozen"
+#: Kinds of trouble with brokers, in these proportions. Two brokers at once leave the cluster without a majority.
+_BIG = ("kill", "freeze", "leader moved", "kill", "freeze", "leader moved", _BOTH)
 #: Weights of the troubles of the network.
 _SMALL: dict[str, int] = {
     "cut": 2,
@@ -45,8 +46,10 @@ class Nemesis:
                     await self._kill(broker, self._rng.uniform(0, 2))
                 case "freeze":
                     await self._freeze(broker, self._rng.uniform(0.5, 7))
-                case _:
+                case "leader moved":
                     await self._move_leaders()
+                case _:
+                    await self._kill_while_frozen()
 
     async def trouble_network(self, seconds: float) -> None:
         """Troubles of the network, two a second, for so many seconds."""
@@ -91,6 +94,12 @@ class Nemesis:
                 await trio.sleep(seconds)
             finally:
                 await broker.thaw()
+
+    async def _kill_while_frozen(self) -> None:
+        killed, frozen = self._rng.sample(self._cluster.brokers, 2)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._freeze, frozen, self._rng.uniform(2, 6))
+            nursery.start_soon(self._kill, killed, self._rng.uniform(0, 2))
 
     async def _silence(self, port: int, seconds: float) -> None:
         with self._noted("silence", port):

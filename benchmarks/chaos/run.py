@@ -96,6 +96,9 @@ async def run(options: Options, cluster: Cluster, tell: Callable[[str], object] 
     verdict = await trio.to_thread.run_sync(
         lambda: check(ledger, read_all(cluster.bootstrap_servers, _TOPIC, PARTITIONS)),
     )
+    said = sum(count for line, count in log.lines.items() if line.startswith("WARNING trikafka.produce:"))
+    if said > len(_PRODUCERS) * (seconds + 1):  # one a second and topic, for each producer
+        verdict.violation("too many lines in the log", f"{said} of records that were not delivered in {seconds:.0f} s")
     written, acked = ledger.count()
     return Figures(written, acked, verdict, faults, ledger.errors, log.lines, seconds, standstill, retried)
 

@@ -132,6 +132,26 @@ async def latency(job: Job) -> Outcome:
     return Outcome(len(ages), len(ages) * job.size, window, call, {**settings, **more}, ages, {"latest_send": lag})
 
 
+async def acks(job: Job) -> Outcome:
+    producer, settings = await _producer(job, "latency")
+    value = bytes(job.size)
+    ages: list[float] = []
+
+    async def send() -> None:
+        began = time.perf_counter()
+        await producer.send_and_wait(job.topic, value)
+        ages.append(time.perf_counter() - began)
+
+    with Window() as window:
+        began = time.perf_counter()
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(job.records):
+                await asyncio.sleep(max(0.0, began + number / job.rate - time.perf_counter()))
+                tasks.create_task(send())
+    await producer.stop()
+    return Outcome(len(ages), len(ages) * job.size, window, "send_and_wait() in a task each", settings, ages)
+
+
 def run(way: Callable[[Job], Awaitable[Outcome]]) -> Callable[[Job], Outcome]:
     async def main(job: Job) -> Outcome:
         return await way(job)
@@ -144,6 +164,8 @@ WAYS = {
     ("consume", "one"): run(consume_one),
     ("produce", "one"): run(produce_one),
     ("produce", "concurrent"): run(produce_concurrent),
+    ("produce", "crowd"): run(produce_concurrent),
     ("latency", "one"): run(latency),
     ("latency", "thousand"): run(latency),
+    ("latency", "acks"): run(acks),
 }

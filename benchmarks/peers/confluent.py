@@ -191,6 +191,33 @@ def latency(job: Job) -> Outcome:
     return Outcome(len(ages), len(ages) * job.size, window, call, {**settings, **more}, ages, {"latest_send": lag})
 
 
+def acks(job: Job) -> Outcome:
+    """From the call of ``produce`` to its report; a thread serves the reports, as its documentation shows it."""
+    producer, settings = _producer(job, "latency")
+    value = bytes(job.size)
+    ages: list[float] = []
+    over = threading.Event()
+
+    def serve() -> None:
+        while not over.is_set():
+            producer.poll(0.1)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    with Window() as window:
+        started = time.perf_counter()
+        for number in range(job.records):
+            if (left := started + number / job.rate - time.perf_counter()) > 0:
+                time.sleep(left)
+            began = time.perf_counter()
+            producer.produce(job.topic, value, on_delivery=lambda *_, began=began: ages.append(time.perf_counter() - began))
+        if producer.flush(_PATIENCE):
+            raise TimeoutError("not all records were delivered")
+    over.set()
+    thread.join()
+    return Outcome(len(ages), len(ages) * job.size, window, "produce(), poll() in a thread", settings, ages)
+
+
 WAYS = {
     ("fill", "one"): fill,
     ("feed", "one"): feed,
@@ -198,6 +225,8 @@ WAYS = {
     ("consume", "one"): consume_one,
     ("produce", "one"): produce_one,
     ("produce", "concurrent"): produce_concurrent,
+    ("produce", "crowd"): produce_concurrent,
     ("latency", "one"): latency,
     ("latency", "thousand"): latency,
+    ("latency", "acks"): acks,
 }

@@ -20,4 +20,13 @@ def latency(job: Job) -> Outcome:
     return outcome(franz(), job, settings, "Produce() in a goroutine, PollFetches()")[0]
 
 
-WAYS = {("consume", "batch"): consume, ("produce", "one"): produce, ("latency", "thousand"): latency}
+def acks(job: Job) -> Outcome:
+    return outcome(franz(), job, tuning.franz_producer("latency", job.compression), "Produce(), its promise")[0]
+
+
+WAYS = {
+    ("consume", "batch"): consume,
+    ("produce", "one"): produce,
+    ("latency", "thousand"): latency,
+    ("latency", "acks"): acks,
+}

@@ -135,6 +135,19 @@ async def produce_one(job: Job) -> Outcome:
     return Outcome(job.records, size, window, "send_nowait()", settings, extra=_extra(settings))
 
 
+async def produce_enqueue(job: Job) -> Outcome:
+    topic, size = job.topic, 0
+    async with _producer(job, "enqueue") as (producer, settings):
+        enqueue = producer.enqueue
+        with Window() as window:
+            for value in job.values():
+                await enqueue(topic, value)
+                size += len(value)
+            await producer.flush()
+        _check(producer)
+    return Outcome(job.records, size, window, "enqueue()", settings, extra=_extra(settings))
+
+
 async def produce_concurrent(job: Job) -> Outcome:
     values, total = job.values(), 0
 
@@ -204,6 +217,26 @@ async def latency(job: Job) -> Outcome:
     return Outcome(len(ages), len(ages) * job.size, window, call, {**settings, **more}, ages, extra)
 
 
+async def acks(job: Job) -> Outcome:
+    """From the call of ``send`` to its return, each in a task of its own."""
+    value = bytes(job.size)
+    ages: list[float] = []
+
+    async def send(producer: Producer) -> None:
+        began = time.perf_counter()
+        await producer.send(job.topic, value)
+        ages.append(time.perf_counter() - began)
+
+    async with _producer(job, "latency") as (producer, settings):
+        with Window() as window:
+            began = time.perf_counter()
+            async with trio.open_nursery() as nursery:
+                for number in range(job.records):
+                    await trio.sleep(max(0.0, began + number / job.rate - time.perf_counter()))
+                    nursery.start_soon(send, producer)
+    return Outcome(len(ages), len(ages) * job.size, window, "send() in a task each", settings, ages, _extra(settings))
+
+
 def run(way: Callable[[Job], Awaitable[Outcome]]) -> Callable[[Job], Outcome]:
     async def main(job: Job) -> Outcome:
         with trio.fail_after(_PATIENCE):
@@ -217,8 +250,11 @@ WAYS = {
     ("consume", "one"): run(consume_one),
     ("consume", "arrow"): run(consume_arrow),
     ("produce", "one"): run(produce_one),
+    ("produce", "enqueue"): run(produce_enqueue),
     ("produce", "concurrent"): run(produce_concurrent),
+    ("produce", "crowd"): run(produce_concurrent),
     ("produce", "arrow"): run(produce_arrow),
     ("latency", "one"): run(latency),
     ("latency", "thousand"): run(latency),
+    ("latency", "acks"): run(acks),
 }

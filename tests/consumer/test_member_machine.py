@@ -19,6 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 from trio.testing import MockClock
 
 from trikafka import TopicPartition
+from trikafka._state import member
 from trikafka._state.member import _AFTER, MemberState
 from trikafka.interfaces import RebalanceListener
 
@@ -31,48 +32,60 @@ FAST: dict[str, Any] = {
     "metadata_max_age_ms": 3_000,
 }
 PARTITIONS = 4
-TOLD_IN = {"assigned": {"assigning"}, "revoked": {"revoking", "leaving"}, "lost": {"fenced", "stale"}}
+#: In which states of the member a listener may be told what.
+ToldIn = dict[str, set[str]]
+TOLD_IN: ToldIn = {"assigned": {"assigning"}, "revoked": {"revoking", "leaving"}, "lost": {"fenced", "stale"}}
 
 
 class Witness(RebalanceListener):
     """Keeps what it was told is owned, and checks that each thing told can be so."""
 
-    def __init__(self) -> None:
+    def __init__(self, told_in: ToldIn) -> None:
+        self.told_in = told_in
         self.owned: set[TopicPartition] = set()
         self.consumer: Any = None
         self.wrong: list[str] = []
         self.raises = False
+        self.takes = 0.0  # seconds, the next time
+        self.cut: dict[TopicPartition, bool] = {}  # told in a call that did not come to its end: whether they came
 
-    def _told(self, what: str, partitions: Any) -> None:
+    async def _told(self, what: str, partitions: Any) -> None:
         state = self.consumer.statistics().state
-        if state not in TOLD_IN[what]:
+        if state not in self.told_in[what]:
             self.wrong.append(f"{what} in state {state}")
         if not partitions:
             self.wrong.append(f"{what} of nothing")
+        comes = what == "assigned"
         for tp in partitions:
-            if (tp in self.owned) is (what == "assigned"):
+            if (tp in self.owned) is comes and self.cut.get(tp) is not comes:
                 self.wrong.append(f"{what} {tp}, while it has {sorted(self.owned)}")
-        self.owned = self.owned | set(partitions) if what == "assigned" else self.owned - set(partitions)
+        self.owned = self.owned | set(partitions) if comes else self.owned - set(partitions)
         raises, self.raises = self.raises, False
+        takes, self.takes = self.takes, 0.0
+        self.cut.update(dict.fromkeys(partitions, comes))  # cancelled now it is told again, or that they are lost after all
+        await trio.sleep(takes)
+        for tp in partitions:
+            self.cut.pop(tp, None)
         if raises:
             raise LookupError(what)
 
     async def on_partitions_assigned(self, partitions: Any) -> None:
-        self._told("assigned", partitions)
+        await self._told("assigned", partitions)
 
     async def on_partitions_revoked(self, partitions: Any) -> None:
-        self._told("revoked", partitions)
+        await self._told("revoked", partitions)
 
     async def on_partitions_lost(self, partitions: Any) -> None:
-        self._told("lost", partitions)
+        await self._told("lost", partitions)
 
 
 class Play:
     """One run against the scripted cluster: our member, and at most two others that only read."""
 
-    def __init__(self, strategy: str) -> None:
-        self.settings = FAST | {"partition_assignment_strategy": [strategy]}
-        self.witness = Witness()
+    def __init__(self, settings: dict[str, Any], told_in: ToldIn = TOLD_IN, times: dict[str, Any] | None = None) -> None:
+        self.settings, self.times = settings, times or {}
+        self.mine: dict[str, Any] = {}  # settings of our member alone
+        self.witness = Witness(told_in)
         self.others: list[tuple[trio.CancelScope, Any]] = []
         self.cluster: Any = None
         self.consumer: Any = None
@@ -80,8 +93,8 @@ class Play:
 
     async def run(self, steps: list[Callable[[Play], Awaitable[None]]]) -> None:
         async with (
-            cluster_of(PARTITIONS, records=3, nodes=2) as self.cluster,
-            consumer_of(self.cluster, **self.settings) as self.consumer,
+            cluster_of(PARTITIONS, records=3, nodes=2, **self.times) as self.cluster,
+            consumer_of(self.cluster, **self.settings, **self.mine) as self.consumer,
             trio.open_nursery() as self.nursery,
         ):
             self.witness.consumer = self.consumer
@@ -133,11 +146,10 @@ class Play:
 
 
 class Life(RuleBasedStateMachine):
-    """The rules: what may happen to a member."""
+    """The rules: what may happen to a member, whatever its protocol."""
 
-    @initialize(strategy=st.sampled_from(["range", "sticky", "cooperative-sticky"]))
-    def begin(self, strategy: str) -> None:
-        self.play = Play(strategy)
+    def begin_with(self, play: Play) -> None:
+        self.play = play
         self.steps: list[Callable[[Play], Awaitable[None]]] = []
 
     def then(self, step: Callable[[Play], Awaitable[None]]) -> None:
@@ -172,28 +184,6 @@ class Life(RuleBasedStateMachine):
 
         self.then(step)
 
-    @rule()
-    def the_group_forgets_the_member(self) -> None:
-        async def step(play: Play) -> None:
-            if play.cluster.group("g") is not None:
-                play.cluster.group("g").remove(play.consumer.statistics().member_id)
-
-        self.then(step)
-
-    @rule(api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup"]), code=st.sampled_from([14, 15, 16, 22, 25, 27]))
-    def a_response_is_an_error(self, api: Any, code: int) -> None:
-        async def step(play: Play) -> None:
-            play.cluster.fail(api, code, 1)
-
-        self.then(step)
-
-    @rule(api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup", "LeaveGroup", "OffsetCommit"]))
-    def a_connection_breaks(self, api: Any) -> None:
-        async def step(play: Play) -> None:
-            play.cluster.drop(api, 1)
-
-        self.then(step)
-
     @rule(node=st.sampled_from([0, 1]))
     def the_coordinator_moves(self, node: int) -> None:
         async def step(play: Play) -> None:
@@ -225,6 +215,13 @@ class Life(RuleBasedStateMachine):
 
         self.then(step)
 
+    @rule(seconds=st.sampled_from([0.2, 1.5, 5.0]))
+    def a_listener_takes_its_time(self, seconds: float) -> None:
+        async def step(play: Play) -> None:
+            play.witness.takes = seconds
+
+        self.then(step)
+
     @rule()
     def the_loop_is_blocked(self) -> None:
         async def step(play: Play) -> None:
@@ -242,14 +239,45 @@ class Life(RuleBasedStateMachine):
 
 
 async def unset(play: Play) -> None:
-    play.witness.raises = False
+    play.witness.raises, play.witness.takes = False, 0.0
+
+
+class ClassicLife(Life):
+    """What happens by the classic protocol."""
+
+    @initialize(strategy=st.sampled_from(["range", "sticky", "cooperative-sticky"]))
+    def begin(self, strategy: str) -> None:
+        self.begin_with(Play(FAST | {"partition_assignment_strategy": [strategy]}))
+
+    @rule()
+    def the_group_forgets_the_member(self) -> None:
+        async def step(play: Play) -> None:
+            if play.cluster.group("g") is not None:
+                play.cluster.group("g").remove(play.consumer.statistics().member_id)
+
+        self.then(step)
+
+    @rule(api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup"]), code=st.sampled_from([14, 15, 16, 22, 25, 27]))
+    def a_response_is_an_error(self, api: Any, code: int) -> None:
+        async def step(play: Play) -> None:
+            play.cluster.fail(api, code, 1)
+
+        self.then(step)
+
+    @rule(api=st.sampled_from(["Heartbeat", "JoinGroup", "SyncGroup", "LeaveGroup", "OffsetCommit"]))
+    def a_connection_breaks(self, api: Any) -> None:
+        async def step(play: Play) -> None:
+            play.cluster.drop(api, 1)
+
+        self.then(step)
 
 
 clock = MockClock()
-Life.TestCase.settings = settings(
+SETTINGS = settings(
     max_examples=30, stateful_step_count=12, deadline=None, suppress_health_check=list(HealthCheck), print_blob=True
 )
-TestLife = Life.TestCase
+ClassicLife.TestCase.settings = SETTINGS
+TestLife = ClassicLife.TestCase
 
 
 def test_the_table_of_states_is_whole() -> None:
@@ -264,3 +292,24 @@ def test_the_table_of_states_is_whole() -> None:
     in_the_group = set(MemberState) - {MemberState.UNJOINED, MemberState.FENCED, MemberState.STALE, MemberState.LEAVING}
     for state in in_the_group:  # from everywhere a member can be put out, be late, and leave
         assert {MemberState.FENCED, MemberState.STALE, MemberState.LEAVING} <= _AFTER[state] | {state}
+
+
+def test_the_table_that_is_written_down_is_the_one_that_counts() -> None:
+    names = [state.name for state in MemberState]
+    written: dict[str, str] = {}
+    for line in (member.__doc__ or "").splitlines():
+        name, comes_after = line[:18].strip(), line[88:].strip()
+        if name in names:
+            written[name] = comes_after
+        elif written and comes_after and not name:
+            written[list(written)[-1]] += " " + comes_after
+    in_the_group = names[names.index("JOINING") : names.index("STABLE") + 1]
+    for name in names:
+        before = {state.name for state, after in _AFTER.items() if MemberState[name] in after}
+        match written[name]:
+            case "all from JOINING to STABLE":
+                assert before == set(in_the_group), name
+            case "all others":
+                assert before == set(names) - {name}, name
+            case text:
+                assert before == set(text.split(", ")), name

@@ -14,7 +14,17 @@ from kafka.protocol.consumer.group import JoinGroupRequest, LeaveGroupRequest, S
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 from kafka.protocol.metadata import FindCoordinatorRequest
 
-from trikafka import Node, OffsetAndMetadata, OffsetAndTimestamp, PartitionInfo, TopicPartition, TrikafkaError, hookimpl
+from trikafka import (
+    GroupMetadata,
+    Node,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    PartitionInfo,
+    PreparedTransaction,
+    TopicPartition,
+    TrikafkaError,
+    hookimpl,
+)
 from trikafka.errors import KafkaConnectionError
 from trikafka.interfaces import (
     Call,
@@ -29,6 +39,7 @@ from trikafka.interfaces import (
     ProducerContext,
     RecordAccumulator,
     TopicInfo,
+    TransactionManager,
 )
 
 
@@ -293,6 +304,10 @@ class Passed:
         return self._inner.requests_in_flight
 
     @property
+    def latency(self) -> Any:
+        return self._inner.latency
+
+    @property
     def closed(self) -> bool:
         return self._inner.closed
 
@@ -309,6 +324,9 @@ class Passed:
     def knows(self, topic: str, partition: int | None) -> bool:
         return self._inner.knows(topic, partition)
 
+    def look_up(self, topic: str, partition: int | None) -> None:
+        self._inner.look_up(topic, partition)
+
     async def wait_for_room(self, take: Callable[[], Any], topic: str, partition: int | None) -> Any:
         return await self._inner.wait_for_room(take, topic, partition)
 
@@ -318,12 +336,68 @@ class Passed:
     def close(self) -> None:
         self._inner.close()
 
-    def drop(self, error: Exception) -> None:
-        self._inner.drop(error)
+    def drop(self, error: Exception, at_most: float = float("inf")) -> bool:
+        return self._inner.drop(error, at_most)
+
+    def identify(self, identity: tuple[int, int]) -> None:
+        self._inner.identify(identity)
+
+    def admitted(self) -> None:
+        self._inner.admitted()
+
+    def delayed(self, error: Exception) -> None:
+        self._inner.delayed(error)
+
+    async def landed(self) -> None:
+        await self._inner.landed()
 
 
 def passed(context: ProducerContext) -> Passed:
     return Passed(context.builtin("produce"))
+
+
+class Counted:
+    """Counts the transactions that were committed; trikafka's own manager does the work."""
+
+    def __init__(self, inner: TransactionManager) -> None:
+        self._inner = inner
+        self._count = 0
+
+    async def initialize(self) -> None:
+        await self._inner.initialize()
+
+    async def run(self) -> None:
+        await self._inner.run()
+
+    async def begin(self, *, timeout: float | None = None) -> int:
+        return await self._inner.begin(timeout=timeout)
+
+    async def send_offsets(
+        self,
+        number: int,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: Callable[[], GroupMetadata],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        await self._inner.send_offsets(number, offsets, group, timeout=timeout)
+
+    async def prepare(self, number: int, *, timeout: float | None = None) -> PreparedTransaction:
+        return await self._inner.prepare(number, timeout=timeout)
+
+    async def commit(self, number: int, *, timeout: float | None = None) -> None:
+        await self._inner.commit(number, timeout=timeout)
+        self._count += 1
+
+    async def abort(self, number: int, *, timeout: float | None = None) -> None:
+        await self._inner.abort(number, timeout=timeout)
+
+    async def finish(self) -> None:
+        await self._inner.finish()
+
+
+def counted(context: ProducerContext) -> Counted:
+    return Counted(context.builtin("transactions"))
 
 
 #: How the fake for each seat is made.
@@ -337,6 +411,7 @@ FAKES: dict[ManagerKind, Callable[[Any], object]] = {
     "heartbeat": NoHeart,
     "membership": Alone,
     "produce": passed,
+    "transactions": counted,
 }
 
 

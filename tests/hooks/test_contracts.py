@@ -25,7 +25,7 @@ from trikafka.interfaces import ConsumerContext, ConsumerState, ManagerKind, Pro
 from trikafka.testing import ScriptedCluster
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
-CONSUMERS = [kind for kind in get_args(ManagerKind) if kind != "produce"]
+CONSUMERS = [kind for kind in get_args(ManagerKind) if kind not in ("produce", "transactions")]
 
 
 def settings(cluster: ScriptedCluster, *plugins: object, **more: Any) -> dict[str, Any]:
@@ -94,6 +94,21 @@ async def test_a_producer_works_around_it(autojump_clock: MockClock) -> None:
                 assert all(ack.done for ack in acks)
                 assert producer.statistics().records_delivered == 24
             assert len(cluster.records("t", 0)) == 4
+
+
+async def test_a_producer_of_transactions_works_around_it(autojump_clock: MockClock) -> None:
+    plugin = Takes(**{kind: FAKES[kind] for kind in ("metadata", "coordinator", "produce", "transactions")})
+    with trio.fail_after(60):
+        async with ScriptedCluster(topics={"t": 2}) as cluster:
+            async with trikafka.open_producer(**settings(cluster, plugin, transactional_id="x")) as producer:
+                async with producer.transaction() as txn:
+                    await producer.send("t", b"1", partition=0)
+                    await txn.send_offsets({T1: 3}, trikafka.GroupMetadata("g"))
+                async with producer.transaction() as txn:
+                    await producer.send("t", b"2", partition=0)
+                    await txn.abort()
+            assert cluster.transactions.by_id["x"].state.value == "CompleteAbort"
+            assert cluster.committed("g", ("t", 1)) is not None
 
 
 @pytest.mark.parametrize("kind", ["metadata", "coordinator", "offsets"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import sqlite3
 import subprocess
@@ -161,3 +162,39 @@ def test_installed_they_are_found(tmp_path: Path) -> None:
     assert done.stdout == "{'opened': 1, 'assigned': 1, 'revoked': 1, 'closed': 1}\n", done.stderr
     with closing(sqlite3.connect(tmp_path / "o.db")) as database:
         assert database.execute("select * from kafka_offsets").fetchall() == [("g", "t", 0, 1, "")]
+
+
+def test_the_prometheus_example_takes_nothing_private() -> None:
+    text = (EXAMPLES / "prometheus_text" / "trikafka_prometheus_text.py").read_text()
+    taken = {node.attr for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Attribute) and not _own(node)}
+    assert not {name for name in taken if name.startswith("_") and name != "__name__"}
+
+
+def _own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+async def test_prometheus_text_from_observers_and_statistics_alone(modules: Any, autojump_clock: MockClock) -> None:
+    import trikafka_prometheus_text
+
+    metrics = trikafka_prometheus_text.PrometheusText()
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "plugins": [metrics]}
+        async with trikafka.open_producer(client_id="p", retry_backoff_ms=50, **given) as producer:
+            cluster.fail("Produce", trikafka.ErrorCode.NOT_ENOUGH_REPLICAS)
+            cluster.delay("Produce", 0.2)
+            for _ in range(5):
+                await producer.send("t", b"v")
+            async with trikafka.open_consumer(**given) as consumer:
+                text = metrics.text({"writer": producer, "reader": consumer})
+    lines = dict(line.rsplit(" ", 1) for line in text.splitlines())
+    assert lines['trikafka_records_delivered_total{client="p",topic="t"}'] == "5"
+    assert lines['trikafka_batches_sent_total{client="p",topic="t"}'] == "6"
+    assert sum(int(number) for name, number in lines.items() if name.startswith("trikafka_batches_retried_total")) == 1
+    assert lines['trikafka_batch_delivery_seconds_bucket{client="p",topic="t",le="0.25"}'] == "4"
+    assert lines['trikafka_batch_delivery_seconds_count{client="p",topic="t"}'] == "5"
+    assert lines['trikafka_producer_records_delivered{client="writer"}'] == "5"
+    assert lines['trikafka_producer_batches_by_state{client="writer",of="in flight"}'] == "0"
+    assert float(lines['trikafka_producer_latency_longest{client="writer",of="0"}']) == 0.2
+    assert "trikafka_consumer_buffered_bytes" in text
+    assert 'trikafka_clients_closed_total{client="p"} 1' in metrics.text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import logging
 from collections.abc import Callable, Iterator
@@ -33,7 +34,10 @@ LIMIT = 3.0
 SILENT = {(kind, "run", "hangs") for kind in ("metadata", "fetch", "heartbeat", "membership")} | {
     ("metadata", "changed", "hangs"),  # a cluster in which nothing changes
     ("produce", "run", "hangs"),
+    ("transactions", "run", "hangs"),
 }
+#: What a transaction manager asks of the produce manager.
+IN_TRANSACTIONS = ("identify", "admitted", "delayed", "landed")
 
 
 class Faulty:
@@ -155,12 +159,29 @@ async def produce(producer: trikafka.Producer) -> None:
     await producer.send("t", b"1")
     await producer.enqueue("t", b"2")
     producer.send_nowait("t", b"3")
+    with contextlib.suppress(trio.WouldBlock):
+        producer.send_nowait("u", b"3")
     await producer.flush(timeout=LIMIT)
     producer.statistics()
     if pa is not None:
         await producer.send_arrow("t", pa.table({"value": [b"4", b"5"]}))
     for _ in range(20):
         await producer.enqueue("t", b"x" * 10_000)
+
+
+async def transact(producer: trikafka.Producer, cluster: ScriptedCluster, errors: list[BaseException]) -> None:
+    """In version 1, where more is asked."""
+    cluster.fail("AddPartitionsToTxn", 15, times=1)  # no coordinator at the moment
+    for end in ("commit", "abort", "prepare"):
+        try:
+            async with producer.transaction(timeout=LIMIT) as txn:
+                producer.send_nowait("t", b"1")
+                if end != "prepare":
+                    await txn.send_offsets({T0: 1}, trikafka.GroupMetadata("g"), timeout=LIMIT)
+                    await producer.flush(timeout=LIMIT)
+                await getattr(txn, end)(timeout=LIMIT)
+        except (trikafka.TrikafkaError, trio.ClosedResourceError) as error:
+            errors.append(error)
 
 
 def told(errors: list[BaseException], caplog: pytest.LogCaptureFixture) -> str:
@@ -184,11 +205,17 @@ async def test_the_error_names_plugin_seat_and_method(
     }
     errors: list[BaseException] = []
     with trio.fail_after(120):
-        async with ScriptedCluster(nodes=2, topics={"t": 1, "u": 1}) as cluster:
+        async with ScriptedCluster(nodes=2, topics={"t": 1, "u": 1}, transaction_version=1) as cluster:
             cluster.append("t", 0, [b"x"] * 10)
             common |= {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
             try:
-                if kind == "produce":
+                if kind == "transactions" or member in IN_TRANSACTIONS:
+                    cluster.offer("InitProducerId", (0, 6))
+                    cluster.transactions.two_phase = True
+                    async with trikafka.open_producer(**common, transactional_id="x", two_phase_commit=True) as producer:
+                        await producer.partitions_for("t")
+                        await transact(producer, cluster, errors)
+                elif kind == "produce":
                     settings = {"buffer_memory": 70_000, "max_block_ms": LIMIT * 1000, "delivery_timeout_ms": 9000}
                     async with trikafka.open_producer(**common, **settings) as producer:
                         await produce(producer)

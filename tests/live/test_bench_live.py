@@ -41,8 +41,8 @@ async def test_every_case_is_measured_and_checked(run: tuple[dict[str, Any], Pat
     assert found["failed"] == {}
     assert found["about"]["quick"] is True
     assert found["about"]["rounds"] == 1
-    # Whether there is a Go or a Java compiler, new enough and with a network, is the machine's affair.
-    assert all(name.endswith(("/franz", "/java")) for name in found["missing"]), found["missing"]
+    # Whether there is a compiler for Go, Java or C, new enough and with a network, is the machine's affair.
+    assert all(name.endswith(("/franz", "/java", "/librdkafka")) for name in found["missing"]), found["missing"]
     measured = {case["name"]: case["peer"] for case in found["cases"]}
     assert measured == {name: plan.PEERS[case.peer] for name, case in CASES.items() if name not in found["missing"]}
     for case in found["cases"]:
@@ -59,7 +59,7 @@ async def test_aims_are_ratios_of_what_was_measured(run: tuple[dict[str, Any], P
     found, _ = run
     lines = {case["name"]: case["median"] for case in found["cases"]}
     aims = {aim["aim"]: aim for aim in found["aims"]}
-    assert len(aims) == 20
+    assert len(aims) == 29
     ratio = aims["Arrow consume / raw limit"]
     ours, raw = (lines[f"consume/{name}"]["records_per_second"] for name in ("arrow/100/none/ours", "raw/100/none/raw"))
     assert ratio["value"] == pytest.approx(ours / raw)

@@ -68,3 +68,22 @@ def test_links_lead_somewhere(document: str) -> None:
     prose = re.sub(r"^```.*?^```$|`[^`\n]+`", "", (ROOT / document).read_text(encoding="utf-8"), flags=re.DOTALL | re.MULTILINE)
     links = re.findall(r"\]\((?!https?://|#)([^)#]+)", prose)
     assert [link for link in links if not ((ROOT / document).parent / link).exists()] == []
+
+
+async def test_the_programs_about_transactions(servers: str, tmp_path: Path) -> None:
+    said = run(program("docs/transactions.md", "commit"), servers, tmp_path)
+    assert said[0] == "aborted: the program's own"
+    assert sorted(said[1:]) == ["[b'one']", "[b'two']"]
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        await admin.create_topics({"shouts": trikafka.NewTopic(2, 1)})
+    (line,) = run(program("docs/transactions.md", "process"), servers, tmp_path)
+    assert int(line.removeprefix("processed ")) >= 100
+    settings: Any = {"bootstrap_servers": servers, "isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    async with trikafka.open_consumer(**settings) as consumer:
+        places = [trikafka.TopicPartition("shouts", number) for number in range(2)]
+        consumer.assign(places)
+        found = []
+        async for batch in consumer.batches(until=await consumer.end_offsets(places)):
+            found += [record.value for record in batch]
+    wanted = [b"%d!" % number for number in range(100)] + [b"one!", b"two!"]
+    assert sorted(value for value in found if value is not None) == sorted(wanted)

@@ -23,6 +23,7 @@ from trikafka import (
     open_consumer,
     open_producer,
 )
+from trikafka._state.sequences import FORGOTTEN_AFTER
 
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
@@ -163,3 +164,22 @@ async def wait_for_leader(bootstrap: str, topic: str, node: int) -> None:
                 if partition.leader == node and len(partition.in_sync_replicas) == 2:
                     return
                 await trio.sleep(0.05)
+
+
+async def test_a_broker_that_forgets_producers(make_kafka_cluster: MakeKafkaCluster) -> None:
+    """A producer that was silent for longer than brokers remember it goes on; what is lost then does not stand twice (KIP-360)."""
+    forgetful = {"producer.id.expiration.ms": 300, "producer.id.expiration.check.interval.ms": 100}
+    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(properties=forgetful)))
+    bootstrap = cluster.bootstrap_servers
+    topic = await make_topic(bootstrap)
+    settings = {"batch_size": 0, "linger_ms": 0, "request_timeout_ms": 2_000}
+    async with FaultProxy.open(bootstrap.split(",")) as proxy:
+        async with open_producer(bootstrap_servers=bootstrap, dial=proxy.dial, **settings) as producer:
+            for first in (0, 20):
+                proxy.add(Rule(Fault.LOSE_REQUEST))
+                acks = [await producer.enqueue(topic, b"%d" % number) for number in range(first, first + 20)]
+                with trio.fail_after(20):
+                    assert {await fate(ack) for ack in acks} == {"delivered"}
+                await trio.sleep(FORGOTTEN_AFTER + 0.5)
+        assert proxy.counts[Fault.LOSE_REQUEST.value] == 2
+    assert await log_of(bootstrap, topic) == list(range(40))

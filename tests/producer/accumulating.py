@@ -33,7 +33,9 @@ class Waiting:
 class Bench:
     """An accumulator for topic ``t``, with the time in ``now``."""
 
-    def __init__(self, *leaders: int | None, partitioner: Any = None, idempotent: bool = True, **limits: Any) -> None:
+    def __init__(
+        self, *leaders: int | None, partitioner: Any = None, idempotent: bool = True, ignore_keys: bool = False, **limits: Any
+    ) -> None:
         self.now = 0.0
         self.woken: list[int | None] = []
         settings: dict[str, Any] = {
@@ -54,6 +56,7 @@ class Bench:
             delay=lambda failures: 0.1 * 2 ** (failures - 1),
             on_work=self.woken.append,
             partitioner=partitioner,
+            ignore_keys=ignore_keys,
             choose=random.Random(7),
         )
         self.accumulator.identified(Identity(1000, 0))

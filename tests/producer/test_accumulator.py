@@ -15,6 +15,7 @@ from trikafka.errors import (
     DeliveryTimeoutError,
     KafkaConnectionError,
     RecordTooLargeError,
+    TrikafkaError,
     from_code,
 )
 from trikafka.types import RecordMetadata
@@ -90,7 +91,7 @@ def test_a_large_record_gets_its_own_batch_and_a_larger_one_is_refused() -> None
         ({"timestamp": 1.5}, ConfigurationError, "timestamp must be milliseconds"),
         ({"timestamp": -1}, ConfigurationError, "timestamp must be milliseconds"),
         ({"timestamp": 2**63}, ConfigurationError, "timestamp must be milliseconds"),
-        ({"partition": -1}, ConfigurationError, "partition must be at least 0"),
+        ({"partition": -1}, ConfigurationError, "partition must be a whole number from 0"),
     ],
 )
 def test_what_is_no_record_leaves_nothing_behind(fields: dict[str, object], error: type[Exception], text: str) -> None:
@@ -423,8 +424,8 @@ def test_a_batch_too_large_for_the_broker_is_split_until_it_fits() -> None:
     assert bench.accumulator.used == 0
 
 
-def test_a_batch_that_may_be_in_the_log_is_not_sent_again_in_pieces() -> None:
-    bench = Bench(0)
+def test_a_batch_that_may_be_in_the_log_is_not_sent_again_in_pieces_without_numbers() -> None:
+    bench = Bench(0, idempotent=False)
     tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
     bench.accumulator.close_open()
     bench.drain()
@@ -435,6 +436,96 @@ def test_a_batch_that_may_be_in_the_log_is_not_sent_again_in_pieces() -> None:
     assert bench.accumulator.unsettled() == []
     with pytest.raises(RecordTooLargeError):
         outcome(tickets[3])
+
+
+def test_with_numbers_it_is() -> None:
+    bench = Bench(0)
+    tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
+    bench.accumulator.close_open()
+    bench.drain()
+    bench.accumulator.refused(tickets[0][0], LOST, bench.now)
+    bench.now = 1
+    bench.drain()
+    bench.accumulator.refused(tickets[0][0], from_code(10), bench.now)
+    for sequence in (0, 2):
+        (part,) = bench.drain()
+        assert part.sequence == sequence
+        bench.accumulator.succeeded(part, sequence, None)
+    assert [outcome(ticket).offset for ticket in tickets] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("code", [45, 46, 59])
+def test_a_piece_of_what_the_broker_may_have_as_a_whole_is_not_sent_under_another_number(code: int) -> None:
+    bench = Bench(0)
+    bench.prove()
+    tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
+    bench.accumulator.close_open()
+    bench.drain()
+    bench.accumulator.refused(tickets[0][0], LOST, bench.now)
+    bench.now = 1
+    bench.drain()
+    bench.accumulator.refused(tickets[0][0], from_code(10), bench.now)
+    for _ in range(2):
+        (part,) = bench.drain()
+        bench.accumulator.refused(part, from_code(code), bench.now)
+    if code == 46:  # the broker says that it has it
+        assert [outcome(ticket).offset for ticket in tickets] == [None] * 4
+    else:
+        assert [ticket[0].part(ticket[1])[0].unknown for ticket in tickets] == [True] * 4
+    assert bench.accumulator.used == 0
+
+
+@pytest.mark.parametrize("error", [LOST, from_code(10), from_code(19), from_code(45)])
+def test_after_expiry_a_late_error_neither_retries_nor_splits(error: TrikafkaError) -> None:
+    bench = Bench(0)
+    bench.prove()
+    tickets = [bench.put(b"%d" % number, partition=0) for number in range(4)]
+    bench.accumulator.close_open()
+    assert len(bench.drain()) == 1
+    assert bench.accumulator.expire(60) == 1
+    bench.accumulator.refused(tickets[0][0], error, 61)
+    assert bench.drain() == []
+    assert bench.accumulator.batches() == []
+    assert bench.accumulator.used == 0
+    assert bench.accumulator.counters.batches_split == 0
+    assert bench.accumulator.counters.failed == 4
+    with pytest.raises(DeliveryTimeoutError):
+        outcome(tickets[3])
+
+
+def test_one_expiring_batch_takes_no_other_of_its_request_along() -> None:
+    bench = Bench(0, 0)
+    (old,) = bench.fill(1, 0)
+    bench.now = 1
+    (young,) = bench.fill(1, 1)
+    assert bench.drain() == [old, young], "one request"
+    assert bench.accumulator.expire(60.5) == 1
+    assert (old.settled, young.settled) == (True, False)
+    assert bench.accumulator.next_deadline() == 61
+    bench.accumulator.succeeded(old, 0, None)
+    bench.accumulator.succeeded(young, 0, None)
+    assert isinstance(old.error, DeliveryTimeoutError)
+    assert young.error is None
+
+
+@pytest.mark.parametrize("code", [45, 59])
+def test_out_of_order_below_what_the_broker_has_is_delivered(code: int) -> None:
+    """The response to the first is lost, those to six behind it come: the broker has forgotten that it has the first."""
+    bench = Bench(0)
+    bench.prove()
+    lost, *others = bench.fill(7)
+    for batch in (lost, *others):
+        assert bench.drain() == [batch]
+    for offset, batch in enumerate(others):
+        bench.accumulator.succeeded(batch, 2 + offset, None)
+    bench.accumulator.refused(lost, LOST, bench.now)
+    bench.now = 1
+    assert bench.drain() == [lost]
+    bench.accumulator.refused(lost, from_code(code), bench.now)
+    assert (lost.settled, lost.error, lost.base_offset) == (True, None, None)
+    (more,) = bench.fill(1)
+    assert bench.drain() == [more]
+    assert (more.sequence, more.identity) == (8, Identity(1000, 0)), "no new epoch"
 
 
 def test_one_record_too_large_for_the_broker_fails() -> None:

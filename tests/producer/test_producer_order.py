@@ -276,10 +276,10 @@ async def test_what_cannot_be_sent_is_refused_before_it_is_queued(autojump_clock
     [
         ({"compression_type": "lzip"}, TrikafkaError, "lzip"),
         ({"partitioner": "magic"}, ConfigurationError, "magic"),
-        ({"transactional_id": "t"}, ConfigurationError, "transactions"),
+        ({"transactional_id": "t", "enable_idempotence": False}, ConfigurationError, "enable_idempotence"),
         ({"linger": 5}, ConfigurationError, "linger_ms"),
         ({"delivery_timeout_ms": 1_000}, ConfigurationError, "KIP-91"),
-        ({"acks": 1}, ConfigurationError, "enable_idempotence"),
+        ({"acks": 1, "enable_idempotence": True}, ConfigurationError, "enable_idempotence"),
     ],
 )
 async def test_wrong_settings_are_told_before_any_dial(

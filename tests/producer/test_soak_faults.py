@@ -178,3 +178,28 @@ async def test_what_stands_behind_an_expired_batch_is_written_once(lost: str, au
         fate = "delivered" if lost == "response" else OutOfOrderSequenceError.__name__
         assert found == [DeliveryTimeoutError.__name__] + [fate] * 4
         assert values(cluster) == numbers(9)[0 if lost == "response" else 5 :]
+
+
+@pytest.mark.parametrize("trouble", ["refused", "lost"])
+@pytest.mark.parametrize("silent", [1, 3_600, 100_000])
+async def test_after_a_long_silence_the_first_batch_goes_alone(trouble: str, silent: float, autojump_clock: Clock) -> None:
+    """A broker forgets a producer that was silent for long (``producer.id.expiration.ms``), and then takes any number: if the first
+    of several batches is refused, the next one must not be in the log before it.
+    """
+
+    async def lose(request: Any, default: Default) -> None:
+        pass
+
+    async with ready(request_timeout_ms=5_000) as (cluster, producer):
+        await trio.sleep(silent)
+        if silent > 1:
+            cluster.partition("t", 0).producers.clear()
+        cluster.delay("Produce", 0.05, times=None)
+        if trouble == "refused":
+            cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS)
+        else:
+            cluster.on("Produce", lose, times=1)
+        with trio.fail_after(60):
+            acks = await enqueue_apart(producer, 10)
+            assert await fates(acks) == ["delivered"] * 10
+        assert values(cluster) == numbers(10)

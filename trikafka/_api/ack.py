@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
 
@@ -48,15 +48,16 @@ class Ack(_DeliveryHandle):
         """
         batch: ProducerBatch = self._batch
         index = self._index
-        if not batch.settled:
+        if batch.parts:
             batch, index = batch.part(index)
         if not batch.settled:
             task = trio.lowlevel.current_task()
             while not batch.settled:
-                waiters = waiters_of(batch)
+                waiters: Any = batch.signal or waiters_of(batch)
                 waiters.add(task)
                 await trio.lowlevel.wait_task_rescheduled(waiters)
-                batch, index = batch.part(index)
+                if batch.parts:
+                    batch, index = batch.part(index)
         elif time.perf_counter() >= fairness.due:
             await fairness.take()
         else:

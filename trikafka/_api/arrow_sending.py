@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: A piece of a table: what is worked on between two checkpoints. Its bytes are copied in a millisecond or so.
 _PIECE_BYTES = 1 << 20
+#: So many requests in flight keep the brokers busy while so many bytes are encoded; with fewer, what is there is sent sooner.
+_BUSY, _WHEN_BUSY, _WHEN_IDLE = 2, 1 << 20, 1 << 18
 #: Its rows, where all of them pass through compiled code, and where Python looks at each.
 _PIECE_ROWS, _PIECE_ROWS_PURE = 16_384, 512
 
@@ -75,12 +77,21 @@ def _make_rows(data: Any, names: dict[str, Any]) -> Rows:
 class ArrowSending:
     """One table on its way."""
 
-    def __init__(self, manager: ProduceManager, config: ProducerConfig, topic: str, rows: Rows) -> None:
+    def __init__(
+        self, manager: ProduceManager, config: ProducerConfig, topic: str, rows: Rows, joins: Callable[[], None] = lambda: None
+    ) -> None:
         self._manager, self._accumulator = manager, manager.accumulator
+        self._joins = joins  # raises once the transaction that the table is for takes no more
         self._config, self._topic, self._rows = config, topic, rows
         self._tally = _Tally()
+        self._used = self._accumulator.used  # when the senders were let run
         slowly = _implementation.name_in_use != "native" or config.partitioner != "default"
         self._piece_rows = _PIECE_ROWS_PURE if slowly else _PIECE_ROWS
+
+    @property
+    def accepted(self) -> int:
+        """How many rows are on their way, or have been."""
+        return self._tally.accepted
 
     async def run(self) -> ArrowDelivery:
         """Send the table; return when each row has its outcome. Raises as ``Producer.send_arrow``."""
@@ -134,6 +145,15 @@ class ArrowSending:
                     self._tally.gather()
                     if self._tally.error is not None:
                         return
+                    await self._let_send()
+
+    async def _let_send(self) -> None:
+        """Let the senders run when there is something for them: a broker that waits while more is encoded loses the time."""
+        enough = _WHEN_IDLE if self._manager.requests_in_flight < _BUSY else _WHEN_BUSY
+        self._used = min(self._used, self._accumulator.used)
+        if self._accumulator.used - self._used >= enough:
+            await trio.lowlevel.checkpoint()
+            self._used = self._accumulator.used
 
     def _pieces(self) -> Iterator[tuple[int, Any]]:
         return self._rows.pieces(self._piece_rows, _PIECE_BYTES)
@@ -141,6 +161,7 @@ class ArrowSending:
     def _extend(self, columns: Columns, group: RowGroup, position: int, admitted: bool = False) -> Taken | None:
         if self._manager.closed:
             raise trio.ClosedResourceError("this producer is closed")
+        self._joins()
         taken: Taken | None = self._accumulator.extend(self._topic, columns, group, position, admitted)
         return taken
 

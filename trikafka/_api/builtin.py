@@ -18,6 +18,8 @@ from .._managers.offsets import Offsets
 from .._managers.positions import PositionsManager
 from .._managers.produce import ProduceManager
 from .._managers.topic_ids import TopicIds
+from .._managers.transaction_coordinator import TransactionCoordinator
+from .._managers.transactions import Transactions
 from .._state.assignors import (
     Assignor,
     CooperativeStickyAssignor,
@@ -125,7 +127,23 @@ class Builtin:
 
     @staticmethod
     def _produce(client: ProducerParts) -> interfaces.ProduceManager:
-        return ProduceManager(client.config, client.brokers, client.manager("metadata"), client.start_soon, Ack, client.partitioner)
+        return ProduceManager(
+            client.config,
+            client.brokers,
+            client.manager("metadata"),
+            client.start_soon,
+            Ack,
+            client.partitioner,
+            client.transaction,
+            client.watch,
+        )
+
+    @staticmethod
+    def _transactions(client: ProducerParts) -> interfaces.TransactionManager:
+        coordinator = TransactionCoordinator(client.config, client.brokers, client.manager("coordinator"))
+        produce, transaction = client.manager("produce"), client.transaction
+        assert transaction is not None
+        return Transactions(client.config, coordinator, produce, transaction, client.transaction_signals, client.start_soon)
 
 
 def _group(client: ConsumerParts) -> str:
@@ -136,7 +154,7 @@ def _group(client: ConsumerParts) -> str:
 def _group_parts(client: ConsumerParts) -> GroupParts:
     """What the memberships of both protocols work with."""
     core = client.core
-    topics = GroupTopics(core.subscription, client.manager("metadata"))
+    topics = GroupTopics(core.subscription, client.manager("metadata"), exclude_internal=client.config.exclude_internal_topics)
     requests = GroupRequests(_group(client), client.brokers, client.manager("coordinator"))
     return GroupParts(
         client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, core.news

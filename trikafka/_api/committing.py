@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from .._net.deadlines import check_timeout
 from .._state.arguments import checked_partition, offset_and_metadata
 from .._state.member import MemberState
 from .._wire.columns import RecordBatch
 from ..error_codes import ErrorCode
-from ..errors import IllegalStateError, PartitionNotOwnedError, PollIntervalExceededError, from_code
-from ..types import OffsetAndMetadata, Record, TopicPartition
+from ..errors import ConfigurationError, IllegalStateError, PartitionNotOwnedError, PollIntervalExceededError, from_code
+from ..types import GroupMetadata, OffsetAndMetadata, Record, TopicPartition
 from .consumer_base import ConsumerBase
 
 #: What can be committed: offsets of the next records to process, or what was processed.
@@ -52,15 +52,7 @@ class Committing(ConsumerBase):
         check_timeout(timeout, 0.0)
         self._open()
         commits, owned = self._parts.need_commits(), self._assignment.partitions
-        self._check_membership()
-        if offsets is None:
-            streamed = self._parts.streams.partitions
-            found = {tp: partition.to_commit(done=partition in streamed) for tp, partition in owned.items()}
-            todo = {tp: position for tp, position in found.items() if position is not None}
-        else:
-            todo = _offsets(offsets)
-        if self._subscription.grouped and (foreign := [tp for tp in todo if tp not in owned]):
-            raise PartitionNotOwnedError(foreign)
+        todo = self._to_commit(offsets)
         began = {tp: (owned[tp], owned[tp].position) for tp in todo if tp in owned}
 
         def check() -> None:
@@ -83,7 +75,63 @@ class Committing(ConsumerBase):
         self._open()
         return await self._parts.need_commits().committed([checked_partition(tp) for tp in partitions], timeout=timeout)
 
+    def group_metadata(self) -> GroupMetadata:
+        """This consumer as the member of its group that it is now, for :meth:`Transaction.send_offsets` (KIP-447).
+
+        Raises :exc:`ConfigurationError` without a ``group_id``.
+        """
+        self._parts.need_commits()
+        identity = self._parts.core.member.identity
+        assert self._config.group_id is not None
+        if not (self._subscription.grouped and identity.joined):
+            return GroupMetadata(self._config.group_id)
+        return GroupMetadata(self._config.group_id, identity.generation, identity.member_id, identity.instance_id)
+
+    def offsets_for_transaction(
+        self, offsets: ToCommit | None = None
+    ) -> tuple[dict[TopicPartition, OffsetAndMetadata], Callable[[], GroupMetadata]]:
+        """What :meth:`commit` would commit of ``offsets``, and as which member: for :meth:`Transaction.send_offsets`, which asks
+        for it.
+
+        Raises :exc:`ConfigurationError` where the consumer commits by itself, and what :meth:`commit` raises before any I/O. The
+        second raises :exc:`CommitFailedError` once this member, or one of the partitions, is not what it was.
+        """
+        self._open()
+        self.check_fits_transactions()
+        todo, before = self._to_commit(offsets), self.group_metadata()
+        owned = {tp: self._assignment.partitions.get(tp) for tp in todo}
+
+        def member() -> GroupMetadata:
+            now = self.group_metadata()
+            if now.member_id != before.member_id or (now.generation < 0) != (before.generation < 0):
+                raise self._parts.commit_failed()  # outside the group nothing would keep it from overwriting another member's
+            if gone := [tp for tp, partition in owned.items() if self._assignment.partitions.get(tp) is not partition]:
+                raise PartitionNotOwnedError(gone)
+            return now
+
+        return todo, member
+
+    def check_fits_transactions(self) -> None:
+        """Raise :exc:`ConfigurationError` if this consumer's offsets cannot be committed by a transaction."""
+        self._parts.need_commits()
+        if self._parts.auto_commit is not None:
+            raise ConfigurationError(
+                "offsets that a transaction commits must not be committed by the consumer too: set enable_auto_commit=False"
+            )
+
     # Inside.
+
+    def _to_commit(self, offsets: ToCommit | None) -> dict[TopicPartition, OffsetAndMetadata]:
+        owned = self._assignment.partitions
+        self._check_membership()
+        if offsets is None:
+            streamed = self._parts.streams.partitions
+            found = {tp: partition.to_commit(done=partition in streamed) for tp, partition in owned.items()}
+            return {tp: position for tp, position in found.items() if position is not None}
+        todo = offsets_to_commit(offsets)
+        if self._subscription.grouped and (foreign := [tp for tp in todo if tp not in owned]):
+            raise PartitionNotOwnedError(foreign)
+        return todo
 
     def _check_membership(self) -> None:
         """A member that is out of its group cannot commit."""
@@ -98,7 +146,8 @@ class Committing(ConsumerBase):
             raise from_code(ErrorCode.REBALANCE_IN_PROGRESS, "the consumer has not joined its group yet")
 
 
-def _offsets(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
+def offsets_to_commit(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata]:
+    """The offsets that are meant. Raises :exc:`TypeError` for what stands for none."""
     if isinstance(given, Mapping):
         return {checked_partition(tp): offset_and_metadata(tp, value) for tp, value in given.items()}
     found: dict[TopicPartition, OffsetAndMetadata] = {}

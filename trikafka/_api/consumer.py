@@ -175,7 +175,7 @@ class Consumer(LookUps, Committing):
 
     def statistics(self) -> ConsumerStatistics:
         """A snapshot of what the consumer knows of itself."""
-        return statistics_of(self._parts)
+        return statistics_of(self._parts, closed=self._closed)
 
     def health(self) -> ConsumerHealth:
         """Whether the consumer works, and if not, why: for a liveness probe. Plain and quick; raises nothing."""

@@ -110,7 +110,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         assert self.commits is not None
         if self.config.enable_auto_commit:
             core, interval = self.core, self.config.auto_commit_interval_ms / 1000
-            self.auto_commit = AutoCommit(self.commits, core.subscription, core.assignment, core.member, interval)
+            self.auto_commit = AutoCommit(self.commits, core.subscription, core.assignment, core.member, core.poll_timer, interval)
         self.assignors = [self._assignor(name) for name in self.config.partition_assignment_strategy]
         self.fill("heartbeat")
         self.fill("membership")

@@ -32,6 +32,7 @@ _SHAPES: dict[ManagerKind, type] = {
     "heartbeat": interfaces.HeartbeatManager,
     "membership": interfaces.MembershipManager,
     "produce": interfaces.ProduceManager,
+    "transactions": interfaces.TransactionManager,
 }
 
 
@@ -42,11 +43,17 @@ class Observers:
         self._observers = observers
         self._failed: set[tuple[str, str]] = set()
 
+    def has(self, method: str) -> bool:
+        """Whether somebody is to be told of this."""
+        return any(callable(getattr(observer, method, None)) for _, observer in self._observers)
+
     def tell(self, method: str, *args: object) -> None:
-        """Call a method of each of them."""
+        """Call a method of each of them that has it."""
         for plugin, observer in self._observers:
+            if (told := getattr(observer, method, None)) is None:
+                continue
             try:
-                getattr(observer, method)(*args)
+                told(*args)
             except Exception as error:
                 if (plugin, method) not in self._failed:
                     self._failed.add((plugin, method))
@@ -122,6 +129,8 @@ class Context(Generic[Config]):
     def manager(self, kind: Literal["membership"]) -> interfaces.MembershipManager: ...
     @overload
     def manager(self, kind: Literal["produce"]) -> interfaces.ProduceManager: ...
+    @overload
+    def manager(self, kind: Literal["transactions"]) -> interfaces.TransactionManager: ...
 
     def manager(self, kind: ManagerKind) -> object:
         """The manager in a seat. Raises :exc:`IllegalStateError` if the seat is not filled (yet)."""

@@ -6,9 +6,9 @@ the members of its contract, so that nothing else can be relied upon.
 * What is not an error of trikafka's becomes a :exc:`PluginError` that names plugin, seat and method, with the cause chained.
 * What is returned is looked at: something of another type is such an error, too.
 * A ``run`` that returns, or raises, ends the client with such an error.
-* ``commit`` and ``committed``, which are whole API calls, and ``bootstrap`` are cut a moment after their limit. ``look_up`` and
-  ``fetch_once``, which are handed a call, are a step of it. Anything else is called inside a step: what that was waiting for is
-  noted, and so told when its limit has passed.
+* ``commit``, ``committed`` and the calls of transactions, which are whole API calls, and ``bootstrap`` are cut a moment after their
+  limit. ``look_up`` and ``fetch_once``, which are handed a call, are a step of it. Anything else is called inside a step: what
+  that was waiting for is noted, and so told when its limit has passed.
 """
 
 from __future__ import annotations
@@ -34,6 +34,20 @@ _log = logging.getLogger("trikafka.plugins")
 Shape = TypeVar("Shape")
 #: A manager that keeps to its own limit is given this much (seconds) beyond it, to say itself what went wrong.
 _PATIENCE = 2 * GRACE
+#: The methods that are whole API calls, with the names of those where they have another.
+_CALLS: dict[tuple[str, str], str] = {
+    ("commit", "commit"): "",
+    ("commit", "committed"): "",
+    ("metadata", "bootstrap"): "open",
+    ("transactions", "initialize"): "open",
+    ("transactions", "begin"): "transaction",
+    ("transactions", "send_offsets"): "",
+    ("transactions", "prepare"): "",
+    ("transactions", "commit"): "",
+    ("transactions", "abort"): "",
+}
+#: What is not known when one of the last calls of a client's life was cut off.
+_LAST = {"leave": "the group may not have been told", "finish": "a transaction may be open until it times out"}
 #: What a client's end looks like to those who wait inside it.
 _ENDS = (trio.ClosedResourceError, trio.WouldBlock)
 
@@ -195,7 +209,7 @@ def _async_method(thing: object, name: str, promised: Any, seat: Seat) -> Callab
         return functools.partial(_run, step, seat)
     if name in ("look_up", "fetch_once"):
         return functools.partial(_attempt, step, seat, name)
-    if (seat.kind, name) in (("commit", "commit"), ("commit", "committed"), ("metadata", "bootstrap")):
+    if (seat.kind, name) in _CALLS:
         return functools.partial(_call, step, seat, name)
     return functools.partial(_noted, step, seat, name)
 
@@ -213,8 +227,8 @@ async def _noted(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, /, 
         try:
             return await step(*args, **kwargs)
         except trio.Cancelled:
-            if name == "leave":
-                _log.warning("%s was cut off: the group may not have been told", seat.name(name))
+            if name in _LAST:
+                _log.warning("%s was cut off: %s", seat.name(name), _LAST[name])
             raise
 
 
@@ -230,7 +244,7 @@ async def _call(step: Callable[..., Awaitable[Any]], seat: Seat, name: str, /, *
     with trio.move_on_after(limit + _PATIENCE):
         return await step(*args, **kwargs)
     stuck = RequestTimedOutError(f"{seat.name(name)} did not return")
-    call = "open" if name == "bootstrap" else kwargs.get("name", name)
+    call = _CALLS[seat.kind, name] or kwargs.get("name", name)
     raise KafkaTimeoutError(call, limit, 1, stuck) from stuck
 
 

@@ -31,6 +31,7 @@ _SHARED = (
     "trikafka._state.assignors.sticky", "trikafka._state.assignors", "pluggy", "trikafka.hooks",
     "trikafka._managers.membership_base", "trikafka._managers.classic_membership", "trikafka._state.target_assignment",
     "trikafka._managers.target_reconciler", "trikafka._managers.consumer_membership", "trikafka._managers.positions",
+    "trikafka._state.transaction", "trikafka._managers.transaction_messages", "trikafka._managers.transactions",
     "trikafka._api.builtin", "trikafka._api.guard", "trikafka._api.context",
 )  # fmt: skip
 CONSUMER = (
@@ -38,7 +39,7 @@ CONSUMER = (
     "trikafka._api.health", "trikafka._api.partition_stream", "trikafka._api.streams", "trikafka._api.consumer_parts",
     "trikafka._api.committing", "trikafka._api.consumer",
 )  # fmt: skip
-PRODUCER = ("trikafka._api.arrow_sending", "trikafka._api.producer")
+PRODUCER = ("trikafka._api.arrow_sending", "trikafka._api.transaction", "trikafka._api.producer")
 ADMIN = ("kafka.protocol.admin", "trikafka._api.admin_types", "trikafka._api.admin_messages", "trikafka._api.admin")
 _lock = Lock()  # event loops in other threads may open their first clients at the same time
 

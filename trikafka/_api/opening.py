@@ -62,11 +62,13 @@ async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[P
     Raises :exc:`ConfigurationError` for a wrong setting before any I/O, :exc:`BootstrapError` if no bootstrap address answers,
     :exc:`ClientFailedError` out of the block if a background task fails. On the way out, after an exception too, everything
     accepted is flushed within ``close_timeout_ms``; when cancelled within 1 s at most. What is left then fails.
+
+    With a ``transactional_id`` opening fences any older producer that has it and aborts what that left open; what the coordinator
+    refuses it with is raised (:exc:`AuthorizationError` ...), :exc:`KafkaTimeoutError` past ``default_api_timeout_ms``. On the
+    way out a transaction that is still open is aborted, and one that is being ended is waited for.
     """
     check_runs_under_trio("open_producer")
     config = ProducerConfig.build(settings)
-    if config.transactional_id is not None:
-        raise ConfigurationError("transactional_id is set, but transactions are not there yet")
 
     await load(loading.PRODUCER)
     from .._wire.compression import codec_named

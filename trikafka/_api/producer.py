@@ -4,27 +4,38 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
 from typing import Any
 
 import trio
 
 from .._managers.produce import Fields
 from .._managers.telemetry import Telemetry
+from .._managers.transaction_signals import TransactionSignals
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
-from .._state.arguments import HeaderPairs
+from .._state.arguments import HeaderPairs, check_target
+from .._state.transaction import ProducerTransaction
 from ..config import ProducerConfig
-from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TrikafkaError
+from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TransactionError, TrikafkaError
 from ..hooks import first_answer
-from ..types import PartitionInfo, RecordMetadata
+from ..interfaces import TransactionManager
+from ..types import BrokerLatency, PartitionInfo, RecordMetadata
 from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .guard import guarded_partitioner
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service
+from .transaction import Transaction
 from .waiting import fairness, within
+
+#: What a producer's observers may be told of its batches.
+_POINTS = ("batch_sent", "batch_retried", "batch_delivered", "batch_failed")
+#: How many batches fail at a close before other tasks run.
+_STEP = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +44,8 @@ class ProducerStatistics:
 
     ``buffer_used`` of ``buffer_memory`` bytes are taken by records that wait or are in flight; ``batches_waiting`` counts
     their batches; ``tasks_waiting`` wait for room. The rest has been counted since the producer was opened; a record is
-    counted as accepted when its batch is closed.
+    counted as accepted when its batch is closed. ``batches_by_state``: ``open`` (takes records), ``waiting``, ``retrying`` (waits
+    to be sent again) and ``in flight``. ``latency`` of Produce requests by the broker's id.
     """
 
     buffer_used: int
@@ -46,6 +58,9 @@ class ProducerStatistics:
     records_failed: int
     batches_retried: int
     batches_split: int
+    batches_by_state: Mapping[str, int]
+    latency: Mapping[int, BrokerLatency]
+    batches_expired: int
 
 
 class Producer:
@@ -63,7 +78,9 @@ class Producer:
         self._metadata = self._context.metadata
         self._telemetry = Telemetry(config, self._metadata)
         self._manager = self._context.produce
-        self._append: Callable[..., Ack | None] = self._manager.accumulator.appender.append
+        self._transaction, self._transactions = self._context.transaction, self._context.transactions
+        self._take: Callable[..., Ack | None] = self._manager.accumulator.appender.append
+        self._append = self._take if self._transaction is None else self._append_in_transaction
         self._converting = trio.CapacityLimiter(2)
         self._closed = False
         self._over = trio.Event()
@@ -75,7 +92,38 @@ class Producer:
         await self._metadata.bootstrap()
         self._service.start_soon(self._metadata.run)
         self._service.start_soon(self._manager.run)
+        if self._transactions is not None:
+            await self._transactions.initialize()
+            self._service.start_soon(self._transactions.run)
         self._context.tell_opened()
+
+    # --- transactions ------------------------------------------------------------------------------------------------
+
+    def transaction(self, *, timeout: float | None = None) -> Transaction:
+        """A transaction, for ``async with``: what is sent inside is seen by ``read_committed`` readers as a whole, or not at all.
+
+        There is one at a time. Its block begins once the last one is over, for which it waits ``timeout`` seconds (default:
+        ``default_api_timeout_ms``): past them it raises :exc:`KafkaTimeoutError`, or :exc:`TransactionUndecidedError` if the
+        outcome of a commit is still missing. It raises :exc:`TransactionAbortableError` if such a commit turned out to be refused;
+        :exc:`ProducerFencedError` if another producer has this ``transactional_id`` now; :exc:`IllegalStateError` while
+        another one is open; :exc:`ConfigurationError` without a ``transactional_id``. See :class:`Transaction` for its end.
+        """
+        check_timeout(timeout, 0.0)
+        self._check_open()
+        if self._transactions is None or self._transaction is None:
+            raise ConfigurationError("transactions need a producer that was opened with a transactional_id")
+        return Transaction(self._transactions, self._transaction, self._config, timeout)
+
+    def _append_in_transaction(self, *record: Any) -> Ack | None:
+        assert self._transaction is not None
+        self._transaction.check("send")
+        return self._take(*record)
+
+    def _joining(self) -> Callable[[], None]:
+        """Raise if no record may join a transaction now; returns what raises once it could not join the same one."""
+        if self._transaction is None:
+            return lambda: None
+        return partial(self._transaction.still, self._transaction.joining())
 
     # --- records -----------------------------------------------------------------------------------------------------
 
@@ -93,7 +141,16 @@ class Producer:
 
         Cancelled before the record was accepted: nothing is written. Cancelled after that: it stays on its way.
         """
-        ack = await self.enqueue(topic, value, key=key, headers=headers, timestamp=timestamp, partition=partition)
+        # As in enqueue, written out: each coroutine more is seen where thousands of tasks send.
+        if time.perf_counter() >= fairness.due:
+            await fairness.take()
+        else:
+            await trio.lowlevel.checkpoint_if_cancelled()
+        if self._closed:
+            self._raise_closed()
+        ack = self._append(topic, value, key, headers, timestamp, partition)
+        if ack is None:
+            ack = await self._enqueue_slowly((topic, value, key, headers, timestamp, partition))
         return await ack.wait()
 
     async def enqueue(
@@ -134,14 +191,17 @@ class Producer:
         partition: int | None = None,
     ) -> Ack:
         """Hand a record over without waiting. Raises :exc:`trio.WouldBlock` if the buffer is full, others wait for room,
-        or the topic's metadata is not there yet (``await producer.partitions_for(topic)`` gets it); else as :meth:`enqueue`.
+        or the topic's metadata is not there yet: it is asked for, so that a later call succeeds. Else raises as :meth:`enqueue`,
+        for a topic that is not found within 3 s too.
 
-        Nothing is sent before the calling task comes to a checkpoint.
+        Nothing is sent, and nothing asked, before the calling task comes to a checkpoint.
         """
         if self._closed:
             self._raise_closed()
         ack = self._append(topic, value, key, headers, timestamp, partition)
         if ack is None:
+            if not self._manager.knows(topic, partition):
+                self._manager.look_up(topic, partition)
             raise trio.WouldBlock
         return ack
 
@@ -181,20 +241,28 @@ class Producer:
         """
         await trio.lowlevel.checkpoint()
         self._check_open()
-        _check_target(topic, None if isinstance(partition, str) else partition)
+        joins = self._joining()
+        check_target(topic, None if isinstance(partition, str) else partition)
         rows = await open_rows(
             data, self._converting, key=key, value=value, partition=partition, timestamp=timestamp, headers=headers
         )
         if not len(rows):
             return ArrowDelivery(0, {})
         self._check_open()
-        return await ArrowSending(self._manager, self._config, topic, rows).run()
+        sending = ArrowSending(self._manager, self._config, topic, rows, joins)
+        try:
+            return await sending.run()
+        except BaseException as error:
+            if sending.accepted and self._transaction is not None:  # a part of a table is not to be committed
+                self._transaction.failed(error if isinstance(error, Exception) else TransactionError("send_arrow was cancelled"))
+            raise
 
     async def _enqueue_slowly(self, record: Fields) -> Ack:
         topic, partition = record[0], record[5]
-        _check_target(topic, partition)
+        joins = self._joining()
 
         def admitted() -> Ack | None:
+            joins()
             ack: Ack | None = self._manager.accumulator.append(*record, admitted=True)
             return ack
 
@@ -203,7 +271,8 @@ class Producer:
                 await call.step(f"metadata of {topic!r}", lambda: self._manager.learn(topic, partition))
             if self._closed:
                 self._raise_closed()
-            ack = self._append(*record)
+            joins()
+            ack = self._take(*record)
             if ack is None:
                 call.blame(TrikafkaError(f"no room in buffer_memory ({self._config.buffer_memory} bytes)"))
                 ack = await within(call, 0.0, lambda: self._manager.wait_for_room(admitted, topic, partition))
@@ -259,6 +328,9 @@ class Producer:
             records_failed=counters.failed,
             batches_retried=counters.batches_retried,
             batches_split=counters.batches_split,
+            batches_by_state=MappingProxyType(dict(accumulator.by_state())),
+            latency=MappingProxyType(dict(self._manager.latency)),
+            batches_expired=counters.batches_expired,
         )
 
     async def aclose(self, timeout: float | None = None) -> None:
@@ -279,12 +351,16 @@ class Producer:
         error: Exception = DeliveryTimeoutError("close", self._close_limit(how))
         try:
             if self._service.failure is None:
+                if self._transactions is not None:
+                    await self._transactions.finish()
                 await self._manager.drain()
             else:
                 error = ClientFailedError("the producer failed in the background")
                 error.__cause__ = self._service.failure
         finally:
-            self._manager.drop(error)
+            with trio.CancelScope(shield=True):  # many batches that fail are work: others run meanwhile
+                while self._manager.drop(error, _STEP):
+                    await trio.lowlevel.checkpoint()
             self._context.brokers.close()
             self._service.stop()
             self._over.set()
@@ -308,15 +384,28 @@ class ProducerParts(Context[ProducerConfig]):
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         super().__init__(config, service)
         self.partitioner = self._find_partitioner(config.partitioner)
+        self.watch = self.observers.tell if any(self.observers.has(point) for point in _POINTS) else None
         self.fill("metadata")
         self.metadata = self.manager("metadata")
+        transactional = config.transactional_id is not None
+        self.transaction_signals = signals = TransactionSignals()
+        self.transaction: ProducerTransaction | None = None
+        if transactional:
+            self.transaction = ProducerTransaction(changed=signals.changed.notify, wanted=signals.wanted.notify)
+            self.fill("coordinator")
         self.fill("produce")
         self.produce = self.manager("produce")
+        self.transactions: TransactionManager | None = None
+        if transactional:
+            self.fill("transactions")
+            self.transactions = self.manager("transactions")
 
-    def _find_partitioner(self, name: str) -> Partitioner | None:
-        """The partitioner that a plugin offers by this name; ``None`` for the default."""
+    def _find_partitioner(self, name: str | Partitioner) -> Partitioner | None:
+        """The user's partitioner, or the one that a plugin offers by this name; ``None`` for the default."""
         if name == "default":
             return None
+        if callable(name):
+            return guarded_partitioner(name, "the partitioner")
         offered = first_answer(self.plugins, "trikafka_partitioner", name=name)
         if offered is None:
             raise ConfigurationError(f"partitioner: no plugin offers one named {name!r}")

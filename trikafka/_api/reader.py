@@ -163,7 +163,7 @@ class PartitionReader:
         """Put what is left of the batch that is handed out record by record back into the buffer."""
         cursor, self._cursor = self._cursor, None
         if cursor is not None:
-            rest = cursor.rest
+            rest: RecordBatch = cursor.rest
             self.partition.end_records()
             if rest and self.partition.accepts(self._rest_ticket):
                 self._buffer.put_back(self.partition, rest)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
+from .._managers.coordinator import Coordinators, CoordinatorState
 from ..types import TopicPartition
 from .consumer_parts import ConsumerParts
 
@@ -15,7 +16,9 @@ class ConsumerStatistics:
     """What a consumer knows of itself. ``lag``: records between the position and the end that the last fetch told.
 
     ``state`` is that of the member, which outlives an outage for a session; ``unreachable`` are the ids of the brokers that cannot
-    be reached or do not respond (why, says ``Consumer.health``).
+    be reached or do not respond (why, says ``Consumer.health``). ``coordinator`` is ``"down"`` (closed, or there is no group),
+    ``"initialized"`` (nothing has needed it yet), ``"coordinator discovery"``, ``"stable"`` (it is known), or ``"unknown"`` where a
+    plugin looks for coordinators.
     """
 
     state: str
@@ -25,9 +28,10 @@ class ConsumerStatistics:
     lag: Mapping[TopicPartition, int | None]
     buffered_bytes: int
     unreachable: frozenset[int] = frozenset()
+    coordinator: str = "down"
 
 
-def statistics_of(parts: ConsumerParts) -> ConsumerStatistics:
+def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
     """A snapshot of what the consumer knows of itself."""
     member, assignment = parts.core.member, parts.core.assignment
     return ConsumerStatistics(
@@ -38,4 +42,13 @@ def statistics_of(parts: ConsumerParts) -> ConsumerStatistics:
         MappingProxyType({partition.tp: partition.lag for partition in assignment}),
         parts.core.buffer.buffered,
         frozenset(node.node_id for node in parts.brokers.outages.unreachable()),
+        _coordinator_state(parts, closed=closed),
     )
+
+
+def _coordinator_state(parts: ConsumerParts, *, closed: bool) -> str:
+    group = parts.config.group_id
+    if closed or group is None:
+        return CoordinatorState.DOWN.value
+    coordinators = parts.coordinators
+    return coordinators.state(group).value if isinstance(coordinators, Coordinators) else "unknown"

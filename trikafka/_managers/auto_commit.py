@@ -14,6 +14,7 @@ from ..errors import KafkaTimeoutError, TrikafkaError
 from ..interfaces import CommitManager
 from ..types import OffsetAndMetadata, TopicPartition
 from .offset_messages import Positions
+from .poll_timer import PollTimer
 
 _log = logging.getLogger("trikafka.commit")
 
@@ -22,10 +23,16 @@ class AutoCommit:
     """Commits, at an interval, what is processed; never what was just delivered. One commit at a time is in flight."""
 
     def __init__(
-        self, commits: CommitManager, subscription: Subscription, assignment: Assignment, member: Member, interval: float
+        self,
+        commits: CommitManager,
+        subscription: Subscription,
+        assignment: Assignment,
+        member: Member,
+        poll_timer: PollTimer,
+        interval: float,
     ) -> None:
         self._commits, self._subscription, self._assignment = commits, subscription, assignment
-        self._member, self._interval = member, interval
+        self._member, self._poll_timer, self._interval = member, poll_timer, interval
         self._last: dict[TopicPartition, int] = {}
         self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}  # of partitions that ``assign`` took away
         self._tick = trio.CancelScope()
@@ -93,5 +100,7 @@ class AutoCommit:
             await trio.sleep(self._interval)
             if self._held:
                 continue
+            # After a loop that was blocked for a session this may run before the task that watches it: the member is out.
+            self._poll_timer.check_session(trio.current_time())
             with trio.CancelScope() as self._tick:
-                await self.commit()
+                await self.commit([partition.tp for partition in self._assignment if partition.owned])

@@ -15,6 +15,7 @@ import trio
 
 from .._net import reasons
 from .._net.brokers import Brokers
+from .._net.deadlines import Call as RunningCall
 from .._net.deadlines import run_call
 from .._state.member import Identity
 from ..config import ClientConfig
@@ -23,9 +24,11 @@ from ..errors import (
     BrokerResponseError,
     CommitFailedError,
     DamagedResponseError,
+    KafkaConnectionError,
     KafkaTimeoutError,
     MemberFencedError,
     RebalanceInProgressError,
+    RequestTimedOutError,
     TrikafkaError,
     UnknownTopicOrPartitionError,
     from_code,
@@ -39,12 +42,13 @@ from .offset_topics import OffsetTopics
 class _Commit:
     """One commit under way, and what of it is not settled yet."""
 
-    __slots__ = ("_given", "done", "left", "reason", "succeeded", "topics")
+    __slots__ = ("_given", "_left_to", "done", "left", "reason", "succeeded", "topics")
 
     def __init__(self, offsets: Positions, topics: Mapping[TopicPartition, UUID]) -> None:
         self._given = dict(offsets)
         self.topics = topics  # that the offsets are of, by their ids, where that is known
         self.left = dict(offsets)
+        self._left_to: dict[TopicPartition, _Commit] = {}
         self.done = trio.Event()
         self.reason = reasons.Reason()  # of those that wait for it
         self.succeeded = False
@@ -65,19 +69,25 @@ class _Commit:
 
     def leave_to(self, newest: Mapping[TopicPartition, _Commit]) -> list[_Commit]:
         """Leave to later commits what is theirs too; returns those."""
-        later: dict[_Commit, None] = {}
         for tp in list(self.left):
             other = newest[tp]
             if other is not self and other.alive:
-                later[other] = None
+                self._left_to[tp] = other
                 del self.left[tp]
-            elif tp not in other.left:  # that one failed, but not with this partition
+            elif not other.owes(tp):  # that one failed, but not with this partition
                 del self.left[tp]
-        return list(later)
+        return list(dict.fromkeys(self._left_to.values()))
 
-    def take_back(self, failed: _Commit) -> None:
-        """A later commit failed: what was left to it, and it has not written, is this one's to write after all."""
-        self.left.update({tp: position for tp, position in self._given.items() if tp in failed.left})
+    def take_back(self) -> None:
+        """What was left to later commits, and they have not written (yet), is this one's to write after all."""
+        for tp, other in self._left_to.items():
+            if other.owes(tp):
+                self.left[tp] = self._given[tp]
+        self._left_to.clear()
+
+    def owes(self, tp: TopicPartition) -> bool:
+        """Whether ``tp`` has not been written, by this or a later one."""
+        return not self.succeeded and (tp in self.left or tp in self._left_to)
 
 
 class Commits:
@@ -121,19 +131,16 @@ class Commits:
         mine = _Commit(offsets, {} if self._topics is None else self._topics.of_positions(offsets))
         began = self._identity()
 
-        async def attempt(call: Call) -> None:
-            now = self._identity()
-            if began.joined and (not now.joined or now.member_id != began.member_id):
-                raise commit_failed(self._group)  # as somebody else, or outside the group, it would overwrite the new owner's
+        async def attempt(call: RunningCall) -> None:
             while True:
-                check()
+                self._check(call, began, check)
+                mine.take_back()  # the attempt before may have been cut while it waited
                 later = mine.leave_to(self._newest)
                 if mine.left:
                     await self._commit_once(call, mine)
                 for other in later:
                     await call.step("wait for a later commit of the same partitions", other.settled)
-                    if not other.succeeded:
-                        mine.take_back(other)
+                mine.take_back()
                 if not mine.left:
                     return
 
@@ -167,6 +174,18 @@ class Commits:
 
         return await run_call(name, attempt, config=self._config, timeout=timeout, recover=self.recover)
 
+    def _check(self, call: RunningCall, began: Identity, check: Callable[[], None]) -> None:
+        """Raise if the offsets are not this member's to commit any more: they would overwrite the new owner's."""
+        try:
+            check()
+        except CommitFailedError as error:
+            if type(error) is not CommitFailedError:
+                raise
+            raise commit_failed(self._group, call.last_error) from call.last_error
+        now = self._identity()
+        if began.joined and (not now.joined or now.member_id != began.member_id):
+            raise commit_failed(self._group, call.last_error) from call.last_error
+
     async def _commit_once(self, call: Call, commit: _Commit) -> None:
         """One attempt to commit what is left of ``commit``. What is of a topic that is gone is not sent."""
         identity, left = self._identity(), commit.left
@@ -194,7 +213,7 @@ class Commits:
         # A stale epoch is told before the heartbeat's response that brings the new one.
         stale = identity.epochs and failure.code == ErrorCode.STALE_MEMBER_EPOCH
         if isinstance(failure, MemberFencedError) and self._identity() == identity and not stale:
-            raise commit_failed(self._group) from failure
+            raise (commit_failed(self._group) if identity.joined else _group_has_members(self._group)) from failure
         if isinstance(failure, MemberFencedError | RebalanceInProgressError):
             failure.retriable = True  # the member is on its way into the next generation, which does not need the user
         raise failure
@@ -264,9 +283,24 @@ class Commits:
             self._topics.request_update()
 
 
-def commit_failed(group: str) -> CommitFailedError:
-    """The error of a commit by a member that is not in the group's present generation."""
+def commit_failed(group: str, last_error: TrikafkaError | None = None) -> CommitFailedError:
+    """The error of a commit by a member that is not in the group's present generation.
+
+    ``last_error`` is how the attempt before failed: where the coordinator could not be reached, that is what put the member out.
+    """
+    if isinstance(last_error, KafkaConnectionError | RequestTimedOutError):
+        why = f"The coordinator could not be reached for a session: {last_error}"
+    else:
+        why = "If processing takes longer than max_poll_interval_ms, raise that or receive smaller batches"
     return CommitFailedError(
         f"the offsets were not committed: group {group!r} has moved on without this member, and its partitions may be with"
-        " another. If processing takes longer than max_poll_interval_ms, raise that or receive smaller batches"
+        f" another. {why}"
+    )
+
+
+def _group_has_members(group: str) -> CommitFailedError:
+    """The error of a commit from outside the group."""
+    return CommitFailedError(
+        f"the offsets were not committed: group {group!r} has members, and only they may commit while they are there. Use another"
+        " group_id with assign(), or subscribe()"
     )

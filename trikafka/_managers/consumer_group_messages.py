@@ -44,6 +44,11 @@ class HeartbeatState:
     def __init__(self, config: ConsumerConfig, subscription: Subscription) -> None:
         self._config, self._subscription = config, subscription
         self._said = _Said()
+        self._had_pattern = False  # the coordinator may have heard of one, and keep it as long as it hears of no other
+
+    def never_sent(self) -> None:
+        """The broker has no version of the heartbeat that carries the pattern: it has not heard of one."""
+        self._had_pattern = False
 
     def forget(self) -> None:
         """Nobody knows what the coordinator has heard: the next heartbeat says everything."""
@@ -60,9 +65,10 @@ class HeartbeatState:
             fields["server_assignor"] = self._config.group_remote_assignor
         if now.names != said.names:
             fields["subscribed_topic_names"] = now.names
-        if now.pattern != (said.pattern or ""):
+        if now.pattern != (said.pattern or "") or (everything and self._had_pattern):
             fields["subscribed_topic_regex"] = now.pattern
             fields["min_version"] = _PATTERNS
+            self._had_pattern = True
         if joins or report != said.report:
             owned = {} if joins else report.by_topic()
             part = ConsumerGroupHeartbeatRequest.TopicPartitions

@@ -18,20 +18,28 @@ from .._net.brokers import Purpose
 from .._net.retry import Retry
 from .._state.member import MemberState
 from ..error_codes import ErrorCode
-from ..errors import FencedInstanceIdError, MemberFencedError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import (
+    FencedInstanceIdError,
+    MemberFencedError,
+    RequestTimedOutError,
+    TrikafkaError,
+    UnsupportedVersionError,
+    from_code,
+)
 from .consumer_group_messages import LEAVE, LEAVE_FOR_A_WHILE, HeartbeatState, assigned, leave_request, new_member_id
 from .leave_report import LeaveReport
 from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts
 from .target_reconciler import News, TargetReconciler
 
-_log = logging.getLogger("trikafka.heartbeat")
+_log, _membership_log = logging.getLogger("trikafka.heartbeat"), logging.getLogger("trikafka.membership")
 #: The least that a broker gets to respond (seconds), however short its interval is.
 _LEAST_LIMIT = 1.0
 #: However short an interval (seconds) a response tells: without one there would be no pause at all.
 _LEAST_INTERVAL = 0.1
-#: How soon (seconds) a member that has just joined asks again while it has nothing, and for how many intervals: the coordinator
-#: makes new assignments once a second at most, and others have to let go first. To wait for the interval would be idling.
-_SOON, _SETTLING_INTERVALS = 1.0, 2
+#: How soon (seconds) a member that has just joined asks again while it has nothing, each time after twice as long up to a most, and
+#: for how many intervals: the coordinator makes new assignments once a second at most, and others have to let go first. To wait for
+#: the interval would be idling.
+_SOON, _SOON_AT_MOST, _SETTLING_INTERVALS = 0.1, 1.0, 2
 
 
 class ConsumerHeartbeats:
@@ -75,13 +83,15 @@ class ConsumerHeartbeats:
         self._said.forget()
         self._limit = self._config.request_timeout
         self.outside()
-        retry = Retry(self._config)
+        retry, soon = Retry(self._config), _SOON
         while True:
             sent = trio.current_time()
             try:
                 self._take(await self._beat())
                 contact(sent)
             except TrikafkaError as error:
+                if isinstance(error, UnsupportedVersionError):
+                    self._said.never_sent()
                 if isinstance(error, FencedInstanceIdError) or error.code == ErrorCode.UNSUPPORTED_VERSION:
                     self.in_group = False  # it is somebody else there; nobody is
                 self._requests.recover(error)
@@ -93,7 +103,8 @@ class ConsumerHeartbeats:
             else:
                 retry.reset()
                 settling = self._reconciler.empty and sent < self._settled_at
-                await self._news.wait(sent + (min(self._interval, _SOON) if settling else self._interval))
+                await self._news.wait(sent + (min(self._interval, soon) if settling else self._interval))
+                soon = min(2 * soon, _SOON_AT_MOST)
 
     def outside(self) -> None:
         """The member is in no epoch of the group; its id it keeps."""
@@ -116,6 +127,7 @@ class ConsumerHeartbeats:
         self._interval = max(response.heartbeat_interval_ms / 1000, _LEAST_INTERVAL)
         self._limit = min(self._config.request_timeout, max(self._interval, _LEAST_LIMIT))
         if joins:
+            _membership_log.info("group %s: joined in epoch %d as %s", self._group, response.member_epoch, self._member_id)
             self._settled_at = trio.current_time() + _SETTLING_INTERVALS * self._interval
         if (parts := assigned(response)) is not None:
             self._reconciler.aim(parts)

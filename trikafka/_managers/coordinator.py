@@ -1,6 +1,21 @@
-"""The coordinator manager: which broker coordinates a group or a transactional id. It alone writes that cache."""
+"""The coordinator manager: which broker coordinates a group or a transactional id. It alone writes that cache.
+
+Of each it is in one of four states (seed 001):
+
+=====================  ========================================================================  ==========================
+state                  meaning                                                                   comes after
+=====================  ========================================================================  ==========================
+DOWN                   the client is not open                                                    any
+INITIALIZED            the client is open; nobody has needed this coordinator yet                DOWN
+COORDINATOR_DISCOVERY  it is needed and not known: it is being looked up, or will be at the      INITIALIZED, STABLE
+                       next use
+STABLE                 it is known; its connection is made when it is used                       COORDINATOR_DISCOVERY
+=====================  ========================================================================  ==========================
+"""
 
 from __future__ import annotations
+
+from enum import Enum
 
 from kafka.protocol.metadata import FindCoordinatorRequest
 
@@ -10,7 +25,16 @@ from ..errors import TrikafkaError, from_code
 from ..interfaces import CoordinatorKind, MetadataManager
 from ..types import Node
 
-__all__ = ["CoordinatorKind", "Coordinators"]
+__all__ = ["CoordinatorKind", "CoordinatorState", "Coordinators"]
+
+
+class CoordinatorState(Enum):
+    """See the module."""
+
+    DOWN = "down"
+    INITIALIZED = "initialized"
+    COORDINATOR_DISCOVERY = "coordinator discovery"
+    STABLE = "stable"
 
 
 class Coordinators:
@@ -19,13 +43,21 @@ class Coordinators:
     def __init__(self, metadata: MetadataManager, start_soon: StartSoon, outages: Outages) -> None:
         self._metadata, self._start_soon, self._outages = metadata, start_soon, outages
         self._known: dict[tuple[CoordinatorKind, str], Node] = {}
+        self._needed: set[tuple[CoordinatorKind, str]] = set()
         self._flights: dict[tuple[CoordinatorKind, str], SingleFlight[Node]] = {}
+
+    def state(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> CoordinatorState:
+        """Where the coordinator of ``key`` stands, in a client that is open."""
+        if (kind, key) in self._known:
+            return CoordinatorState.STABLE
+        return CoordinatorState.COORDINATOR_DISCOVERY if (kind, key) in self._needed else CoordinatorState.INITIALIZED
 
     async def find(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
         """The coordinator of ``key``. Raises a retriable error while there is none."""
         place = (kind, key)
         if (node := self._known.get(place)) is not None:
             return node
+        self._needed.add(place)
         flight = self._flights.get(place)
         if flight is None:
             flight = self._flights[place] = SingleFlight(self._start_soon, lambda: self._look_up(key, kind))

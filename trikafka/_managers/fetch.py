@@ -110,14 +110,15 @@ class Fetcher:
             node = self._metadata.snapshot.nodes.get(node_id)
             if node is None or not session.wanted or not (room := self._room(node_id)):
                 await self._rest()
-            elif await self._fetch(node, session, room):
-                if node_id in self._told:
-                    self._told.discard(node_id)
-                    _log.info("fetching from broker %d again", node_id)
-                retry.reset()
-            else:
+            elif not await self._fetch(node, session, room, retry):
                 self._say_why(node_id)
                 await retry.wait()
+
+    def _went_well(self, node_id: int, retry: Retry) -> None:
+        retry.reset()
+        if node_id in self._told:
+            self._told.discard(node_id)
+            _log.info("fetching from broker %d again", node_id)
 
     def _say_why(self, node_id: int) -> None:
         """Say once in the log that a broker's responses are no use; not of a client that closes, which ends this task before."""
@@ -139,33 +140,57 @@ class Fetcher:
             self._resting -= 1
             self._buffer.fetcher_idle(self._resting > 0)
 
-    async def _fetch(self, node: Node, session: FetchSession, room: int) -> bool:
-        """Make one fetch; whether the next may follow at once."""
-        contents = session.next_request()
-        wait_ms = _SHORT_WAIT if self._plan.is_short_of_room(node.node_id) else self._config.fetch_max_wait_ms
-        request = self._message(contents, room, wait_ms)
-        patience = self._config.request_timeout + wait_ms / 1000
-        began, done = trio.current_time(), Signal()
-        fine: bool | None = None
+    async def _fetch(self, node: Node, session: FetchSession, room: int, retry: Retry) -> bool:
+        """Fetch for as long as one fetch follows another; whether the next one may begin at once.
 
-        def ended(in_flight: InFlightRequest) -> None:  # in the reader's step: so the records are there a turn of the loop earlier
-            nonlocal fine
-            try:
-                body, version = in_flight.body()
-                news = self._responses.take(node, session, contents, body, version)
-                fine = news or trio.current_time() - began >= wait_ms / 2000
-            except TrikafkaError as error:
-                fine = self._note_failure(node, session, error)
-            done.notify()
+        A response is taken in, and the next fetch goes out, in the step of the connection's reader: so the broker is at work on it
+        while the user decodes, whoever's turn is first.
+        """
+        done = Signal()
+        fine: bool | None = None
+        over = False
+
+        def begin(room: int) -> None:
+            contents = session.next_request()
+            wait_ms = _SHORT_WAIT if self._plan.is_short_of_room(node.node_id) else self._config.fetch_max_wait_ms
+            began = trio.current_time()
+
+            def ended(in_flight: InFlightRequest) -> None:
+                nonlocal fine
+                try:
+                    body, version = in_flight.body()
+                    news = self._responses.take(node, session, contents, body, version)
+                    fine = news or trio.current_time() - began >= wait_ms / 2000
+                    if fine:
+                        self._went_well(node.node_id, retry)
+                        if not over and (more := self._follows(node, session)):
+                            fine = None
+                            begin(more)
+                except TrikafkaError as error:
+                    fine = self._note_failure(node, session, error)
+                if fine is not None:
+                    done.notify()
+
+            connection.begin(self._message(contents, room, wait_ms), ended, self._config.request_timeout + wait_ms / 1000)
 
         try:
             connection = await self._brokers.connection(node, "fetch")
-            connection.begin(request, ended, patience)
+            begin(room)
         except TrikafkaError as error:
             return self._note_failure(node, session, error)
-        while fine is None:
-            await done.wait()
+        try:
+            while fine is None:
+                await done.wait()
+        finally:
+            over = True
         return fine
+
+    def _follows(self, node: Node, session: FetchSession) -> int:
+        """How many bytes the next fetch may bring, if it may go to the same broker at once; else 0, and the task looks again."""
+        self._update(node.node_id)
+        if self._metadata.snapshot.nodes.get(node.node_id) != node or not session.wanted:
+            return 0
+        return self._room(node.node_id)
 
     def _note_failure(self, node: Node, session: FetchSession, error: TrikafkaError) -> bool:
         """Note why there is no response; whether to go on without a wait."""

@@ -8,6 +8,7 @@ leaving task runs them; never are two changes told at the same time.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from difflib import get_close_matches
 from enum import Enum
 from typing import Protocol
 
@@ -17,6 +18,9 @@ from ..errors import ConfigurationError, KafkaTimeoutError
 from ..hooks import missing_members, plain_methods
 from ..interfaces import RebalanceListener
 from ..types import TopicPartition
+
+#: How much alike (0 to 1) the name of a method is that was meant to be another.
+_SIMILAR = 0.85
 
 
 class Change(Enum):
@@ -193,7 +197,33 @@ def check_listener(listener: RebalanceListener | None) -> None:
         return
     if isinstance(listener, type):
         raise ConfigurationError(f"listener must be an object, not a class: write {listener.__name__}(...)")
+    meant = _meant_methods(listener)
     if missing := missing_members(listener, RebalanceListener):
-        raise ConfigurationError(f"listener must be a RebalanceListener; {listener!r} has no {', '.join(missing)}")
+        hint = "".join(f"; did you mean {name} by {given}?" for given, name in meant.items())
+        raise ConfigurationError(f"listener must be a RebalanceListener; {listener!r} has no {', '.join(missing)}{hint}")
+    for given, name in meant.items():
+        raise ConfigurationError(f"nobody calls {given} of {listener!r}; did you mean {name}?")
     if plain := plain_methods(listener, RebalanceListener):
         raise ConfigurationError(f"a listener's methods must be `async def`: {', '.join(plain)} of {listener!r}")
+
+
+def _meant_methods(listener: RebalanceListener) -> dict[str, str]:
+    """Methods whose names are nearly those of a listener's methods that it does not have, or only inherits: name -> that name."""
+    known = {name for name in vars(RebalanceListener) if name.startswith("on_")}
+    lacking = {
+        _plain(name): name
+        for name in known
+        if getattr(type(listener), name, None) in (None, getattr(RebalanceListener, name))
+        and name not in getattr(listener, "__dict__", ())
+    }
+    meant = {}
+    for given in dir(type(listener)):
+        close = [] if given in known or given.startswith("_") else get_close_matches(_plain(given), lacking, 1, _SIMILAR)
+        if close and callable(getattr(type(listener), given)):
+            meant[given] = lacking[close[0]]
+    return meant
+
+
+def _plain(name: str) -> str:
+    """``onPartitionsLost`` is as good as ``on_partitions_lost``."""
+    return name.replace("_", "").lower()

@@ -87,6 +87,14 @@ class MembershipChoice:
 
     def _choose(self, membership: ConsumerMembership | ClassicMembership) -> None:
         _log.debug("group %s: %s", self._parts.config.group_id, type(membership).__name__)
+        assignor = self._parts.config.group_remote_assignor
+        if membership is self._classic and assignor is not None:
+            _log.warning(
+                "group %s: group_remote_assignor=%r has no effect, for the group goes by the classic protocol;"
+                " partition_assignment_strategy counts there",
+                self._parts.config.group_id,
+                assignor,
+            )
         self._chosen = membership
         self._parts.wake()  # it may be that what is subscribed to needs the other
 

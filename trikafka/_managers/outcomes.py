@@ -7,7 +7,8 @@ from .._state.producer_batch import ProducerBatch
 
 
 def waiters_of(batch: ProducerBatch) -> Waiters:
-    """Who waits until the batch, which has no outcome yet, gets it or is split. Once it was asked for, a failure is not logged."""
+    """Who waits until the batch, which has no outcome yet, gets it or is split, to learn what it is: so a failure is not logged."""
+    batch.claim()
     return batch.signal_for(Waiters)
 
 
@@ -15,7 +16,7 @@ async def settled(batch: ProducerBatch) -> None:
     """Wait until the batch, or all that it was split into, has its outcome."""
     while not batch.settled:
         if not batch.parts:
-            await waiters_of(batch).wait()
+            await batch.signal_for(Waiters).wait()
         for part in batch.parts:
             await settled(part)
         if batch.parts:

@@ -7,8 +7,8 @@ sender for each broker (:mod:`.produce_senders`). Who finds no room waits in :mo
 from __future__ import annotations
 
 import contextlib
-import logging
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Iterable, Mapping
 from typing import Generic, TypeVar
 
 import trio
@@ -23,12 +23,15 @@ from .._state.cluster import ClusterSnapshot
 from .._state.producer_batch import ProducerBatch
 from .._state.producer_identity import IdempotentIdentity, NoIdentity, ProducerIdentity
 from .._state.sequences import Identity
+from .._state.transaction import ProducerTransaction, TransactionalIdentity
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
-from ..errors import TrikafkaError, from_code
-from ..interfaces import MetadataManager
-from ..types import TopicPartition
+from ..errors import DeliveryTimeoutError, TrikafkaError, from_code
+from ..interfaces import MetadataManager, TopicInfo
+from ..types import BrokerLatency, TopicPartition
+from .batch_watch import Watch, WatchedCounters
+from .failure_log import FailureLog
 from .outcomes import settled
 from .produce_room import Room
 from .produce_senders import Senders
@@ -38,13 +41,16 @@ Ack = TypeVar("Ack")
 T = TypeVar("T")
 #: A record as ``append`` takes it: topic, value, key, headers, timestamp, partition.
 Fields = tuple[str, bytes | None, bytes | None, HeaderPairs, int | None, int | None]
-_log = logging.getLogger("trikafka.produce")
+#: How many batches expire before other tasks run.
+_STEP = 1_000
+#: How many topics and partitions are looked up at a time of which nobody knows.
+_MOST_ASKED = 1_000
 
 
 class ProduceManager(Generic[Ack]):
     """Owns the accumulator and the conversation with the brokers about its batches.
 
-    ``identity`` is that of a transactional producer, told by its transaction manager; others have one of their own here.
+    ``transaction`` is that of a transactional producer, told by its transaction manager too, and is its identity.
     """
 
     def __init__(
@@ -55,14 +61,21 @@ class ProduceManager(Generic[Ack]):
         start_soon: StartSoon,
         handle: type[Ack],
         partitioner: Partitioner | None = None,
-        identity: ProducerIdentity | None = None,
+        transaction: ProducerTransaction | None = None,
+        watch: Watch | None = None,
     ) -> None:
         self._config, self._metadata = config, metadata
         self._topics: set[str] = set()
+        self._asked: dict[tuple[str, int | None], float] = {}  # what nobody knew yet, and since when it is looked up
+        self._failures = FailureLog()
         self._ids: ProducerIds | None = None
-        if identity is None and config.enable_idempotence:
+        identity: ProducerIdentity = NoIdentity()
+        if transaction is not None:
+            identity = TransactionalIdentity(transaction)
+        elif config.enable_idempotence:
             self._ids = ProducerIds(config, metadata)
             identity = IdempotentIdentity(self._ids.need)
+        level = _level(config)
         self._accumulator: Accumulator[Ack] = Accumulator(
             Limits(
                 batch_size=config.batch_size,
@@ -70,24 +83,30 @@ class ProduceManager(Generic[Ack]):
                 buffer_memory=config.buffer_memory,
                 max_request_size=config.max_request_size,
                 delivery_timeout=config.delivery_timeout_ms / 1000,
+                retries=math.inf if config.retries is None else config.retries,
+                availability_timeout=config.partitioner_availability_timeout_ms / 1000,
             ),
-            identity or NoIdentity(),
-            make_encoder=lambda: BatchEncoder(config.compression_type),
+            identity,
+            make_encoder=lambda: BatchEncoder(config.compression_type, level),
             handle=handle,
             clock=trio.current_time,
             delay=lambda failures: backoff(failures, config.retry_backoff_ms, config.retry_backoff_max_ms),
             on_work=self._work_for,
-            on_failed=_tell,
+            on_failed=self._failures.failed if transaction is None else _told_by_the_commit,
             partitioner=partitioner,
+            counters=None if watch is None else WatchedCounters(watch),
+            ignore_keys=config.partitioner_ignore_keys,
+            adaptive=config.partitioner_adaptive_partitioning_enable,
         )
         self._room = Room(self._accumulator)
-        self._senders = Senders(config, brokers, metadata, start_soon, self._accumulator)
+        self._senders = Senders(config, brokers, metadata, start_soon, self._accumulator, transaction)
 
     async def run(self) -> None:
         """The background work, beside the senders, which are started as leaders become known."""
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow)
             nursery.start_soon(self._expire)
+            nursery.start_soon(self._failures.run)
             if self._ids is not None:
                 accumulator = self._accumulator
                 refused = lambda error: accumulator.abort(error, anonymous=True)  # noqa: E731
@@ -102,6 +121,11 @@ class ProduceManager(Generic[Ack]):
     def requests_in_flight(self) -> int:
         """Produce requests without a response."""
         return self._senders.in_flight
+
+    @property
+    def latency(self) -> Mapping[int, BrokerLatency]:
+        """How long each broker took to respond."""
+        return self._senders.latency()
 
     # --- records in --------------------------------------------------------------------------------------------------
 
@@ -129,6 +153,24 @@ class ProduceManager(Generic[Ack]):
         self._metadata.add_topic(topic)
         self._adopt(self._metadata.snapshot, [topic])
 
+    def look_up(self, topic: str, partition: int | None) -> None:
+        """Have a topic looked up that is not known, or has not that partition: a later call may find it.
+
+        Raises what says that it will not be found: it has been looked for without success for some time, or access is refused.
+        """
+        info = self._metadata.snapshot.topics.get(topic)
+        error = from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}" + _of(info, partition))
+        if info is not None and info.error_code and not (refused := from_code(info.error_code, f"topic {topic!r}")).retriable:
+            error = refused
+        if len(self._asked) > _MOST_ASKED:
+            self._asked.clear()
+        since = self._asked.setdefault((topic, partition), trio.current_time())
+        self._topics.add(topic)
+        self._metadata.add_topic(topic)
+        self._metadata.request_update()
+        if not error.retriable or trio.current_time() - since >= error.patience:
+            raise error
+
     async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
         """Wait until it is one's turn and ``take`` finds room; see :meth:`Room.wait_for`."""
         return await self._room.wait_for(take, topic, partition)
@@ -153,15 +195,24 @@ class ProduceManager(Generic[Ack]):
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
         self._room.close()
 
-    def drop(self, error: Exception) -> None:
-        """Fail everything that has no outcome, what is in flight included."""
-        self._accumulator.abort(error)
+    def drop(self, error: Exception, at_most: float = math.inf) -> bool:
+        """Fail everything that has no outcome, what is in flight included; not more than ``at_most`` batches in one step.
+
+        Returns whether something is left. Of a :exc:`DeliveryTimeoutError` each record gets one that says where its time went.
+        """
+        if isinstance(error, DeliveryTimeoutError):
+            self._explain_delays()
+        self._failures.hold()
+        left = self._accumulator.abort(error, at_most=at_most) == at_most
+        if not left:
+            self._failures.tell()
+        return left
 
     # --- what a transaction manager tells ----------------------------------------------------------------------------
 
-    def identify(self, identity: Identity) -> None:
+    def identify(self, identity: tuple[int, int]) -> None:
         """Producer id and epoch for what is sent from now on; sequence numbers begin anew."""
-        self._accumulator.identified(identity, anew=True)
+        self._accumulator.identified(Identity(*identity), anew=True)
 
     def admitted(self) -> None:
         """Partitions that waited for it may be written to now."""
@@ -182,6 +233,7 @@ class ProduceManager(Generic[Ack]):
         seen = self._metadata.snapshot
         while True:
             self._adopt(seen, self._topics)
+            self._senders.keep(seen.nodes)
             if self._accumulator.leaderless:
                 self._metadata.request_update()
             seen = await self._metadata.changed(seen)
@@ -195,13 +247,16 @@ class ProduceManager(Generic[Ack]):
                 found = (info.partitions.get(number) for number in range(max(info.partitions) + 1))
                 leaders = [None if part is None or part.leader not in snapshot.nodes else part.leader for part in found]
                 self._accumulator.update_topic(name, leaders)
+                for asked in [asked for asked in self._asked if asked[0] == name and (asked[1] or 0) < len(leaders)]:
+                    del self._asked[asked]
 
     async def _expire(self) -> None:
         while True:
             now = trio.current_time()
             if self._accumulator.next_deadline() <= now:
                 self._explain_delays()
-            self._accumulator.expire(now)
+            while self._accumulator.expire(now, _STEP) == _STEP:
+                await trio.lowlevel.checkpoint()
             # What is accepted from now on expires later than this, so nothing has to wake this task.
             latest = now + self._config.delivery_timeout_ms / 1000
             await trio.sleep_until(min(self._accumulator.next_deadline(), latest))
@@ -240,7 +295,17 @@ class ProduceManager(Generic[Ack]):
                     reasons.waiting_for(*told)
 
 
-def _tell(batch: ProducerBatch) -> None:
-    """Say in the log that records failed of which nobody waits for the outcome (so far)."""
-    if batch.signal is None:
-        _log.warning("%d records for %s were not delivered: %s", batch.count, batch.place, batch.error)
+def _level(config: ProducerConfig) -> int | None:
+    """The level of the codec that is used; ``None``: its default."""
+    levels = {"gzip": config.compression_gzip_level, "lz4": config.compression_lz4_level, "zstd": config.compression_zstd_level}
+    return levels.get(config.compression_type)
+
+
+def _of(info: TopicInfo | None, partition: int | None) -> str:
+    if info is None or info.error_code or partition is None:
+        return ""
+    return f" has {len(info.partitions)} partitions, and no partition {partition}"
+
+
+def _told_by_the_commit(batch: ProducerBatch) -> None:
+    """The transaction knows."""

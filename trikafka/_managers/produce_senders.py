@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 import math
 import time
+from collections.abc import Container
 from typing import Any
 
 import trio
@@ -21,10 +22,14 @@ from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator
 from .._state.producer_batch import BatchState, ProducerBatch
-from .._wire.produce import Part, ProduceMessage, ProduceResponse
+from .._state.transaction import ProducerTransaction
+from .._wire.produce import Part, ProduceBeforeV2, ProducedPartition, ProduceMessage, ProduceResponse
 from ..config import ProducerConfig
-from ..errors import ProtocolError, TrikafkaError, from_code
+from ..error_codes import ErrorCode
+from ..errors import ProtocolError, TransactionAbortableError, TrikafkaError, from_code
 from ..interfaces import MetadataManager
+from ..types import BrokerLatency
+from .batch_watch import Latency
 
 #: Compression that takes longer than this (seconds) goes to a thread.
 _LONG = 0.005
@@ -34,11 +39,12 @@ _log = logging.getLogger("trikafka.produce")
 class _Sender:
     """One broker, and how many requests to it are in flight. Written by :class:`Senders` alone."""
 
-    __slots__ = ("awake", "in_flight", "node_id", "reason")
+    __slots__ = ("awake", "in_flight", "latency", "node_id", "reason")
 
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.in_flight = 0
+        self.latency = Latency()
         self.awake = Signal()  # there may be something to do
         self.reason = reasons.Reason()  # what its task waits for
 
@@ -53,9 +59,10 @@ class Senders:
         metadata: MetadataManager,
         start_soon: StartSoon,
         accumulator: Accumulator[Any],
+        transaction: ProducerTransaction | None = None,
     ) -> None:
         self._config, self._brokers, self._metadata, self._start_soon = config, brokers, metadata, start_soon
-        self._accumulator = accumulator
+        self._accumulator, self._transaction = accumulator, transaction
         self._senders: dict[int, _Sender] = {}
         self._compression = _Compression(config)
         self._landed = Signal()
@@ -68,6 +75,17 @@ class Senders:
             sender = self._senders[node_id] = _Sender(node_id)
             self._start_soon(self._serve, sender)
         sender.awake.notify()
+
+    def latency(self) -> dict[int, BrokerLatency]:
+        """How long each broker took to respond, of those that have."""
+        told = {sender.node_id: sender.latency.told() for sender in self._senders.values()}
+        return {node_id: found for node_id, found in told.items() if found is not None}
+
+    def keep(self, nodes: Container[int]) -> None:
+        """The cluster consists of these brokers now: senders to others end when they have nothing in flight any more."""
+        for sender in self._senders.values():
+            if sender.node_id not in nodes:
+                sender.awake.notify()
 
     def reason_of(self, node_id: int) -> reasons.Told | None:
         """What keeps the sender to this broker from sending."""
@@ -93,6 +111,11 @@ class Senders:
         while True:
             now = trio.current_time()
             due = self._accumulator.due_at(sender.node_id, now)
+            if due == math.inf:
+                self._accumulator.connected(sender.node_id)  # or not: nothing waits for it, and the next batch will see
+            if due == math.inf and not sender.in_flight and sender.node_id not in self._metadata.snapshot.nodes:
+                del self._senders[sender.node_id]  # it is gone; a new task is started should it come back
+                return
             if due > now:
                 await self._sleep(sender, due)
             elif sender.in_flight >= self._config.max_in_flight_requests_per_connection:
@@ -101,7 +124,7 @@ class Senders:
                 await trio.lowlevel.checkpoint()  # compressing and writing are work
             # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
             elif (connection := await self._connect(sender)) is not None:
-                batches = self._accumulator.drain(sender.node_id, now, self._config.max_request_size)
+                batches = self._accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
                 await self._compression.seal(batches)
                 batches = [batch for batch in batches if batch.state is BatchState.IN_FLIGHT]
                 if batches:
@@ -120,12 +143,13 @@ class Senders:
     async def _connect(self, sender: _Sender) -> Connection | None:
         """A connection to the broker, or ``None`` after a failure: then it is time to look at the leaders again."""
         node = self._metadata.snapshot.nodes.get(sender.node_id)
+        self._accumulator.connecting(sender.node_id)
         if node is None:
             self._metadata.request_update()
             await self._metadata.changed(self._metadata.snapshot)
             return None
         try:
-            return await self._brokers.connection(node, "produce")
+            connection = await self._brokers.connection(node, "produce")
         except TrikafkaError as error:
             _log.debug("no connection to %s: %s", node, error)
             if not error.retriable:
@@ -133,11 +157,16 @@ class Senders:
             self._accumulator.unreachable(sender.node_id, error)
             self._metadata.request_update()
             return None
+        self._accumulator.connected(sender.node_id)
+        return connection
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
+        began = trio.current_time()
+
         def ended(request: InFlightRequest) -> None:
             self._end(sender)
-            self._settle(batches, connection, request)
+            if self._settle(batches, connection, request):
+                sender.latency.took(trio.current_time() - began)
 
         sender.in_flight += 1
         self.in_flight += 1
@@ -151,7 +180,9 @@ class Senders:
         topics: dict[str, list[Part]] = {}
         for batch in batches:
             topics.setdefault(batch.topic, []).append((batch.partition, batch.pieces()))
-        return ProduceMessage(topics, acks=self._config.acks_code, timeout_ms=int(self._config.request_timeout_ms))
+        kind = ProduceBeforeV2 if self._transaction is not None and self._transaction.version < 2 else ProduceMessage
+        timeout_ms, name = int(self._config.request_timeout_ms), self._config.transactional_id
+        return kind(topics, acks=self._config.acks_code, timeout_ms=timeout_ms, transactional_id=name)
 
     # --- and back ----------------------------------------------------------------------------------------------------
 
@@ -164,12 +195,13 @@ class Senders:
         if not self.in_flight:
             self._landed.notify()
 
-    def _settle(self, batches: list[ProducerBatch], connection: Connection, request: InFlightRequest) -> None:
+    def _settle(self, batches: list[ProducerBatch], connection: Connection, request: InFlightRequest) -> bool:
+        """Take in how a request ended. Returns whether the broker responded."""
         try:
             response = request.response()
         except TrikafkaError as error:
             self._refuse(batches, error)
-            return
+            return False
         if response is None:  # acks=0
             for batch in batches:
                 self._accumulator.succeeded(batch, None, None)
@@ -177,6 +209,7 @@ class Senders:
             if throttle := getattr(response, "throttle_ms", 0):
                 connection.throttle(throttle / 1000)
             self._take(batches, response)
+        return response is not None
 
     def _take(self, batches: list[ProducerBatch], response: ProduceResponse) -> None:
         """Hand each batch its part of the response."""
@@ -185,11 +218,32 @@ class Senders:
             part = parts.get(batch.place)
             if part is None:
                 self._refuse([batch], ProtocolError(f"the response to a produce request says nothing of {batch.place}"))
+            elif part.refused:
+                self._refuse_records(batch, part)
             elif part.error_code:
                 detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
-                self._refuse([batch], from_code(part.error_code, detail))
+                self._refuse([batch], self._error(part.error_code, detail))
             else:
                 self._accumulator.succeeded(batch, part.base_offset, part.append_time)
+
+    def _refuse_records(self, batch: ProducerBatch, part: ProducedPartition) -> None:
+        """Some records of the batch are why the broker has taken none of it (KIP-467)."""
+        refused: dict[int, TrikafkaError] = {
+            index: from_code(part.error_code, f"{batch.place}, one record" + (f": {text}" if text else ""))
+            for index, text in part.refused.items()
+            if 0 <= index < batch.count
+        }
+        detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
+        self._accumulator.records_refused(batch, self._error(part.error_code, detail), refused, trio.current_time())
+
+    def _error(self, code: int, detail: str) -> TrikafkaError:
+        """What a code means. In a transaction only the coordinator knows whether another producer has come, or its time was up."""
+        error = from_code(code, detail)
+        if self._transaction is None or code not in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE):
+            return error
+        doubtful = TransactionAbortableError(f"the transaction is over at the broker: {error}")
+        doubtful.__cause__ = error
+        return doubtful
 
     def _refuse(self, batches: list[ProducerBatch], error: TrikafkaError) -> None:
         if error.refresh_metadata:

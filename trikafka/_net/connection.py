@@ -43,6 +43,7 @@ class Connection:
     def __init__(self, transport: Transport, node: Node, config: ClientConfig, voice: Voice | None = None) -> None:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
+        self.features: dict[str, int] = {}  # of the cluster, with their finalized levels (KIP-584)
         self._versions: dict[tuple[int, int], int] = {}  # the newest common version of what was begun, by API and its own newest
         self._transport, self._config = transport, config
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
@@ -130,7 +131,7 @@ class Connection:
             offered = messages.version_ranges(response).get(messages.ApiVersionsRequest.API_KEY, (0, 0))
             version = min(offered[1], 3)
             response = await self._ask(messages.api_versions_request(version, software_version), version, None)
-        self.ranges = messages.version_ranges(response)
+        self.ranges, self.features = messages.version_ranges(response), messages.finalized_features(response)
         if response.error_code != 0 or not self.ranges:
             raise ProtocolError(f"{self.node} did not tell which versions it speaks (error code {response.error_code})")
 

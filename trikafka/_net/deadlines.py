@@ -88,6 +88,12 @@ class Call:
         before = self.last_error if limit < self._request_timeout else None
         return await within(what, limit, work, before)
 
+    async def wait(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Wait for what ends by itself or not at all, for all that is left of the call. Raises :exc:`KafkaTimeoutError` past it."""
+        with reasons.reasoning() as reason, trio.move_on_after(max(GRACE, self.left)):
+            return await work()
+        raise self.expired(reason.told())
+
     def blame(self, error: TrikafkaError) -> None:
         """What is wrong with the attempt under way: the cause, should its time be up before it has failed."""
         self.last_error = error

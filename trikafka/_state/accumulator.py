@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Generic
 
 from .._wire.columns import Columns
@@ -17,11 +17,12 @@ from .._wire.records import BatchEncoder
 from ..errors import RecordTooLargeError, TrikafkaError
 from .arguments import HeaderPairs
 from .buffer_pool import BufferPool, Waiter
+from .delivery_time import PRODUCER_ID, Obstacles
 from .intake import Ack, Intake, Limits
 from .outcomes import Counters, Outcomes
 from .partition_chooser import Partitioner, Partitioning
 from .partition_queue import PartitionQueue
-from .producer_batch import ProducerBatch
+from .producer_batch import BatchState, ProducerBatch
 from .producer_identity import ProducerIdentity
 from .sequences import Identity
 from .table_rows import RowGroup, Taken
@@ -49,28 +50,40 @@ class Accumulator(Generic[Ack]):
         on_work: Callable[[int | None], object],
         on_failed: Callable[[ProducerBatch], object] = lambda batch: None,
         partitioner: Partitioner | None = None,
+        counters: Counters | None = None,
+        ignore_keys: bool = False,
+        adaptive: bool = True,
         choose: random.Random | None = None,
     ) -> None:
         self._linger, self._on_work = limits.linger, on_work
-        self._largest = limits.largest
+        self._largest, self._clock = limits.largest, clock
+        self._obstacles = Obstacles(clock)
         #: Who the producer is to the brokers.
         self.identity = identity
         self.pool = BufferPool(limits.buffer_memory)
-        how = Partitioning(limits.batch_size, partitioner, random=choose or random.Random())
-        self._queues = Queues(how, limits.table_batch, on_work=on_work, on_closed=self._closed)
+        self._patience = limits.availability_timeout
+        how = Partitioning(limits.batch_size, partitioner, ignore_keys, adaptive, self._is_out_of_reach, choose or random.Random())
+        self._queues = Queues(how, limits.table_batch, self._obstacles, on_work=on_work, on_closed=self._closed)
         self._outcomes = Outcomes(
             self._queues,
             self.pool,
             identity,
+            self._obstacles,
             delivery_timeout=limits.delivery_timeout,
+            retries=limits.retries,
             make_encoder=make_encoder,
             delay=delay,
             on_work=on_work,
             on_failed=on_failed,
+            counters=counters,
         )
         self._intake: Intake[Ack] = Intake(
             limits, self.pool, self._queues, how, make_encoder=make_encoder, handle=handle, clock=clock
         )
+
+    def _is_out_of_reach(self, node: int) -> bool:
+        since = self._obstacles.since(node)
+        return since is not None and 0 < self._patience <= self._clock() - since
 
     def _closed(self, batch: ProducerBatch) -> None:
         self._outcomes.counters.closed(batch)
@@ -111,6 +124,17 @@ class Accumulator(Generic[Ack]):
         """The batches that are not done."""
         return list(self._queues.batches())
 
+    def by_state(self) -> dict[str, int]:
+        """How many batches there are in each state: ``open``, ``waiting``, ``retrying`` and ``in flight``."""
+        found = dict.fromkeys(("open", "waiting", "retrying", "in flight"), 0)
+        for batch in self._queues.batches():
+            if batch.state is BatchState.IN_FLIGHT:
+                found["in flight"] += 1
+            else:
+                is_open = batch is self._queues.of(batch).open
+                found["open" if is_open else "retrying" if batch.attempts else "waiting"] += 1
+        return found
+
     def unsettled(self) -> list[ProducerBatch]:
         """The batches whose acks have no outcome yet."""
         return [batch for batch in self._queues.batches() if not batch.settled]
@@ -132,6 +156,7 @@ class Accumulator(Generic[Ack]):
         With ``anew`` all sequence numbers begin anew under it; otherwise those of partitions that have none.
         """
         self.identity.initialized(identity)
+        self._obstacles.overcome(PRODUCER_ID)
         if anew:
             for queue in self._queues.every():
                 queue.renounce()
@@ -209,7 +234,7 @@ class Accumulator(Generic[Ack]):
         linger = 0.0 if self.pool.exhausted else self._linger
         chosen: list[ProducerBatch] = []
         total = 0
-        for queue in self._queues.led_by(node):
+        for queue in list(self._queues.led_by(node)):
             batch = self._sendable(queue, node)
             if batch is None or queue.ready_at(batch, linger) > now:
                 continue
@@ -218,7 +243,7 @@ class Accumulator(Generic[Ack]):
             if batch is queue.open:
                 self._queues.close(queue)
             self._outcomes.counters.sent(batch)
-            queue.send(batch, node, self.identity)
+            queue.send(batch, node, self.identity, now)
             total += batch.size
             chosen.append(batch)
             self._queues.to_the_end(queue)
@@ -226,6 +251,8 @@ class Accumulator(Generic[Ack]):
 
     def _sendable(self, queue: PartitionQueue, node: int) -> ProducerBatch | None:
         if self.identity.numbered and not self.identity.admits(queue.place, queue.sequences.identity):
+            if self.identity.current is None:
+                self._obstacles.met(PRODUCER_ID)
             return None
         return queue.sendable(node)
 
@@ -239,6 +266,18 @@ class Accumulator(Generic[Ack]):
         """The broker refused the batch, or nobody knows whether it took it; see :meth:`Outcomes.refused`."""
         self._outcomes.refused(batch, error, now)
 
+    def records_refused(self, batch: ProducerBatch, error: TrikafkaError, refused: Mapping[int, TrikafkaError], now: float) -> None:
+        """The broker refused the batch because of some of its records (KIP-467); see :meth:`Outcomes.records_refused`."""
+        self._outcomes.records_refused(batch, error, refused, now)
+
+    def connecting(self, node: int) -> None:
+        """There is no connection to ``node`` yet."""
+        self._obstacles.met(node)
+
+    def connected(self, node: int) -> None:
+        """There is one, or nothing waits for it any more."""
+        self._obstacles.overcome(node)
+
     def unreachable(self, node: int, error: Exception) -> None:
         """There is no connection to ``node``: what waits for it knows why, should its time be up."""
         self._outcomes.unreachable(node, error)
@@ -248,14 +287,14 @@ class Accumulator(Generic[Ack]):
         for leader in self._queues.leaders:
             self._outcomes.unreachable(leader, error)
 
-    def expire(self, now: float) -> int:
+    def expire(self, now: float, at_most: float = math.inf) -> int:
         """Fail the batches that are older than the delivery timeout (KIP-91); see :meth:`Outcomes.expire`."""
-        return self._outcomes.expire(now)
+        return self._outcomes.expire(now, at_most)
 
     def next_deadline(self) -> float:
         """When the next batch expires; ``inf`` if there is none."""
         return self._outcomes.next_deadline()
 
-    def abort(self, error: Exception, *, anonymous: bool = False) -> None:
-        """Fail everything, what is in flight included; with ``anonymous`` only what waits for a producer id."""
-        self._outcomes.abort(error, anonymous=anonymous)
+    def abort(self, error: Exception, *, anonymous: bool = False, at_most: float = math.inf) -> int:
+        """Fail everything, what is in flight included; see :meth:`Outcomes.abort`."""
+        return self._outcomes.abort(error, self._clock(), anonymous=anonymous, at_most=at_most)

@@ -28,11 +28,23 @@ def checked_partition(given: Any) -> TopicPartition:
     return TopicPartition(topic, number)
 
 
-def as_bytes(what: str, data: object) -> bytes:
-    """``data`` as bytes. Raises :exc:`TypeError` that says what to do for what is not bytes-like."""
+def check_target(topic: object, partition: object) -> None:
+    """Raise :exc:`ConfigurationError` for what cannot be a topic's name, or a partition (``None``: not given)."""
+    if not isinstance(topic, str) or not topic:
+        raise ConfigurationError(f"topic must be a name, not {topic!r}")
+    check_topic_name(topic)
+    if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
+        raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")
+
+
+def as_bytes(what: str, data: object) -> bytes | None:
+    """``data`` as bytes; ``None`` of an Arrow scalar that is null. Raises :exc:`TypeError` for what is not bytes-like."""
     if isinstance(data, str):
         raise TypeError(f"{what} must be bytes, not str; encode it first: {what}={what}.encode()")
     try:
+        if hasattr(data, "as_buffer"):  # an Arrow scalar
+            data = data.as_buffer()
+            return None if data is None else bytes(memoryview(data))  # type: ignore[arg-type]
         return bytes(memoryview(data))  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"{what} must be bytes-like or None, not {type(data).__name__}") from None

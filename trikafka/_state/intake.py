@@ -6,9 +6,11 @@ the whole way, and the meaning of both. ``extend`` takes rows of a table.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from types import NoneType
 from typing import Any, Generic, TypeVar
 
 from .._wire import _implementation
@@ -18,7 +20,7 @@ from .._wire.columns import Columns
 from .._wire.records import BatchEncoder
 from ..errors import RecordTooLargeError
 from ..types import Headers
-from .arguments import HeaderPairs, as_bytes, check_headers, check_timestamp
+from .arguments import HeaderPairs, as_bytes, check_headers, check_target, check_timestamp
 from .buffer_pool import BufferPool
 from .partition_chooser import Partitioning
 from .partition_queue import PartitionQueue
@@ -41,6 +43,9 @@ class Limits:
     buffer_memory: int
     max_request_size: int
     delivery_timeout: float
+    retries: float = math.inf
+    #: How long (seconds) a broker may be out of reach before keyless records go elsewhere; 0: for ever.
+    availability_timeout: float = 0.0
 
     @property
     def largest(self) -> int:
@@ -56,7 +61,7 @@ class Limits:
 class Intake(Generic[Ack]):
     """Puts records into the open batches of ``queues``, and takes their room from ``pool``."""
 
-    __slots__ = ("_clock", "_limits", "_make_encoder", "_pool", "_queues", "appender")
+    __slots__ = ("_batch_size", "_clock", "_largest", "_limits", "_make_encoder", "_memory", "_pool", "_queues", "appender")
 
     def __init__(
         self,
@@ -71,6 +76,7 @@ class Intake(Generic[Ack]):
     ) -> None:
         self._limits, self._pool, self._queues = limits, pool, queues
         self._make_encoder, self._clock = make_encoder, clock
+        self._batch_size, self._largest, self._memory = limits.batch_size, limits.largest, pool.memory  # asked for each record
         #: The quick way in for one record.
         self.appender: Any = _implementation.current.Appender(
             handle,  # type: ignore[arg-type]
@@ -99,26 +105,23 @@ class Intake(Generic[Ack]):
         ``admitted``: it is the caller's turn among those who wait for room. Raises :exc:`TypeError`,
         :exc:`ConfigurationError` and :exc:`RecordTooLargeError`; then nothing has been taken.
         """
-        known = self._queues.topic(topic)
-        if known is None:
-            return None
-        size = RECORD_OVERHEAD
-        if value is not None:
-            if type(value) is not bytes:
-                value = as_bytes("value", value)
-            size += len(value)
-        if key is not None:
-            if type(key) is not bytes:
-                key = as_bytes("key", key)
-            size += len(key)
+        known = self._queues.topic(topic) if type(topic) is str else None
+        if known is None or type(partition) not in (int, NoneType):
+            check_target(topic, partition)
+        if type(value) is not bytes and value is not None:
+            value = as_bytes("value", value)
+        if type(key) is not bytes and key is not None:
+            key = as_bytes("key", key)
+        size = RECORD_OVERHEAD + len(value or b"") + len(key or b"")
         checked: Headers = ()
         if headers:
             checked, more = check_headers(headers)
             size += more
         timestamp = time.time_ns() // 1_000_000 if timestamp is None else check_timestamp(timestamp)
-        if size > self._limits.largest:
+        if size > self._largest:
             raise self.too_large(topic, size)
-        if size + BATCH_OVERHEAD > self._pool.free or not self._pool.admits(admitted):
+        memory = self._memory
+        if known is None or size + BATCH_OVERHEAD > memory.free or (memory.waiters and not admitted):
             return None
         chosen = known.chooser.choose(key, partition)
         if chosen is None:
@@ -126,7 +129,7 @@ class Intake(Generic[Ack]):
         encoder = self._encoder_for(known, chosen, size)
         before = encoder.size
         index = encoder.append(timestamp, key, value, checked)
-        self._pool.take(encoder.size - before)
+        memory.take(encoder.size - before)
         ack: Ack = self.appender.make(encoder.owner, index, timestamp)
         return ack
 
@@ -139,22 +142,21 @@ class Intake(Generic[Ack]):
 
     def _encoder_for(self, topic: TopicQueues, partition: int, size: int) -> BatchEncoder:
         """The encoder of an open batch with room for ``size`` bytes; partition -1: of the one that is stuck to."""
-        if partition >= 0:
-            queue = topic.queues[partition]
-        else:
-            queue = topic.chooser.stuck_to()
-            if self._is_full_for(queue, size):
+        queue = topic.chooser.stuck_to() if partition < 0 else topic.queues[partition]
+        encoder = self._encoder_of(topic, queue)
+        if encoder is not None and encoder.size + size > self._batch_size:
+            if partition < 0:
                 self._queues.close(queue)
-                queue = topic.chooser.switch()
-        encoder = topic.open.encoders[queue.place.partition]
-        if encoder is None or encoder.size + size > self._limits.batch_size:
+                return self._encoder_for(topic, topic.chooser.switch().place.partition, size)
+            encoder = None
+        if encoder is None:
             encoder = self._make_encoder()
             self._open(queue, encoder)
         return encoder
 
-    def _is_full_for(self, queue: PartitionQueue, size: int) -> bool:
-        batch = queue.open
-        return batch is not None and batch.size + size > self._limits.batch_size
+    def _encoder_of(self, topic: TopicQueues, queue: PartitionQueue) -> BatchEncoder | None:
+        encoder: BatchEncoder | None = topic.open.encoders[queue.place.partition]
+        return encoder
 
     def _open(self, queue: PartitionQueue, encoder: BatchEncoder) -> ProducerBatch:
         """A new open batch, with what is in ``encoder``; the one before is closed."""

@@ -1,22 +1,31 @@
 """The life of a group member as a table: its states and which may follow which. No I/O; the membership manager alone tells it.
 
-One table for both protocols. Of the consumer protocol (KIP-848) are only those beside which that stands, and those of all members.
+The states of seed 001 and of the consumer protocol (KIP-848) in one table, each with its legal predecessors. Where seed 001 says
+PREPARING_REBALANCE and COMPLETING_REBALANCE, here is JOINING and SYNCING.
 
-====================  ======================================================================================
-UNJOINED              not in the group; the next step is to join
-JOINING               a JoinGroup, or the first heartbeat of the consumer protocol, is under way
-SYNCING               the generation is known; a SyncGroup is under way
-PREPARE_REVOCATION    nothing more is delivered of what goes; it waits for the consuming task, and for the last commit
-REVOKING              the listeners are told what goes
-REVOKED               it is given up; an eager member joins next, a cooperative one takes what is new
-ASSIGNING             what is new is known; the listeners are told
-RECONCILING           (KIP-848) the assignment is known; listeners run, partitions come and go
-ACKNOWLEDGING         (KIP-848) that is done; the heartbeat that says so is due
-STABLE                in the group, consuming
-STALE                 left because ``max_poll_interval_ms`` passed; joins again at the next receive (KIP-62)
-FENCED                the group no longer knows the member; its partitions are lost, then it joins again
-LEAVING               on the way out
-====================  ======================================================================================
+==================  ==================================================================  ==========================================
+state               meaning                                                             comes after
+==================  ==================================================================  ==========================================
+UNJOINED            not in the group; the next step is to join                          JOINING, SYNCING, STALE, FENCED, LEAVING
+JOINING             a JoinGroup, or the first heartbeat of the consumer protocol, is    UNJOINED, SYNCING, REVOKED, ASSIGNING,
+                    under way                                                           RECONCILING, ACKNOWLEDGING, STABLE
+SYNCING             the generation is known; a SyncGroup is under way                   JOINING
+PREPARE_REVOCATION  nothing more is delivered of what goes; it waits for the consuming  SYNCING, STABLE
+                    task, and for the last commit
+REVOKING            the listeners are told what goes                                    PREPARE_REVOCATION
+REVOKED             it is given up; an eager member joins next, a cooperative one       PREPARE_REVOCATION, REVOKING
+                    takes what is new
+ASSIGNING           what is new is known; the listeners are told                        SYNCING, REVOKED
+RECONCILING         (KIP-848) the assignment is known; listeners run, partitions come   JOINING, ACKNOWLEDGING, STABLE
+                    and go
+ACKNOWLEDGING       (KIP-848) that is done; the heartbeat that says so is due           RECONCILING
+STABLE              in the group, consuming                                             JOINING, ASSIGNING, ACKNOWLEDGING
+STALE               left because ``max_poll_interval_ms`` passed; joins again at the    all from JOINING to STABLE
+                    next receive (KIP-62)
+FENCED              the group no longer knows the member; its partitions are lost,      all from JOINING to STABLE
+                    then it joins again
+LEAVING             on the way out                                                      all others
+==================  ==================================================================  ==========================================
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ A part of the accumulator: the heart of order.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 from .._wire.records import BatchEncoder
 from ..error_codes import ErrorCode
@@ -22,6 +23,7 @@ from ..errors import (
     from_code,
 )
 from .buffer_pool import BufferPool
+from .delivery_time import PRODUCER_ID, Obstacles
 from .partition_queue import PartitionQueue
 from .producer_batch import BatchState, ProducerBatch
 from .producer_identity import ProducerIdentity
@@ -39,6 +41,7 @@ class Counters:
     failed: int = 0
     batches_retried: int = 0
     batches_split: int = 0
+    batches_expired: int = 0
 
     def closed(self, batch: ProducerBatch) -> None:
         """A batch takes no more records."""
@@ -55,6 +58,10 @@ class Counters:
         else:
             self.failed += batch.count
 
+    def expired(self, batch: ProducerBatch) -> None:
+        """A batch was not acknowledged in time."""
+        self.batches_expired += 1
+
     def split(self) -> None:
         """A batch was too large for the broker."""
         self.batches_split += 1
@@ -63,24 +70,40 @@ class Counters:
 class Outcomes:
     """Decides what becomes of batches. ``delay(failures)``: seconds to back off; ``on_failed(batch)``: a batch has failed."""
 
-    __slots__ = ("_delay", "_identity", "_make_encoder", "_on_failed", "_on_work", "_pool", "_queues", "_timeout", "counters")
+    __slots__ = (
+        "_delay",
+        "_identity",
+        "_make_encoder",
+        "_obstacles",
+        "_on_failed",
+        "_on_work",
+        "_pool",
+        "_queues",
+        "_retries",
+        "_timeout",
+        "counters",
+    )
 
     def __init__(
         self,
         queues: Queues,
         pool: BufferPool,
         identity: ProducerIdentity,
+        obstacles: Obstacles,
         *,
         delivery_timeout: float,
+        retries: float,
         make_encoder: Callable[[], BatchEncoder],
         delay: Callable[[int], float],
         on_work: Callable[[int | None], object],
         on_failed: Callable[[ProducerBatch], object],
+        counters: Counters | None = None,
     ) -> None:
-        self._queues, self._pool, self._identity = queues, pool, identity
+        self._queues, self._pool, self._identity, self._obstacles = queues, pool, identity, obstacles
+        self._retries = retries
         self._timeout, self._make_encoder, self._delay = delivery_timeout, make_encoder, delay
         self._on_work, self._on_failed = on_work, on_failed
-        self.counters = Counters()
+        self.counters = counters or Counters()
 
     # --- responses ---------------------------------------------------------------------------------------------------
 
@@ -100,9 +123,10 @@ class Outcomes:
         if batch.state is not BatchState.IN_FLIGHT:
             return
         queue, node = self._queues.of(batch), batch.node
-        batch.attempt_failed(error)
+        batch.attempt_failed(error, now)
         outdated = batch.sequence is not None and not queue.is_of_this_epoch(batch)
-        if isinstance(error, DuplicateSequenceError):
+        refused_number = isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError)
+        if isinstance(error, DuplicateSequenceError) or (refused_number and queue.is_known_written(batch)):
             self.succeeded(batch, None, None)
         elif batch.settled:
             self._give_up(queue, batch, None)
@@ -110,13 +134,14 @@ class Outcomes:
             # It stood behind the gap that ended its epoch, so the broker cannot have taken it.
             batch.wait_again()
             batch.unnumber()
-        elif isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError):
+        elif refused_number:
             self._numbers_refused(queue, batch, node, error, now)
-        elif isinstance(error, MessageTooLargeError) and batch.count > 1 and not batch.maybe_written:
-            self._split(queue, batch)  # one that may be in the log must not come again in other pieces
-        elif error.retriable:
-            batch.wait_again()
-            self._back_off(queue, now)
+        elif isinstance(error, MessageTooLargeError) and batch.count > 1 and (batch.numbered or not batch.maybe_written):
+            # One that may be in the log must not come again in other pieces, unless its numbers tell the broker.
+            self._split_in_two(queue, batch)
+        elif error.retriable and batch.attempts <= self._retries:
+            queue.back_off(now, self._delay)
+            batch.wait_again(queue.not_before)
         else:
             if isinstance(error, ProducerFencedError):
                 self._fenced(queue, error)
@@ -128,16 +153,17 @@ class Outcomes:
     ) -> None:
         if queue.batches[0] is not batch:  # the outcome of those before it will tell
             batch.wait_again()
-        elif node in queue.sequences.strays & batch.strays:
+        elif node in queue.sequences.strays & batch.strays or (batch.is_part and batch.maybe_written):
             # What is lost may be on its way to this broker still, and behind it an older copy of this one, which would make two.
+            # Or this is a piece of what the broker has had as a whole.
             doubt = (
                 f"{batch.place}, {batch.count} records: they were sent on a lost connection behind others, and may be in the log"
             )
             self._give_up(queue, batch, from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, doubt))
         elif self._identity.renumbers:
-            batch.wait_again()
+            queue.back_off(now, self._delay)
+            batch.wait_again(queue.not_before)
             queue.restart(self._identity)
-            self._back_off(queue, now)
         else:
             self._give_up(queue, batch, error)
 
@@ -146,19 +172,39 @@ class Outcomes:
         if self._identity.renumbers:
             queue.renounce()
 
-    def _back_off(self, queue: PartitionQueue, now: float) -> None:
-        if now >= queue.not_before:  # batches that fail together are one failure
-            queue.back_off(now, self._delay(queue.failures + 1))
+    def _split_in_two(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+        if queue.topic is not None:
+            queue.topic.found_too_large(batch.size)
+        self._split(queue, batch, [batch.count // 2])
 
-    def _split(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
+    def _split(self, queue: PartitionQueue, batch: ProducerBatch, cuts: list[int]) -> list[ProducerBatch]:
         size = batch.size
-        parts = batch.split([batch.count // 2], self._make_encoder)
+        parts = batch.split(cuts, self._make_encoder)
         self._pool.take(sum(part.size for part in parts))
         self._pool.give(size)
         queue.replace(batch, parts)
-        if queue.topic is not None:
-            queue.topic.found_too_large(size)
         self.counters.split()
+        return parts
+
+    def records_refused(self, batch: ProducerBatch, error: TrikafkaError, refused: Mapping[int, TrikafkaError], now: float) -> None:
+        """The broker has taken nothing of the batch because of these records, by index (KIP-467). The others are sent without them.
+
+        ``error`` is what it says of the batch.
+        """
+        if batch.state is not BatchState.IN_FLIGHT or batch.settled or batch.count == 1 or not refused:
+            self.refused(batch, refused.get(0, error), now)
+            return
+        queue = self._queues.of(batch)
+        batch.attempt_failed(error, now)
+        first = queue.batches[0] is batch
+        cuts = sorted({cut for index in refused for cut in (index, index + 1)} - {0, batch.count})
+        parts = self._split(queue, batch, cuts)
+        for start, part in zip((0, *cuts), parts, strict=True):
+            if start in refused:
+                self._give_up(queue, part, refused[start])
+        if first and batch.numbered and queue.batches and self._identity.renumbers:
+            queue.restart(self._identity)  # else the numbers of those behind tell the broker of the gap, in time
+        self._on_work(queue.leader)
 
     # --- no response -------------------------------------------------------------------------------------------------
 
@@ -169,42 +215,85 @@ class Outcomes:
                 if batch.state is not BatchState.IN_FLIGHT:
                     batch.delayed(error)
 
-    def expire(self, now: float) -> int:
-        """Fail the batches that are older than the delivery timeout, the oldest first (KIP-91). Returns how many.
+    def expire(self, now: float, at_most: float = math.inf) -> int:
+        """Fail the batches that are older than the delivery timeout, a partition's in order (KIP-91), ``at_most`` so many.
 
-        A batch in flight keeps its place until its request has ended, so that what follows knows what became of it.
+        Returns how many. A batch in flight keeps its place until its request has ended: so what follows knows what became of it.
         """
         count = 0
-        for batch in list(self._queues.batches()):
-            if batch.settled or batch.created + self._timeout > now:
-                continue
-            count += 1
-            queue = self._queues.of(batch)
-            self._close(queue, batch)
-            error = DeliveryTimeoutError("send", self._timeout, batch.attempts, batch.last_error)
-            error.__cause__ = batch.last_error
-            if batch.state is BatchState.IN_FLIGHT:
-                batch.given_up_in_flight()
-                self._settle(batch, None, None, error)
-            else:
-                self._give_up(queue, batch, error)
+        for queue in self._queues.active():
+            old = takewhile(lambda each: each.settled or each.created + self._timeout <= now, queue.batches)
+            for batch in [each for each in old if not each.settled]:
+                if count >= at_most:
+                    return count
+                count += 1
+                self._expire(queue, batch, self._timed_out(queue, batch, now, "send", self._timeout))
         return count
+
+    def _expire(self, queue: PartitionQueue, batch: ProducerBatch, error: DeliveryTimeoutError) -> None:
+        self._close(queue, batch)
+        self.counters.expired(batch)
+        if batch.state is BatchState.IN_FLIGHT:
+            batch.given_up_in_flight()
+            self._settle(batch, None, None, error)
+        else:
+            self._give_up(queue, batch, error)
+
+    def _timed_out(self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float) -> DeliveryTimeoutError:
+        in_flight = batch.state is BatchState.IN_FLIGHT
+        phase, seconds = batch.time.report(now, in_flight, None if in_flight else self._obstacle(queue))
+        error = DeliveryTimeoutError(
+            call,
+            limit,
+            batch.attempts,
+            batch.last_error,
+            topic=batch.topic,
+            partition=batch.partition,
+            phase=phase,
+            seconds=seconds,
+            maybe_written=batch.maybe_written or in_flight,
+        )
+        error.__cause__ = batch.last_error
+        return error
+
+    def _obstacle(self, queue: PartitionQueue) -> tuple[str, float] | None:
+        """What keeps the queue's batches from being sent, and since when."""
+        if queue.leader is None:
+            return "a leader", self._obstacles.since(queue.place) or 0.0
+        for what, key in (("a producer id", PRODUCER_ID), ("a connection", queue.leader)):
+            since = self._obstacles.since(key)
+            if since is not None:
+                return what, since
+        return None
 
     def next_deadline(self) -> float:
         """When the next batch expires; ``inf`` if there is none."""
-        created = min((batch.created for batch in self._queues.batches() if not batch.settled), default=math.inf)
-        return created + self._timeout
+        first = (next((batch.created for batch in queue.batches if not batch.settled), math.inf) for queue in self._queues.active())
+        return min(first, default=math.inf) + self._timeout
 
-    def abort(self, error: Exception, *, anonymous: bool = False) -> None:
-        """Fail everything, what is in flight included; with ``anonymous`` only what waits for a producer id."""
-        for batch in list(self._queues.batches()):
-            queue = self._queues.of(batch)
+    def abort(self, error: Exception, now: float, *, anonymous: bool = False, at_most: float = math.inf) -> int:
+        """Fail everything, what is in flight included; with ``anonymous`` only what waits for a producer id.
+
+        Returns how many batches that were. Of a time-out each record gets one of its own, which says where its time went.
+        """
+        count = 0
+        for queue in self._queues.active():
             if anonymous and queue.sequences.identity is not None:
                 continue
-            self._close(queue, batch)
-            if batch.state is BatchState.IN_FLIGHT:
-                batch.given_up_in_flight()
-            self._give_up(queue, batch, error)
+            while queue.batches:
+                if count >= at_most:
+                    return count
+                count += 1
+                self._abort(queue, queue.batches[0], error, now)
+        return count
+
+    def _abort(self, queue: PartitionQueue, batch: ProducerBatch, error: Exception, now: float) -> None:
+        if isinstance(error, DeliveryTimeoutError):
+            error = self._timed_out(queue, batch, now, error.call, error.limit)
+        self._close(queue, batch)
+        if batch.state is BatchState.IN_FLIGHT:
+            batch.given_up_in_flight()
+        self._give_up(queue, batch, error)
 
     def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if batch is queue.open:

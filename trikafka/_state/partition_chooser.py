@@ -33,6 +33,9 @@ class Partitioning:
     stick_for: int
     partitioner: Partitioner | None = None
     ignore_keys: bool = False
+    adaptive: bool = True
+    #: Whether a broker has been out of reach for so long that records which may go elsewhere do.
+    is_out_of_reach: Callable[[int], bool] = lambda node: False
     random: random.Random = field(default_factory=random.Random)
 
 
@@ -50,7 +53,7 @@ class PartitionChooser:
         """The partition of a record; -1: the one that is stuck to; ``None``: ``partition`` is not there."""
         if partition is not None:
             if partition < 0:
-                raise ConfigurationError(f"partition must be at least 0, not {partition}")
+                raise ConfigurationError(f"partition must be a whole number from 0, not {partition}")
             return partition if partition < len(self._queues) else None
         if self._how.partitioner is not None:
             return self._ask(self._how.partitioner, key)
@@ -68,11 +71,16 @@ class PartitionChooser:
         return self._queues[self._open.sticky] if self._open.sticky >= 0 else self.switch()
 
     def switch(self) -> PartitionQueue:
-        """Stick to another partition from now on: of two random ones with a leader the less loaded, not the same again."""
-        led = [queue for queue in self._queues if queue.leader is not None] or self._queues
-        others = [queue for queue in led if queue.place.partition != self._last] or led
+        """Stick to another partition from now on, not the same again: of two random ones with a leader the less loaded.
+
+        So a broker that is slow, whose queues are long, gets less (KIP-794). Without ``adaptive`` it is any.
+        """
+        led = [queue for queue in self._queues if queue.leader is not None]
+        near = [queue for queue in led if queue.leader is not None and not self._how.is_out_of_reach(queue.leader)]
+        candidates = near or led or self._queues
+        others = [queue for queue in candidates if queue.place.partition != self._last] or candidates
         one, two = self._how.random.choice(others), self._how.random.choice(others)
-        queue = one if len(one.batches) <= len(two.batches) else two
+        queue = one if not self._how.adaptive or len(one.batches) <= len(two.batches) else two
         self._last, self._spent = queue.place.partition, 0
         self._open.stick(self._last)
         return queue

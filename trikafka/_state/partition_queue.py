@@ -7,6 +7,7 @@ it is in flight and while it waits to be sent again, so order needs no other boo
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..types import TopicPartition
@@ -82,8 +83,8 @@ class PartitionQueue:
         * A batch that was sent before goes only when all before it are done: until then the broker would refuse it. While
           a partition is in trouble it therefore has one batch in flight.
         * While a number is lost, no new one is given.
-        * Until the broker has taken the first batch of an epoch, nothing is sent behind that: a broker that knows nothing
-          of a producer takes any number, so the second batch would be taken though the first was refused.
+        * Until the broker has taken the first batch of an epoch, or the first after a silence, nothing is sent behind that: a
+          broker that knows nothing of a producer takes any number, so the second would be taken though the first was refused.
         * While batches are in flight to another broker, or with an epoch that has ended, nothing is sent behind them.
         """
         sequences = self.sequences
@@ -103,14 +104,14 @@ class PartitionQueue:
             return max(self.not_before, batch.created + linger)
         return self.not_before
 
-    def send(self, batch: ProducerBatch, node: int, identity: ProducerIdentity) -> None:
+    def send(self, batch: ProducerBatch, node: int, identity: ProducerIdentity, now: float) -> None:
         """``batch`` becomes part of a request to ``node``, with its numbers, which it keeps, or the next ones."""
         if identity.numbered and batch.sequence is None:
             current = self.sequences.identity or identity.current
             assert current is not None
-            sequence = self.sequences.assign(batch.count, current)
+            sequence = self.sequences.assign(batch.count, current, batch.created)
             batch.number(sequence, self.sequences.identity, transactional=identity.transactional)
-        batch.sent(node)
+        batch.sent(node, now)
 
     # --- what became of it -------------------------------------------------------------------------------------------
 
@@ -118,7 +119,7 @@ class PartitionQueue:
         """The broker has ``batch``."""
         if self.is_of_this_epoch(batch):
             assert batch.sequence is not None
-            self.sequences.acknowledge(batch.sequence, batch.count)
+            self.sequences.acknowledge(batch.sequence, batch.count, batch.created)
         self.failures, self.not_before = 0, 0.0
 
     def given_up(self, batch: ProducerBatch) -> None:
@@ -131,10 +132,11 @@ class PartitionQueue:
         """Whether the batch has numbers that count still."""
         return batch.sequence is not None and batch.identity == self.sequences.identity
 
-    def back_off(self, now: float, delay: float) -> None:
-        """The batch at the head failed: nothing is sent for ``delay`` seconds."""
-        self.failures += 1
-        self.not_before = now + delay
+    def back_off(self, now: float, delay: Callable[[int], float]) -> None:
+        """A batch failed: nothing is sent for ``delay(failures)`` seconds. Batches that fail together are one failure."""
+        if now >= self.not_before:
+            self.failures += 1
+            self.not_before = now + delay(self.failures)
 
     def remove(self, batch: ProducerBatch, identity: ProducerIdentity) -> None:
         """``batch`` has its outcome, and all that there is to know of it is known."""
@@ -146,6 +148,14 @@ class PartitionQueue:
         lost = self.sequences.lost is not None and all(other.sequence is None for other in self.batches)
         if lost and identity.renumbers:
             self.sequences.restart(identity.successor(self.sequences.identity))
+
+    def is_known_written(self, batch: ProducerBatch) -> bool:
+        """Whether the broker has the batch, for it has taken a later one."""
+        return (
+            self.is_of_this_epoch(batch)
+            and batch.sequence is not None
+            and batch.sequence + batch.count <= self.sequences.acknowledged
+        )
 
     def restart(self, identity: ProducerIdentity) -> None:
         """The broker cannot have the lost numbers: go on in a new epoch, and number all that is not in flight anew.

@@ -17,6 +17,7 @@ from .._wire.records import BatchEncoder, decode_records
 from ..error_codes import ErrorCode
 from ..errors import BrokerResponseError
 from ..types import RecordMetadata, TopicPartition
+from .delivery_time import Timeline
 from .sequences import Identity, on_wire
 
 #: Codes after which the broker may have the batch all the same: unknown, timed out, lost, too few replicas after the append, disk.
@@ -56,12 +57,14 @@ class ProducerBatch:
         "append_time",
         "attempts",
         "base_offset",
+        "claimed",
         "count",
         "created",
         "encoder",
         "error",
         "hurried",
         "identity",
+        "is_part",
         "last_error",
         "maybe_written",
         "node",
@@ -73,6 +76,7 @@ class ProducerBatch:
         "signal",
         "state",
         "strays",
+        "time",
         "topic",
         "transactional",
     )
@@ -83,6 +87,8 @@ class ProducerBatch:
         self.encoder: BatchEncoder | None = encoder
         encoder.belong_to(self)
         self.created = created
+        #: Where its time went.
+        self.time = Timeline(created)
         self.state = BatchState.WAITING
         self._size = -1
         #: Whether it does not linger while it takes records.
@@ -96,6 +102,8 @@ class ProducerBatch:
         self.sequence: int | None = None
         self.identity: Identity | None = None
         self.transactional = False
+        #: Whether it is of a batch that was split.
+        self.is_part = False
         self.last_error: Exception | None = None
         #: Whether an attempt ended in a way that leaves open whether the broker has the batch.
         self.maybe_written = False
@@ -104,6 +112,8 @@ class ProducerBatch:
         #: Whether the acks have their outcome. That may be before ``DONE``: a batch may expire in flight (KIP-91).
         self.settled = False
         self.signal: Signal | None = None
+        #: Whether somebody will be told what became of it, so that a failure need not be logged.
+        self.claimed = False
         self.error: Exception | None = None
         self.base_offset: int | None = None
         self.append_time: int | None = None
@@ -122,6 +132,11 @@ class ProducerBatch:
     def size(self) -> int:
         """The uncompressed size: what this batch occupies of ``buffer_memory``."""
         return self._size if self.encoder is None or self._size >= 0 else self.encoder.size
+
+    @property
+    def numbered(self) -> bool:
+        """Whether its records have sequence numbers."""
+        return self.sequence is not None
 
     @property
     def unknown(self) -> bool:
@@ -147,12 +162,13 @@ class ProducerBatch:
         """The broker cannot have it: it will get other numbers."""
         self.sequence = self.identity = None
 
-    def sent(self, node: int) -> None:
+    def sent(self, node: int, now: float) -> None:
         """It is part of a request to this broker."""
         self.state, self.node = BatchState.IN_FLIGHT, node
         self.attempts += 1
+        self.time.sent(now)
 
-    def attempt_failed(self, error: Exception) -> None:
+    def attempt_failed(self, error: Exception, now: float) -> None:
         """The broker refused it, or nobody knows whether it took it. What becomes of it is still to be decided."""
         if isinstance(error, BrokerResponseError):
             self.maybe_written |= error.code in AMBIGUOUS
@@ -161,10 +177,12 @@ class ProducerBatch:
             if self.node is not None:
                 self.strays |= {self.node}
         self.last_error, self.node = error, None
+        self.time.returned(now)
 
-    def wait_again(self) -> None:
-        """It is to be sent again."""
+    def wait_again(self, until: float = 0.0) -> None:
+        """It is to be sent again, not before ``until``."""
         self.state = BatchState.WAITING
+        self.time.stands_back(until)
 
     def delayed(self, error: Exception) -> None:
         """It waits because of this error, which is not its own."""
@@ -204,7 +222,9 @@ class ProducerBatch:
             encoder.extend_columns(records.columns, start=start, stop=stop)
             part = ProducerBatch(self.topic, self.partition, encoder, self.created)
             part.close()
+            part.is_part, part.claimed = True, self.claimed
             part.attempts, part.last_error, part.identity = self.attempts, self.last_error, self.identity
+            part.time = self.time.copy()
             part.transactional, part.maybe_written, part.strays = self.transactional, self.maybe_written, self.strays
             part.sequence = None if self.sequence is None else self.sequence + start
             self.parts.append(part)
@@ -214,6 +234,10 @@ class ProducerBatch:
         return self.parts
 
     # --- what reads it -----------------------------------------------------------------------------------------------
+
+    def claim(self) -> None:
+        """Somebody will be told what became of it."""
+        self.claimed = True
 
     def signal_for(self, make: Callable[[], Waited]) -> Waited:
         """What is set when the batch gets its outcome or is split; made by whoever waits first. All make the same kind."""

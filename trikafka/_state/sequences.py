@@ -12,15 +12,22 @@ producer id and epoch, and takes only the batch that follows. From that come the
   so, and behind it an older copy of the one that was refused, then that one is not sent again: it would stand twice, in the old
   epoch and in the new one. (Java's client sends it. franz-go never gives up what it has sent, so it has no gaps; KIP-91 has.)
 
+* A broker that knows nothing of a producer takes any number: at the beginning of an epoch, and after a silence
+  (``producer.id.expiration.ms``). Were the first batch refused then, and the second taken, order would be lost. So a batch that
+  may meet a broker that knows nothing is *proving*: nothing is sent behind it until it has been acknowledged.
+
 What begins anew, and under which epoch, is decided in :mod:`.producer_identity`.
 """
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 #: The highest epoch a broker takes; above it a producer needs a new id.
 MAX_EPOCH = 32_767
+#: A broker may have forgotten a producer that it has had nothing from for so many seconds (a day, as brokers are delivered).
+FORGOTTEN_AFTER = 10.0
 _MASK = 0x7FFF_FFFF
 
 
@@ -34,7 +41,7 @@ class Identity(NamedTuple):
 class PartitionSequences:
     """The numbers of one partition. They never wrap in here; :func:`on_wire` gives the 31 bits that brokers see."""
 
-    __slots__ = ("acknowledged", "identity", "lost", "next", "strays")
+    __slots__ = ("acknowledged", "heard", "identity", "lost", "next", "proving", "strays")
 
     def __init__(self) -> None:
         #: ``None`` until the first number is given, and after the last epoch was used up.
@@ -42,6 +49,10 @@ class PartitionSequences:
         self.next = 0
         #: Up to here the broker has everything, as far as it has told.
         self.acknowledged = 0
+        #: When the newest batch was made that the broker is known to have.
+        self.heard = -math.inf
+        #: Up to here the broker may know nothing of this producer, until it has acknowledged that much.
+        self.proving = 0
         #: Below this there is a number of which nobody knows whether the broker has it; ``None``: there is none.
         self.lost: int | None = None
         #: The brokers that may read what is lost still.
@@ -49,20 +60,23 @@ class PartitionSequences:
 
     @property
     def unproven(self) -> bool:
-        """Whether numbers of this epoch were given out and the broker has not yet told that it has the first."""
-        return self.acknowledged == 0 and self.next > 0
+        """Whether it is open whether the broker knows this producer: nothing goes behind the batch that will tell."""
+        return self.acknowledged < self.proving
 
-    def assign(self, count: int, current: Identity) -> int:
-        """Give out ``count`` numbers; return the first. ``current`` is the producer's identity, for a first use."""
+    def assign(self, count: int, current: Identity, created: float) -> int:
+        """Give out ``count`` numbers to a batch made at ``created``; return the first. ``current`` is for a first use."""
         if self.identity is None:
             self.identity = current
         base = self.next
         self.next = base + count
+        if created - self.heard > FORGOTTEN_AFTER:
+            self.proving = self.next
         return base
 
-    def acknowledge(self, base: int, count: int) -> None:
+    def acknowledge(self, base: int, count: int, created: float) -> None:
         """The broker has the batch ``[base, base + count)``, and therefore everything of this epoch before it."""
         self.acknowledged = max(self.acknowledged, base + count)
+        self.heard = max(self.heard, created)
         if self.lost is not None and self.lost <= self.acknowledged:
             self._none_lost()
 
@@ -75,7 +89,8 @@ class PartitionSequences:
     def restart(self, identity: Identity | None) -> None:
         """Go on under ``identity`` (``None``: numbers need a new one to begin with), from 0."""
         self.identity = identity
-        self.next = self.acknowledged = 0
+        self.next = self.acknowledged = self.proving = 0
+        self.heard = -math.inf
         self._none_lost()
 
     def _none_lost(self) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from .._wire import _implementation
 from ..types import TopicPartition
+from .delivery_time import Obstacles
 from .partition_chooser import PartitionChooser, Partitioning
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
@@ -54,11 +55,12 @@ class Queues:
         self,
         how: Partitioning,
         table_batch: int,
+        obstacles: Obstacles,
         *,
         on_work: Callable[[int | None], object],
         on_closed: Callable[[ProducerBatch], object],
     ) -> None:
-        self._how, self._table_batch = how, table_batch
+        self._how, self._table_batch, self._obstacles = how, table_batch, obstacles
         self._on_work, self._on_closed = on_work, on_closed
         self._topics: dict[str, TopicQueues] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
@@ -78,14 +80,18 @@ class Queues:
         """All queues, also those without batches."""
         return self._queues.values()
 
-    def led_by(self, node: int | None) -> list[PartitionQueue]:
-        """The queues with batches for a broker, in turn."""
-        return list(self._work.get(node, ()))
+    def led_by(self, node: int | None) -> Iterable[PartitionQueue]:
+        """The queues with batches for a broker, in turn. To be copied by who changes which those are."""
+        return self._work.get(node, ())
 
     @property
     def leaders(self) -> list[int]:
         """The brokers that there are batches for."""
         return [leader for leader in self._work if leader is not None]
+
+    def active(self) -> list[PartitionQueue]:
+        """The queues with batches."""
+        return [queue for work in self._work.values() for queue in work]
 
     def batches(self) -> Iterator[ProducerBatch]:
         """All batches that are not done. Those of a partition come in order."""
@@ -132,6 +138,10 @@ class Queues:
         if active:
             self._deactivate(queue)
         queue.lead(leader)
+        if leader is None:
+            self._obstacles.met(queue.place)
+        else:
+            self._obstacles.overcome(queue.place)
         if active:
             self._activate(queue)
             self._on_work(leader)

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Coroutine, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from trikafka.types import Record
 
-if TYPE_CHECKING:
-    from trikafka._wire.columns import RecordBatch
+RecordBatch = Any  #: of ``columns``, which is made by what imports this module
 
 
 class Cursor:

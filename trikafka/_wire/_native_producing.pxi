@@ -149,22 +149,50 @@ def find_unfit(columns, Py_ssize_t largest):
     cdef _BinaryView values = _BinaryView(columns.value_offsets, columns.value_data, columns.value_validity)
     cdef _HeadersView headers = None if columns.header_offsets is None else _HeadersView(columns)
     cdef Py_ssize_t count = min(<Py_ssize_t>columns.count, timestamps.size // 8)
-    cdef Py_ssize_t row, key_size, value_size, name_size, content_size, size
-    cdef int32_t first = 0, end = 0, index
-    cdef int64_t stamp
-    for row in range(count):
-        stamp = (<const int64_t *>timestamps.data)[row]
-        if not 0 <= stamp <= MAX_TIMESTAMP:
+    cdef Py_ssize_t row, size
+    cdef Plain plain_rows = Plain(NULL, count, <const int64_t *>timestamps.data, keys.column(), values.column())
+    row = 0
+    while row < count:
+        if headers is None:
+            row = first_odd(&plain_rows, row, largest)
+            if row == count:
+                break
+        if not 0 <= plain_rows.timestamps[row] <= MAX_TIMESTAMP:
             return row, -1
-        keys.find(row, &key_size)
-        values.find(row, &value_size)
-        size = RECORD_OVERHEAD + max(key_size, 0) + max(value_size, 0)
-        if headers is not None:
-            headers.bounds(row, &first, &end)
-            for index in range(first, end):
-                headers.names.find(index, &name_size)
-                headers.contents.find(index, &content_size)
-                size += HEADER_OVERHEAD + name_size + max(content_size, 0)
+        size = bound_of(row, keys, values, headers)
         if size > largest:
             return row, size
+        row += 1
     return None
+
+
+cdef Py_ssize_t first_odd(const Plain *plain_rows, Py_ssize_t row, Py_ssize_t largest) noexcept:
+    """The first row from ``row`` on, of those without headers, that is too large or not right."""
+    cdef Py_ssize_t key_size, value_size
+    cdef const char *data
+    while row < plain_rows.count:
+        key_size = field_of(&plain_rows.keys, row, &data)
+        value_size = field_of(&plain_rows.values, row, &data)
+        if key_size < -1 or value_size < -1 or RECORD_OVERHEAD + max(key_size, 0) + max(value_size, 0) > largest:
+            break
+        if not 0 <= plain_rows.timestamps[row] <= MAX_TIMESTAMP:
+            break
+        row += 1
+    return row
+
+
+cdef Py_ssize_t bound_of(Py_ssize_t row, _BinaryView keys, _BinaryView values, _HeadersView headers) except -1:
+    """The upper bound of a row's size. Raises ``ValueError`` where the columns are not consistent."""
+    cdef Py_ssize_t key_size, value_size, name_size, content_size
+    cdef Py_ssize_t size = RECORD_OVERHEAD
+    cdef int32_t first = 0, end = 0, index
+    keys.find(row, &key_size)
+    values.find(row, &value_size)
+    size += max(key_size, 0) + max(value_size, 0)
+    if headers is not None:
+        headers.bounds(row, &first, &end)
+        for index in range(first, end):
+            headers.names.find(index, &name_size)
+            headers.contents.find(index, &content_size)
+            size += HEADER_OVERHEAD + name_size + max(content_size, 0)
+    return size

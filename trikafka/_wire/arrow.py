@@ -20,8 +20,6 @@ from trikafka.errors import ConfigurationError
 HEADER = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.binary())])
 HEADERS = pa.list_(pa.field("item", HEADER, nullable=False))
 TIMESTAMP = pa.timestamp("ms", tz="UTC")
-#: The bytes of a timestamp that is not there (-1); where they do not occur, none is missing.
-_MAYBE_NONE = b"\xff" * 8
 
 SCHEMA = pa.schema(
     [
@@ -72,16 +70,11 @@ def _texts(*texts: str) -> pa.Array:
 
 def _timestamps(columns: Columns) -> pa.Array:
     data = pa.py_buffer(columns.timestamps)
-    bitmap = None
-    if _MAYBE_NONE in _bytes_of(columns.timestamps):
-        present = pc.not_equal(pa.Array.from_buffers(pa.int64(), columns.count, [None, data]), -1)
+    numbers, bitmap = pa.Array.from_buffers(pa.int64(), columns.count, [None, data]), None
+    if columns.count and pc.min_max(numbers)["min"].as_py() < 0:  # one that is not there is -1
+        present = pc.not_equal(numbers, -1)
         bitmap = None if present.true_count == columns.count else present.buffers()[1]
     return pa.Array.from_buffers(TIMESTAMP, columns.count, [bitmap, data])
-
-
-def _bytes_of(view: memoryview) -> bytes:
-    """The bytes of a view; without a copy where they are all of a bytes object's."""
-    return view.obj if isinstance(view.obj, bytes) and len(view.obj) == view.nbytes else view.tobytes()
 
 
 def _no_values() -> pa.Array:

@@ -176,10 +176,46 @@ def _zstd_content_size(data: Buffer) -> int | None:
 
 
 def _compress_lz4(data: Buffer, level: int | None) -> bytes:
-    # Java reads independent blocks only; cramjam's one-shot function links them. Level 1 is the fast mode, as in Java.
-    compressor = cramjam.lz4.Compressor(level=1 if level is None else level, content_checksum=False, block_linked=False)
-    compressor.compress(bytes(data))
-    return bytes(compressor.finish())
+    """Java reads independent blocks only; cramjam's one-shot function links them. Level 1 is the fast mode, as in Java.
+
+    In that mode the frame is put together here: cramjam's own way to it takes half as long again, for copies.
+    """
+    if level is not None and level > 1:
+        compressor = cramjam.lz4.Compressor(level=level, content_checksum=False, block_linked=False)
+        compressor.compress(bytes(data))
+        return bytes(compressor.finish())
+    view = memoryview(data)
+    most = len(_LZ4_HEAD) + sum(4 + _lz4_bound(min(_LZ4_BLOCK, len(view) - start)) for start in range(0, len(view), _LZ4_BLOCK)) + 4
+    scratch = Scratch.borrow()
+    try:
+        out = scratch.room if most <= len(scratch.room) else memoryview(bytearray(most))
+        return bytes(out[: _write_lz4(view, out)])
+    finally:
+        scratch.give_back()
+
+
+def _lz4_bound(size: int) -> int:
+    """The size that a compressed block may have at the most, as LZ4 says it."""
+    return size + size // 255 + 16
+
+
+def _write_lz4(view: memoryview, out: memoryview) -> int:
+    """A frame of independent blocks; how many bytes it has."""
+    end = len(_LZ4_HEAD)
+    out[:end] = _LZ4_HEAD
+    for start in range(0, len(view), _LZ4_BLOCK):
+        block = view[start : start + _LZ4_BLOCK]
+        begin, limit = end + 4, end + 4 + _lz4_bound(len(block))
+        size = cramjam.lz4.compress_block_into(block, out[begin:limit], mode="fast", store_size=False)
+        if size >= len(block):  # the highest bit says that it is as it was
+            size = len(block)
+            out[begin : begin + size] = block
+            out[end:begin] = (size | 1 << 31).to_bytes(4, "little")
+        else:
+            out[end:begin] = size.to_bytes(4, "little")
+        end = begin + size
+    out[end : end + 4] = bytes(4)
+    return end + 4
 
 
 def _decompress_lz4(data: Buffer, limit: int, scratch: Scratch | None) -> Buffer:
@@ -212,6 +248,12 @@ def _xxh32_short(data: bytes) -> int:
     state = (state ^ state >> 15) * prime_2 & mask
     state = (state ^ state >> 13) * prime_3 & mask
     return state ^ state >> 16
+
+
+#: Format 1, independent blocks, no checksums but this head's own; the largest block has 64 KiB, as Java's client has them.
+_LZ4_DESCRIPTOR = bytes((0x60, 0x40))
+_LZ4_HEAD = _LZ4_MAGIC + _LZ4_DESCRIPTOR + bytes((_xxh32_short(_LZ4_DESCRIPTOR) >> 8 & 0xFF,))
+_LZ4_BLOCK = 65_536
 
 
 def _compress_snappy(data: Buffer, level: int | None) -> bytes:

@@ -30,6 +30,7 @@ __all__ = [
     "choose_version",
     "decode_response",
     "encode_request",
+    "finalized_features",
     "read_correlation_id",
     "response_body",
     "version_ranges",
@@ -161,6 +162,12 @@ def version_ranges(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
     """Read the version ranges out of an ApiVersions response; what cannot be one is left out."""
     ranges = ((int(api.api_key), int(api.min_version), int(api.max_version)) for api in response.api_keys or ())
     return {key: (low, high) for key, low, high in ranges if 0 <= low <= high}
+
+
+def finalized_features(response: ApiVersionsResponse) -> dict[str, int]:
+    """Read the cluster's features and their levels out of an ApiVersions response; empty where the broker does not tell."""
+    found = getattr(response, "finalized_features", None)  # from version 3 on
+    return {str(feature.name): int(feature.max_version_level) for feature in found or ()}
 
 
 def _skip_tags(frame: memoryview, position: int) -> int:

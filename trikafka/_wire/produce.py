@@ -27,13 +27,15 @@ Part = tuple[int, Sequence[Buffer]]
 class ProducedPartition:
     """What the broker says of one batch. ``base_offset`` and ``append_time`` are ``None`` where it does not say."""
 
-    __slots__ = ("append_time", "base_offset", "current_leader", "error_code", "message", "partition", "topic")
+    __slots__ = ("append_time", "base_offset", "current_leader", "error_code", "message", "partition", "refused", "topic")
 
     def __init__(self, topic: str, partition: int, error_code: int, base_offset: int, append_time: int) -> None:
         self.topic, self.partition, self.error_code = topic, partition, error_code
         self.base_offset = None if base_offset < 0 else base_offset
         self.append_time = None if append_time < 0 else append_time
         self.message: str | None = None
+        #: The records because of which the batch was refused, by their index in it, and what is wrong with each (v8, KIP-467).
+        self.refused: dict[int, str | None] = {}
         self.current_leader: LeaderIdAndEpoch | None = None  # with the errors of a broker that is not the leader (v10, KIP-951)
 
 
@@ -107,17 +109,26 @@ class ProduceMessage(RawRequest):
         pieces.append(tags)
 
 
+class ProduceBeforeV2(ProduceMessage):
+    """A Produce request of a transaction in version 1: from 12 on it would tell the coordinator of its partitions (KIP-890)."""
+
+    max_version = 11
+    __slots__ = ()
+
+
 def _read_partition(reader: Reader, topic: str, version: int) -> ProducedPartition:
     found = ProducedPartition(topic, *reader.unpack(_OUTCOME))
     if version >= 5:
         reader.take(8)  # where the log begins
     if version >= 8:
-        texts = []
+        first = None
         for _ in range(reader.count()):
-            reader.take(4)  # the record's index
-            texts.append(reader.text())
+            (index,) = reader.unpack(_INT32)
+            text = reader.text()
             reader.tags()
-        found.message = reader.text() or next((text for text in texts if text), None)
+            found.refused[index] = found.refused.get(index) or text
+            first = first or text or None
+        found.message = reader.text() or first
     if version >= _FLEXIBLE and not reader.no_tags():
         for tag, field in reader.tagged():
             if tag == 0 and version >= 10:

@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import trio.abc
 
 from ..errors import ConfigurationError
+from ..types import PreparedTransaction
 from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
 from .security import SecurityConfig
@@ -214,6 +215,12 @@ class ConsumerConfig(ClientConfig):
             raise ConfigurationError(
                 "group_remote_assignor needs group_protocol='consumer' (or 'auto'); 'classic' has partition_assignment_strategy"
             )
+        if self.group_remote_assignor is not None and self.group_protocol == "auto":
+            for name in ("partition_assignment_strategy", "heartbeat_interval_ms", "session_timeout_ms"):
+                if name in self.explicit:
+                    raise ConfigurationError(
+                        f"group_remote_assignor is for the consumer group protocol (KIP-848), {name} for the classic: give one"
+                    )
         if self.group_protocol == "consumer":
             for name in ("partition_assignment_strategy", "heartbeat_interval_ms", "session_timeout_ms"):
                 if name in self.explicit:
@@ -226,12 +233,17 @@ class ProducerConfig(ClientConfig):
     """Settings of :func:`trikafka.open_producer`."""
 
     acks: Literal[0, 1, -1, "all"] = setting("all", "how many replicas must have a record: 0, 1 or 'all' (-1)")
-    enable_idempotence: bool = setting(True, "no doubles and no reordering by retries")
+    enable_idempotence: bool = setting(
+        True, "no doubles and no reordering by retries; off where acks or retries rule it out, unless it is asked for"
+    )
     batch_size: int = setting(16_384, "the size at which a batch is sent without lingering", least=0, most=INT32, unit="bytes")
     linger_ms: float = setting(5, "how long a batch waits for more records", least=0)
     compression_type: Literal["none", "gzip", "snappy", "lz4", "zstd"] | str = setting(
         "none", "how batches are compressed: 'none', 'gzip', 'snappy', 'lz4' or 'zstd'"
     )
+    compression_gzip_level: int | None = setting(None, "of 'gzip' (KIP-390); None: 6", least=1, most=9)
+    compression_lz4_level: int | None = setting(None, "of 'lz4' (KIP-390); None: 1", least=1, most=17)
+    compression_zstd_level: int | None = setting(None, "of 'zstd' (KIP-390); None: 3", least=-131_072, most=22)
     buffer_memory: int = setting(
         33_554_432, "bytes of records that wait or are in flight; send waits above it", least=1, unit="bytes"
     )
@@ -239,11 +251,55 @@ class ProducerConfig(ClientConfig):
     max_request_size: int = setting(
         1_048_576, "the most bytes of one request, and so of one record", least=1, most=INT32, unit="bytes"
     )
-    delivery_timeout_ms: float = setting(120_000, "from send to the verdict, retries included (KIP-91)", least=1)
-    max_in_flight_requests_per_connection: int = setting(5, "produce requests to one broker at a time", least=1, most=100)
-    transactional_id: str | None = setting(None, "for transactions, which are not there yet: setting it is an error", empty=False)
-    partitioner: Literal["default"] | str = setting(
-        "default", "'default' (murmur2 of the key, sticky without one), or one that a plugin offers", java="partitioner.class"
+    delivery_timeout_ms: float = setting(
+        120_000,
+        "from send to the outcome, retries included (KIP-91): at least linger_ms + request_timeout_ms, as in Java's client",
+        least=1,
+    )
+    retries: int | None = setting(None, "how often a batch is sent again before it fails; None: until delivery_timeout_ms", least=0)
+    max_in_flight_requests_per_connection: int = setting(
+        5, "produce requests to one broker at a time: at most 5 with idempotence, and at most 100 without", least=1
+    )
+    transactional_id: str | None = setting(
+        None,
+        "makes this a producer of transactions, and fences any other that has this id: keep it over restarts, and give each"
+        " instance of a program its own",
+        empty=False,
+    )
+    transaction_timeout_ms: float = setting(
+        60_000,
+        "the coordinator aborts a transaction that is open for longer (at most the broker's transaction.max.timeout.ms)",
+        least=1,
+        most=INT32,
+    )
+    two_phase_commit: bool = setting(
+        False,
+        "transactions can be prepared, survive the producer and never time out (KIP-939); needs a transactional_id, and brokers"
+        " that allow it",
+        java="transaction.two.phase.commit.enable",
+    )
+    commit_prepared: str | None = setting(
+        None,
+        "with two_phase_commit: str() of what Transaction.prepare() returned, to be committed while the producer opens; any other"
+        " transaction that was prepared with this transactional_id is aborted",
+        empty=False,
+        java=None,
+    )
+    partitioner: Literal["default"] | str | Callable[[str, bytes | None, Sequence[int]], int] = setting(  # noqa: RUF009
+        "default",
+        "'default' (murmur2 of the key, sticky without one), the name of one that a plugin offers, or a function of the topic, the"
+        " key and the partitions' numbers that returns one of these",
+        java="partitioner.class",
+    )
+    partitioner_ignore_keys: bool = setting(False, "whether the default partitioner takes no notice of keys (KIP-794)")
+    partitioner_adaptive_partitioning_enable: bool = setting(
+        True, "whether partitions with a slow broker get fewer of the records without a key (KIP-794)"
+    )
+    partitioner_availability_timeout_ms: float = setting(
+        0, "records without a key go elsewhere when a broker is out of reach for so long; 0: they do not (KIP-794)", least=0
+    )
+    allow_auto_create_topics: bool = setting(
+        False, "whether asking for a topic may create it, where the broker does that (Java's producer always does)"
     )
 
     @property
@@ -251,15 +307,52 @@ class ProducerConfig(ClientConfig):
         """``acks`` as the protocol has it: -1 for all."""
         return -1 if self.acks == "all" else int(self.acks)
 
+    @property
+    def prepared(self) -> PreparedTransaction | None:
+        """``commit_prepared``, parsed."""
+        return None if self.commit_prepared is None else PreparedTransaction.parse(self.commit_prepared)
+
     def check(self) -> None:
-        if self.enable_idempotence and self.acks_code != -1:
-            raise ConfigurationError(f"enable_idempotence=True needs acks='all', not {self.acks!r}")
-        if self.enable_idempotence and self.max_in_flight_requests_per_connection > 5:
-            raise ConfigurationError("enable_idempotence=True needs max_in_flight_requests_per_connection of at most 5")
+        self._check_transactions()
+        self._check_idempotence()
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigurationError("transactional_id needs enable_idempotence=True")
         if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
             raise ConfigurationError(
-                f"delivery_timeout_ms ({self.delivery_timeout_ms:g}) must be at least linger_ms + request_timeout_ms"
-                f" ({self.linger_ms + self.request_timeout_ms:g}) (KIP-91)"
+                f"delivery_timeout_ms ({self.delivery_timeout_ms:g}) must be at least linger_ms ({self.linger_ms:g})"
+                f" + request_timeout_ms ({self.request_timeout_ms:g}) (KIP-91)"
             )
+
+    def _check_idempotence(self) -> None:
+        """As Java's client: what rules idempotence out turns it off, and is an error where the user has asked for both."""
+        ruled_out = None
+        if self.acks_code != -1:
+            ruled_out = f"needs acks='all', not {self.acks!r}"
+        elif self.retries == 0:
+            ruled_out = "needs retries, not retries=0"
+        if ruled_out and self.enable_idempotence:
+            if "enable_idempotence" in self.explicit:
+                raise ConfigurationError(f"enable_idempotence=True {ruled_out}")
+            if self.transactional_id is not None:
+                raise ConfigurationError(f"transactional_id {ruled_out}")
+            object.__setattr__(self, "enable_idempotence", False)
+        most = 5 if self.enable_idempotence else 100
+        if self.max_in_flight_requests_per_connection > most:
+            raise ConfigurationError(
+                f"max_in_flight_requests_per_connection must be at most {most} with enable_idempotence={self.enable_idempotence},"
+                f" not {self.max_in_flight_requests_per_connection}"
+            )
+
+    def _check_transactions(self) -> None:
+        if self.transactional_id is None and self.transaction_timeout_ms != 60_000:
+            raise ConfigurationError("transaction_timeout_ms needs a transactional_id")
+        if self.two_phase_commit and self.transactional_id is None:
+            raise ConfigurationError("two_phase_commit=True needs a transactional_id")
+        if self.two_phase_commit and "transaction_timeout_ms" in self.explicit:
+            raise ConfigurationError("transaction_timeout_ms has no meaning with two_phase_commit=True: nothing times out")
+        if self.commit_prepared is not None and not self.two_phase_commit:
+            raise ConfigurationError("commit_prepared needs two_phase_commit=True")
+        try:
+            _ = self.prepared
+        except ValueError as error:
+            raise ConfigurationError(f"commit_prepared: {error}") from error

@@ -81,6 +81,8 @@ class Setting:
             raise ConfigurationError(f"{self.name} must be {wanted}, not {value!r}")
         elif self.number:
             self._check_number(value)
+        elif Callable in self.kinds and callable(value):  # type: ignore[comparison-overlap]
+            return
         elif str in self.kinds and Sequence not in self.kinds:
             self._check_text(value)
         elif Sequence in self.kinds and str not in self.kinds:

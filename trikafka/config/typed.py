@@ -248,7 +248,7 @@ class ProducerSettings(ClientSettings, total=False):
     """How many replicas must have a record: 0, 1 or 'all' (-1). Default: "all"."""
 
     enable_idempotence: bool
-    """No doubles and no reordering by retries. Default: True."""
+    """No doubles and no reordering by retries; off where acks or retries rule it out, unless it is asked for. Default: True."""
 
     batch_size: int
     """The size at which a batch is sent without lingering. In bytes, at least 0, at most 2**31 - 1. Default: 16_384."""
@@ -258,6 +258,15 @@ class ProducerSettings(ClientSettings, total=False):
 
     compression_type: Literal['none', 'gzip', 'snappy', 'lz4', 'zstd'] | str
     """How batches are compressed: 'none', 'gzip', 'snappy', 'lz4' or 'zstd'. Default: "none"."""
+
+    compression_gzip_level: int | None
+    """Of 'gzip' (KIP-390); None: 6. At least 1, at most 9. Default: None."""
+
+    compression_lz4_level: int | None
+    """Of 'lz4' (KIP-390); None: 1. At least 1, at most 17. Default: None."""
+
+    compression_zstd_level: int | None
+    """Of 'zstd' (KIP-390); None: 3. At least -131072, at most 22. Default: None."""
 
     buffer_memory: int
     """Bytes of records that wait or are in flight; send waits above it. In bytes, at least 1. Default: 33_554_432."""
@@ -269,14 +278,44 @@ class ProducerSettings(ClientSettings, total=False):
     """The most bytes of one request, and so of one record. In bytes, at least 1, at most 2**31 - 1. Default: 1_048_576."""
 
     delivery_timeout_ms: float
-    """From send to the verdict, retries included (KIP-91). In milliseconds, at least 1. Default: 120_000."""
+    """From send to the outcome, retries included (KIP-91): at least linger_ms + request_timeout_ms, as in Java's client. In
+    milliseconds, at least 1. Default: 120_000."""
+
+    retries: int | None
+    """How often a batch is sent again before it fails; None: until delivery_timeout_ms. At least 0. Default: None."""
 
     max_in_flight_requests_per_connection: int
-    """Produce requests to one broker at a time. At least 1, at most 100. Default: 5."""
+    """Produce requests to one broker at a time: at most 5 with idempotence, and at most 100 without. At least 1. Default: 5."""
 
     transactional_id: str | None
-    """For transactions, which are not there yet: setting it is an error. Default: None."""
+    """Makes this a producer of transactions, and fences any other that has this id: keep it over restarts, and give each instance
+    of a program its own. Default: None."""
 
-    partitioner: Literal['default'] | str
-    """'default' (murmur2 of the key, sticky without one), or one that a plugin offers. Java's name: partitioner.class. Default:
-    "default"."""
+    transaction_timeout_ms: float
+    """The coordinator aborts a transaction that is open for longer (at most the broker's transaction.max.timeout.ms). In
+    milliseconds, at least 1, at most 2**31 - 1. Default: 60_000."""
+
+    two_phase_commit: bool
+    """Transactions can be prepared, survive the producer and never time out (KIP-939); needs a transactional_id, and brokers that
+    allow it. Java's name: transaction.two.phase.commit.enable. Default: False."""
+
+    commit_prepared: str | None
+    """With two_phase_commit: str() of what Transaction.prepare() returned, to be committed while the producer opens; any other
+    transaction that was prepared with this transactional_id is aborted. Default: None."""
+
+    partitioner: Literal['default'] | str | Callable[[str, bytes | None, Sequence[int]], int]
+    """'default' (murmur2 of the key, sticky without one), the name of one that a plugin offers, or a function of the topic, the key
+    and the partitions' numbers that returns one of these. Java's name: partitioner.class. Default: "default"."""
+
+    partitioner_ignore_keys: bool
+    """Whether the default partitioner takes no notice of keys (KIP-794). Default: False."""
+
+    partitioner_adaptive_partitioning_enable: bool
+    """Whether partitions with a slow broker get fewer of the records without a key (KIP-794). Default: True."""
+
+    partitioner_availability_timeout_ms: float
+    """Records without a key go elsewhere when a broker is out of reach for so long; 0: they do not (KIP-794). In milliseconds, at
+    least 0. Default: 0."""
+
+    allow_auto_create_topics: bool
+    """Whether asking for a topic may create it, where the broker does that (Java's producer always does). Default: False."""

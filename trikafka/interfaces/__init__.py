@@ -10,7 +10,7 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
 
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
 from .context import ClientContext, ConsumerContext, OfferedAssignor, Partitioner, ProducerContext
-from .listeners import Observer, RebalanceListener
+from .listeners import Observer, ProducerObserver, RebalanceListener
 from .managers import (
     CommitManager,
     Committed,
@@ -25,6 +25,7 @@ from .managers import (
     PositionsManager,
     ProduceManager,
     RecordAccumulator,
+    TransactionManager,
 )
 from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
 from .sink import ExportManifest, ExportPlan, ExportStage, ExportState, PlannedFile, Sink, SinkReport, WrittenFile
@@ -59,6 +60,7 @@ __all__ = [
     "PlannedFile",
     "PositionsManager",
     "ProduceManager",
+    "ProducerObserver",
     "ProducerContext",
     "Purpose",
     "RebalanceListener",
@@ -67,5 +69,6 @@ __all__ = [
     "Sink",
     "SinkReport",
     "TopicInfo",
+    "TransactionManager",
     "WrittenFile",
 ]

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 from ..config import ClientConfig, ConsumerConfig, ProducerConfig
-from ..types import TopicPartition
+from ..types import BatchEvent, TopicPartition
 from .managers import (
     CommitManager,
     CoordinatorManager,
@@ -18,9 +18,11 @@ from .managers import (
     OffsetsManager,
     PositionsManager,
     ProduceManager,
+    TransactionManager,
 )
 from .network import BrokerAccess
 from .state import ConsumerState, ReconcilerView
+from .transaction import ProducerTransactionState, TransactionSignals
 
 #: ``(topic, key, partition numbers) -> number``: chooses for records without an explicit partition.
 Partitioner = Callable[[str, bytes | None, Sequence[int]], int]
@@ -59,6 +61,8 @@ class ClientContext(Protocol):
     def manager(self, kind: Literal["membership"]) -> MembershipManager: ...
     @overload
     def manager(self, kind: Literal["produce"]) -> ProduceManager: ...
+    @overload
+    def manager(self, kind: Literal["transactions"]) -> TransactionManager: ...
 
     def builtin(self, kind: ManagerKind) -> Any:
         """A manager for ``kind`` as trikafka itself makes it (it meets the seat's Protocol): to hand on what is not replaced."""
@@ -109,3 +113,15 @@ class ProducerContext(ClientContext, Protocol):
     @property
     def partitioner(self) -> Partitioner | None:
         """The partitioner that the settings name; ``None``: the default one."""
+
+    @property
+    def watch(self) -> Callable[[str, BatchEvent], object] | None:
+        """Tells observers of a point of :class:`ProducerObserver`, by its name; ``None`` if nobody wants to know."""
+
+    @property
+    def transaction(self) -> ProducerTransactionState | None:
+        """The state of a producer with a ``transactional_id``, told by its managers; ``None``: it has no such id."""
+
+    @property
+    def transaction_signals(self) -> TransactionSignals:
+        """What that state wakes tasks with."""

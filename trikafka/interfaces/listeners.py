@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..types import TopicPartition
+from ..types import BatchEvent, TopicPartition
 from .context import ClientContext
 
 
@@ -53,3 +53,23 @@ class Observer:
 
     def closed(self) -> None:
         """The client is closed."""
+
+
+class ProducerObserver(Observer):
+    """An observer that watches a producer's batches, too. An observer without these methods is not asked.
+
+    Each is called once a batch, or once for each time that it is sent; never for a record. An event is made only where somebody has
+    the method for it.
+    """
+
+    def batch_sent(self, event: BatchEvent) -> None:
+        """A batch is about to be sent, for the first time or again (``event.attempt``)."""
+
+    def batch_retried(self, event: BatchEvent) -> None:
+        """A batch is about to be sent again, after ``event.error``; :meth:`batch_sent` follows."""
+
+    def batch_delivered(self, event: BatchEvent) -> None:
+        """The broker has a batch; ``event.age`` is how long that took from its first record on."""
+
+    def batch_failed(self, event: BatchEvent) -> None:
+        """The records of a batch have failed with ``event.error``."""

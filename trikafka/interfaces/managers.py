@@ -8,18 +8,21 @@ goes on until it is cancelled: if it returns, the client ends with such an error
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from ..errors import TrikafkaError
-from ..types import Node, OffsetAndMetadata, OffsetAndTimestamp, TopicPartition
+from ..types import BrokerLatency, GroupMetadata, Node, OffsetAndMetadata, OffsetAndTimestamp, PreparedTransaction, TopicPartition
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
 from .network import Call
 
 T = TypeVar("T")
 
 #: The seats that a request manager can take. Each owns its state and one kind of conversation with the brokers.
-ManagerKind = Literal["metadata", "coordinator", "offsets", "commit", "positions", "fetch", "heartbeat", "membership", "produce"]
+ManagerKind = Literal[
+    "metadata", "coordinator", "offsets", "commit", "positions", "fetch", "heartbeat", "membership", "produce", "transactions"
+]
 #: partition -> what was found; ``None`` where no record is that young.
 Found = dict[TopicPartition, OffsetAndTimestamp | None]
 #: partition -> what is committed; ``None`` where nothing is.
@@ -70,7 +73,10 @@ class MetadataManager(Protocol):
 
 @runtime_checkable
 class CoordinatorManager(Protocol):
-    """Finds coordinators of groups and transactional ids. In consumers and admin clients."""
+    """Finds coordinators of groups and transactional ids.
+
+    In consumers, admin clients, and producers with a ``transactional_id``.
+    """
 
     async def find(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> Node:
         """The coordinator of ``key``. Raises a retriable error while there is none."""
@@ -196,6 +202,7 @@ class RecordCounters(Protocol):
     failed: int
     batches_retried: int
     batches_split: int
+    batches_expired: int
 
 
 class RecordAccumulator(Protocol):
@@ -225,6 +232,9 @@ class RecordAccumulator(Protocol):
     def unsettled(self) -> Sized:
         """The batches without an outcome."""
 
+    def by_state(self) -> Mapping[str, int]:
+        """How many batches there are in each state."""
+
     def too_large(self, topic: str, size: int, what: str = "a record") -> Exception:
         """The error that says so."""
 
@@ -251,6 +261,10 @@ class ProduceManager(Protocol):
         """Produce requests without a response."""
 
     @property
+    def latency(self) -> Mapping[int, BrokerLatency]:
+        """How long each broker took to respond, by its id."""
+
+    @property
     def closed(self) -> bool:
         """Whether nobody is let in any more."""
 
@@ -267,6 +281,12 @@ class ProduceManager(Protocol):
     def knows(self, topic: str, partition: int | None) -> bool:
         """Whether a record's partition is known, so that only room can be missing."""
 
+    def look_up(self, topic: str, partition: int | None) -> None:
+        """Have a topic (or partition) looked up that is not known, without waiting: a later call may find it.
+
+        Raises what says that it will not be found: unknown for too long, or access is refused.
+        """
+
     async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
         """Wait until it is one's turn and ``take`` finds room; return what it returns. Cancelled: nothing has been taken.
 
@@ -279,5 +299,61 @@ class ProduceManager(Protocol):
     def close(self) -> None:
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
 
-    def drop(self, error: Exception) -> None:
-        """Fail everything that has no outcome, what is in flight included: the producer ends."""
+    # Of a producer with a transactional_id, told by the transaction manager.
+
+    def identify(self, identity: tuple[int, int]) -> None:
+        """Producer id and epoch for what is sent from now on; sequence numbers begin anew. Nothing waits then."""
+
+    def admitted(self) -> None:
+        """Partitions that waited for it may be written to now."""
+
+    def delayed(self, error: Exception) -> None:
+        """What waits, waits since this happened: should it expire now, that is the cause."""
+
+    def drop(self, error: Exception, at_most: float = math.inf) -> bool:
+        """Fail everything that has no outcome, what is in flight included: the producer, or its transaction, ends.
+
+        Not more than ``at_most`` batches; returns whether something is left.
+        """
+
+    async def landed(self) -> None:
+        """Wait until nothing is in flight."""
+
+
+@runtime_checkable
+class TransactionManager(Protocol):
+    """Begins, fills and ends transactions. In producers with a ``transactional_id``. Times are in seconds."""
+
+    async def initialize(self) -> None:
+        """Get a producer id, while the producer opens: fences older ones with this transactional id."""
+
+    async def run(self) -> None:
+        """The background work, until cancelled."""
+
+    async def begin(self, *, timeout: float | None = None) -> int:
+        """Begin a transaction once the last one is over; its number."""
+
+    async def send_offsets(
+        self,
+        number: int,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: Callable[[], GroupMetadata],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Make offsets part of transaction ``number`` (KIP-447); ``group`` is asked for each attempt anew."""
+
+    async def prepare(self, number: int, *, timeout: float | None = None) -> PreparedTransaction:
+        """Have all of it at the brokers, so that only the outcome is missing (KIP-939)."""
+
+    async def commit(self, number: int, *, timeout: float | None = None) -> None:
+        """Commit it.
+
+        Raises :exc:`TransactionAbortableError` or :exc:`TransactionUndecidedError`; may be called again after that.
+        """
+
+    async def abort(self, number: int, *, timeout: float | None = None) -> None:
+        """Abort it. Goes on in the background when it is cancelled."""
+
+    async def finish(self) -> None:
+        """The producer closes: abort what is open, and wait until what is ending has ended."""

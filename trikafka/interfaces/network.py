@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from ..types import Node
@@ -25,6 +25,10 @@ class Response(Protocol):
 
 class BrokerConnection(Protocol):
     """A connection whose versions are negotiated. ``message`` is a request of kafka-python's, or has the same attributes."""
+
+    @property
+    def features(self) -> Mapping[str, int]:
+        """The cluster's features and their finalized levels, such as ``transaction.version`` (KIP-584)."""
 
     async def request(self, message: Any, response_timeout: float | None = None) -> Any:
         """Send ``message`` in the newest common version and return the response. As :meth:`BrokerAccess.request`."""

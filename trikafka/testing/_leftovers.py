@@ -14,7 +14,7 @@ _ONCE = frozenset({
     "Metadata.run", "PositionsManager.run", "Watchdog.run", "AutoCommit.run", "Fetcher.run", "Fetcher._follow_metadata",
     "MembershipTask._run", "MembershipBase._watch_poll", "GroupTopics.watch_errors", "<locals>.guard",
     "Heartbeats.run", "ClassicMembership._watch_topics", "TargetReconciler.run", "<locals>.watch", "TargetReconciler._find_names",
-    "ProduceManager.run", "ProduceManager._follow", "ProduceManager._expire", "ProducerIds.run",
+    "ProduceManager.run", "ProduceManager._follow", "ProduceManager._expire", "ProducerIds.run", "FailureLog.run",
 })  # fmt: skip
 #: One for each broker.
 _OF_BROKERS = frozenset({"Fetcher._fetch_from", "Senders._serve"})

@@ -6,7 +6,7 @@ from typing import Any
 
 from trikafka.error_codes import ErrorCode
 
-from .batches import BadBatch, inspect, split_batches, verify
+from .batches import BadBatch, decode_batch, inspect, split_batches, verify
 from .call import Call, HangUp
 from .leaders import endpoints, hint, led
 from .messages import Message
@@ -48,6 +48,10 @@ def _produce_one(call: Call, item: Any, part: Any, acks_ok: bool) -> dict[str, A
         verify(batches[0])
         if refused := _refusal(call, partition, batches[0]):
             raise BadBatch(refused, "the partition was not added to the transaction")
+        if "compact" in topic.config.get("cleanup.policy", "delete") and (keyless := _keyless(batches[0], part.index)):
+            text = "Compacted topic cannot accept message without key"
+            errors = [{"batch_index": index, "batch_index_error_message": text} for index in keyless]
+            return answer | {"error_code": 87, "record_errors": errors, "error_message": "One or more records have been rejected"}
         answer["base_offset"] = partition.store(batches[0], log_append_time=own_time)
     except BadBatch as bad:
         return answer | {"error_code": bad.code, "error_message": str(bad)}
@@ -55,6 +59,10 @@ def _produce_one(call: Call, item: Any, part: Any, acks_ok: bool) -> dict[str, A
     if own_time is not None:
         answer["log_append_time_ms"] = own_time
     return answer
+
+
+def _keyless(batch: bytes, partition: int) -> list[int]:
+    return [index for index, record in enumerate(decode_batch(batch, "", partition)) if record.key is None]
 
 
 def _refusal(call: Call, partition: Partition, batch: bytes) -> int:

@@ -22,10 +22,10 @@ import (
 const patience = 60 * time.Second
 
 type job struct {
-	Kind, Bootstrap, Topic, Values string
-	Partitions                     int32
-	Size, Records, Rate            int
-	Settings                       struct {
+	Kind, Way, Bootstrap, Topic, Values string
+	Partitions                          int32
+	Size, Records, Rate                 int
+	Settings                            struct {
 		FetchMaxPartitionBytes, FetchMaxBytes, ProducerBatchMaxBytes int32
 		ProducerLinger, MaxBufferedRecords                           int
 		ProducerBatchCompression                                     string
@@ -48,7 +48,11 @@ func main() {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	ways := map[string]func(context.Context, job) outcome{"consume": consume, "produce": produce, "latency": latency}
-	check(json.NewEncoder(os.Stdout).Encode(ways[todo.Kind](ctx, todo)))
+	way := ways[todo.Kind]
+	if todo.Way == "acks" {
+		way = acks
+	}
+	check(json.NewEncoder(os.Stdout).Encode(way(ctx, todo)))
 }
 
 func (j job) client(more ...kgo.Opt) *kgo.Client {
@@ -184,6 +188,29 @@ func latency(ctx context.Context, j job) outcome {
 	}
 	sending.Wait()
 	found := began.close(len(ages), len(ages)*j.Size)
+	found.Latencies = ages
+	return found
+}
+
+// acks is from the call of Produce to its promise.
+func acks(ctx context.Context, j job) outcome {
+	producer := j.client(j.writing()...)
+	defer producer.Close()
+	check(producer.ProduceSync(ctx, kgo.StringRecord("first")).FirstErr())
+	value := make([]byte, j.Size)
+	ages := make([]float64, j.Records)
+	began := open()
+	start := time.Now()
+	for number := range j.Records {
+		time.Sleep(time.Until(start.Add(time.Duration(number) * time.Second / time.Duration(j.Rate))))
+		called := time.Now()
+		producer.Produce(ctx, &kgo.Record{Value: value}, func(_ *kgo.Record, err error) {
+			check(err)
+			ages[number] = time.Since(called).Seconds()
+		})
+	}
+	check(producer.Flush(ctx))
+	found := began.close(j.Records, j.Records*j.Size)
 	found.Latencies = ages
 	return found
 }

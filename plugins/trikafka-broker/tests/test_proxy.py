@@ -183,5 +183,6 @@ async def test_a_broker_that_is_away_and_an_address_that_is_not_its_own() -> Non
         stream = await proxy.dial("127.0.0.1", 1)
         with trio.fail_after(5):
             assert await ended(stream) == b""
+        await stream.aclose()
         with pytest.raises(OSError, match="."):
             await proxy.dial("127.0.0.1", 2)

@@ -1,0 +1,57 @@
+"""``python -m benchmarks.exactly_once`` (``make exactly-once``): one run; exit code 1 if a record was lost or doubled."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import trio
+from trikafka_broker import Cluster
+
+from .run import PROPERTIES, Figures, Options, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.exactly_once", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of the plan of kills (default: another one each time; it is printed)")
+    parser.add_argument("--kills", type=int, default=60, help="workers killed by SIGKILL (default: 60)")
+    parser.add_argument("--broker-kills", type=int, default=10, help="brokers killed and started again (default: 10)")
+    parser.add_argument("--protocol", choices=("classic", "consumer"), help="of the group (default: one of each)")
+    parser.add_argument("--logs", type=Path, help="where the workers' logs go (default: they are not kept)")
+    given = parser.parse_args()
+    options = Options(
+        seed=random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed,
+        kills=given.kills,
+        broker_kills=given.broker_kills,
+        protocols=("classic", "consumer") if given.protocol is None else (given.protocol,),
+    )
+    print(f"seed {options.seed}: {options.kills} kills of workers, {options.broker_kills} of brokers", flush=True)
+    figures = trio.run(_run, options, given.logs)
+    print(f"\nrecords       {figures.fed:,} fed, copied by a group of each of: {', '.join(options.protocols)}")
+    print(
+        f"workers       {figures.kills} killed, {figures.leaves} left in order, ended by themselves: {dict(figures.ends) or 'none'}"
+    )
+    print(f"brokers       {figures.broker_kills} killed")
+    for protocol in options.protocols:
+        print(f"{protocol:13} {figures.lost[protocol]} lost, {figures.doubled[protocol]} doubled")
+    print(f"seed          {options.seed}")
+    return 0 if figures.exact else 1
+
+
+async def _run(options: Options, logs: Path | None) -> Figures:
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = logs or Path(scratch)
+        directory.mkdir(parents=True, exist_ok=True)
+        async with Cluster.open(brokers=3, properties=PROPERTIES) as cluster:
+            return await run(
+                options, cluster, directory, lambda line: print(f"{time.monotonic() - begun:6.1f} s  {line}", flush=True)
+            )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,224 @@
+"""One run: a feeder, groups of workers that die and come back, brokers that do, and the count at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import confluent_kafka
+import trio
+from trikafka_broker import Cluster
+
+import trikafka
+from trikafka import NewTopic, OffsetSpec, TopicPartition
+
+ROOT = Path(__file__).parents[2]
+PARTITIONS = 6
+PROPERTIES = {
+    "group.initial.rebalance.delay.ms": "0",
+    "group.min.session.timeout.ms": "500",
+    "group.consumer.min.session.timeout.ms": "1000",
+    "group.consumer.session.timeout.ms": "2000",
+    "group.consumer.min.heartbeat.interval.ms": "100",
+    "group.consumer.heartbeat.interval.ms": "300",
+    "transaction.abort.timed.out.transaction.cleanup.interval.ms": "500",
+    "offsets.topic.num.partitions": "6",
+    "transaction.state.log.num.partitions": "6",
+}
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of a run. ``pause`` is the longest between two troubles of workers, in seconds."""
+
+    seed: int
+    kills: int
+    broker_kills: int
+    protocols: tuple[str, ...] = ("classic", "consumer")
+    slots: int = 2
+    rate: int = 400
+    pause: float = 3.0
+
+
+@dataclass
+class Figures:
+    """What came of it, for each group."""
+
+    fed: int = 0
+    kills: int = 0
+    leaves: int = 0
+    broker_kills: int = 0
+    lost: dict[str, int] = field(default_factory=dict)
+    doubled: dict[str, int] = field(default_factory=dict)
+    ends: Counter[int] = field(default_factory=Counter)  # exit codes of workers that ended by themselves
+
+    @property
+    def exact(self) -> bool:
+        """Whether each record is there once."""
+        return self.fed > 0 and not any(self.lost.values()) and not any(self.doubled.values())
+
+
+class Worker:
+    """A place for a process, which is there most of the time."""
+
+    def __init__(self, command: list[str], log: Path, figures: Figures) -> None:
+        self._command, self._log, self._figures = command, log, figures
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it, unless it runs."""
+        if self._process is not None and (code := self._process.poll()) is not None:
+            self._figures.ends[code] += 1
+            self._process = None
+        if self._process is None:
+            with self._log.open("ab") as log:
+                self._process = subprocess.Popen(self._command, cwd=ROOT, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+    def end(self, number: signal.Signals) -> None:
+        """Send a signal that ends it, and wait for that."""
+        process, self._process = self._process, None
+        if process is not None:
+            assert process.stdin is not None
+            if process.poll() is None:
+                process.send_signal(number)
+            try:
+                process.wait(40)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+                self._figures.ends[-1] += 1
+            process.stdin.close()
+
+
+async def run(options: Options, cluster: Cluster, directory: Path, say: Callable[[str], None] = lambda line: None) -> Figures:
+    """Let it happen on ``cluster``; the workers' logs go to ``directory``."""
+    figures = Figures()
+    names = {protocol: f"out-{protocol}" for protocol in options.protocols}
+    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        replicas = len(cluster.brokers)
+        await admin.create_topics(
+            {"in": NewTopic(PARTITIONS, replicas), **{name: NewTopic(3, replicas) for name in names.values()}}
+        )
+    workers = [
+        Worker(_command(cluster, protocol, slot, name), directory / f"worker-{protocol}-{slot}.log", figures)
+        for protocol, name in names.items()
+        for slot in range(options.slots)
+    ]
+    try:
+        async with trio.open_nursery() as nursery:
+            fed = trio.Event()
+            nursery.start_soon(_feed, options, cluster, figures, fed)
+            nursery.start_soon(_kill_brokers, options, cluster, figures, say)
+            await _kill_workers(options, workers, figures, say)
+            fed.set()
+        say(f"{figures.kills} workers and {figures.broker_kills} brokers killed; {figures.fed:,} records fed; now the rest")
+        await _finish(options, cluster, workers)
+    finally:
+        for worker in workers:
+            worker.end(signal.SIGKILL)
+    for protocol, name in names.items():
+        found = Counter(await trio.to_thread.run_sync(read_committed, cluster.bootstrap_servers, name))
+        figures.lost[protocol] = sum(found[b"%d" % number] == 0 for number in range(figures.fed))
+        figures.doubled[protocol] = sum(count - 1 for count in found.values())
+    return figures
+
+
+def _command(cluster: Cluster, protocol: str, slot: int, target: str) -> list[str]:
+    arguments = [cluster.bootstrap_servers, f"group-{protocol}", protocol, str(slot), "in", target]
+    return [sys.executable, "-m", "benchmarks.exactly_once.worker", *arguments]
+
+
+async def _feed(options: Options, cluster: Cluster, figures: Figures, over: trio.Event) -> None:
+    async with trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers, delivery_timeout_ms=600_000) as producer:
+        while not over.is_set():
+            for _ in range(options.rate // 10):
+                await producer.enqueue("in", b"%d" % figures.fed, partition=figures.fed % PARTITIONS)
+                figures.fed += 1
+            await trio.sleep(0.1)
+        await producer.flush(timeout=120)
+
+
+async def _kill_workers(options: Options, workers: list[Worker], figures: Figures, say: Callable[[str], None]) -> None:
+    chance = random.Random(options.seed)
+    while figures.kills < options.kills:
+        for worker in workers:
+            worker.start()
+        await trio.sleep(chance.uniform(options.pause / 6, options.pause))
+        worker = chance.choice(workers)
+        if chance.random() < 0.2:
+            await trio.to_thread.run_sync(worker.end, signal.SIGTERM)  # leaves its group
+            figures.leaves += 1
+        else:
+            await trio.to_thread.run_sync(worker.end, signal.SIGKILL)
+            figures.kills += 1
+            if figures.kills % 10 == 0:
+                say(f"{figures.kills} workers killed, {figures.leaves} left; {figures.fed:,} records fed")
+        if chance.random() < 0.3:
+            await trio.sleep(chance.uniform(0, options.pause))  # nobody in its place for a while
+
+
+async def _kill_brokers(options: Options, cluster: Cluster, figures: Figures, say: Callable[[str], None]) -> None:
+    chance = random.Random(options.seed + 1)
+    length = options.kills * options.pause * 0.7
+    for _ in range(options.broker_kills):
+        await trio.sleep(max(1.0, length / options.broker_kills - 4))
+        broker = chance.choice(cluster.brokers)
+        await broker.kill()
+        figures.broker_kills += 1
+        await trio.sleep(chance.uniform(0.5, 3))
+        await broker.start()
+
+
+async def _finish(options: Options, cluster: Cluster, workers: list[Worker]) -> None:
+    """Wait until each group has committed everything."""
+    places = [TopicPartition("in", number) for number in range(PARTITIONS)]
+    with trio.fail_after(180):
+        async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+            ends = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
+            left = set(options.protocols)
+            while left:
+                for worker in workers:
+                    worker.start()
+                await trio.sleep(0.5)
+                for protocol in list(left):
+                    committed: dict[TopicPartition, Any] = {}
+                    with contextlib.suppress(trikafka.TrikafkaError):
+                        committed = dict(await admin.list_group_offsets(f"group-{protocol}"))
+                    if all(_is_read(committed.get(place), ends[place]) for place in places):
+                        left.discard(protocol)
+
+
+def _is_read(committed: Any, end: Any) -> bool:
+    """Whether a partition's committed offset is at its end."""
+    return committed is not None and end is not None and committed.offset >= end.offset
+
+
+def read_committed(bootstrap: str, topic: str) -> list[bytes]:
+    """What librdkafka reads of a topic."""
+    settings = {"bootstrap.servers": bootstrap, "group.id": "count", "isolation.level": "read_committed"}
+    consumer = confluent_kafka.Consumer(settings | {"enable.partition.eof": True, "auto.offset.reset": "earliest"})
+    try:
+        numbers = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in numbers])
+        values: list[bytes] = []
+        left = set(numbers)
+        while left:
+            for message in consumer.consume(1_000, timeout=30):
+                error = message.error()
+                if error is None:
+                    values.append(message.value() or b"")
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                    left.discard(message.partition())
+                else:
+                    raise confluent_kafka.KafkaException(error)
+        return values
+    finally:
+        consumer.close()

@@ -1,0 +1,52 @@
+"""One worker: copies records by ``trikafka.process``, until it is told to leave (SIGTERM), its parent is gone, or it dies."""
+
+from __future__ import annotations
+
+import functools
+import os
+import signal
+import sys
+from typing import Any
+
+import trio
+
+import trikafka
+
+
+async def main(bootstrap: str, group: str, protocol: Any, slot: str, source: str, target: str) -> None:
+    settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "group_id": group, "group_protocol": protocol}
+    settings |= {"enable_auto_commit": False, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    if protocol == "classic":
+        settings |= {"session_timeout_ms": 2_000, "heartbeat_interval_ms": 300}
+    with trio.open_signal_receiver(signal.SIGTERM) as signals:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_watch, nursery.cancel_scope)
+            nursery.start_soon(_work, settings, f"{group}-{slot}", source, target)
+            async for _ in signals:
+                nursery.cancel_scope.cancel()
+                break
+
+
+async def _watch(scope: trio.CancelScope) -> None:
+    """End with the process that holds the other end of the standard input."""
+    async with trio.lowlevel.FdStream(os.dup(0)) as held:
+        await held.receive_some(1)
+    scope.cancel()
+
+
+async def _work(settings: dict[str, Any], transactional_id: str, source: str, target: str) -> None:
+    producing = {"bootstrap_servers": settings["bootstrap_servers"], "transaction_timeout_ms": 15_000}
+    async with (
+        trikafka.open_producer(**producing, transactional_id=transactional_id, linger_ms=0) as producer,
+        trikafka.open_consumer(source, **settings) as consumer,
+    ):
+
+        async def copy(batch: trikafka.RecordBatch, txn: trikafka.Transaction) -> None:
+            for record in batch:
+                await producer.enqueue(target, record.value, partition=record.partition % 3)
+
+        await trikafka.process(consumer, producer, copy, max_records=2_000)
+
+
+if __name__ == "__main__":
+    trio.run(functools.partial(main, *sys.argv[1:]))

@@ -1,0 +1,29 @@
+"""Read, process, write with workers and brokers killed (``make exactly-once`` is long): exactly once, by librdkafka's count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import trio
+from trikafka_broker import Cluster
+
+from benchmarks.exactly_once.run import PROPERTIES, Options, run
+
+if TYPE_CHECKING:
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+
+def _logs(directory: Path) -> dict[str, str]:
+    return {path.name: path.read_text()[-2_000:] for path in directory.iterdir()}
+
+
+async def test_each_record_once(make_kafka_cluster: MakeKafkaCluster, tmp_path: Path) -> None:
+    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PROPERTIES)))
+    with trio.fail_after(240):
+        figures = await run(Options(seed=5, kills=6, broker_kills=1), cluster, tmp_path)
+    logs = _logs(tmp_path)
+    assert figures.exact, (figures, logs)
+    assert (figures.kills, figures.broker_kills) == (6, 1)
+    assert figures.fed > 1_000
+    assert not figures.ends, (figures, logs)

@@ -1,0 +1,124 @@
+"""Live: what we write, in every way and with every codec, is read by Java's consumer and by librdkafka: by their tools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import confluent_kafka
+import pyarrow as pa
+import trio
+
+import trikafka
+from trikafka import NewTopic
+
+if TYPE_CHECKING:
+    from trikafka_broker.cluster import KafkaCluster
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
+WAYS = ("send", "enqueue", "send_nowait", "send_arrow")
+HEADERS: tuple[tuple[str, bytes | None], ...] = (("a", b"1"), ("empty", b""), ("none", None), ("a", b"2"))
+TIME = 1_700_000_000_000
+COUNT = 20
+
+
+class Row(NamedTuple):
+    """A record as all clients tell of it."""
+
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
+    timestamp: int
+
+
+def rows(way: str, codec: str) -> list[Row]:
+    """Records of every kind: null and empty keys and values, none or several headers, one value of some length."""
+    return [
+        Row(
+            None if number % 5 == 0 else b"" if number % 5 == 1 else b"key-%d" % number,
+            None if number % 7 == 3 else b"" if number % 7 == 4 else f"{way} {codec} {number} ä".encode() * (1 + 40 * (number % 3)),
+            HEADERS if number % 4 == 1 else (),
+            TIME + number,
+        )
+        for number in range(COUNT)
+    ]
+
+
+async def write(producer: trikafka.Producer, topic: str, way: str, todo: list[Row]) -> None:
+    """All of ``todo`` by one of the ways to write, in order, into partition 0."""
+    if way == "send_arrow":
+        pairs = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
+        columns = {
+            "key": pa.array([row.key for row in todo], pa.binary()),
+            "value": pa.array([row.value for row in todo], pa.binary()),
+            "headers": pa.array([[{"key": k, "value": v} for k, v in row.headers] for row in todo], pairs),
+            "timestamp": pa.array([row.timestamp for row in todo], pa.timestamp("ms", "UTC")),
+            "partition": pa.array([0] * len(todo), pa.int32()),
+        }
+        await producer.send_arrow(topic, pa.table(columns), partition="partition")
+        return
+    for row in todo:
+        more: dict[str, Any] = {"key": row.key, "headers": row.headers, "timestamp": row.timestamp, "partition": 0}
+        if way == "send":
+            await producer.send(topic, row.value, **more)
+        elif way == "enqueue":
+            await producer.enqueue(topic, row.value, **more)
+        else:
+            producer.send_nowait(topic, row.value, **more)
+    await producer.flush()
+
+
+def read_by_librdkafka(bootstrap: str, topic: str, count: int, **settings: Any) -> list[Row]:
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "interop", "check.crcs": True, **settings})
+    try:
+        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
+        found: list[Row] = []
+        while len(found) < count:
+            got = consumer.consume(count - len(found), timeout=20)
+            assert got, f"{len(found)} of {count} records after 20 s"
+            assert all(message.error() is None for message in got)
+            found += [Row(m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1]) for m in got]
+        return found
+    finally:
+        consumer.close()
+
+
+def as_java_prints(row: Row) -> str:
+    def text(data: bytes | None) -> str:
+        return "NULL" if data is None else data.decode()
+
+    headers = ",".join(f"{name}:{text(value)}" for name, value in row.headers) or "NO_HEADERS"
+    return f"CreateTime:{row.timestamp}|{headers}|{text(row.key)}|{text(row.value)}"
+
+
+def read_by_java(cluster: KafkaCluster, topic: str, count: int, *options: str) -> list[str]:
+    """What Kafka's own console consumer prints of partition 0."""
+    properties = {
+        **{f"print.{what}": "true" for what in ("key", "headers", "timestamp")},
+        "key.separator": "|",
+        "null.literal": "NULL",
+    }
+    given = [part for name, value in properties.items() for part in ("--formatter-property", f"{name}={value}")]
+    where = ["--bootstrap-server", cluster.bootstrap_servers, "--topic", topic, "--partition", "0", "--offset", "earliest"]
+    done = cluster.run_tool(
+        "org.apache.kafka.tools.consumer.ConsoleConsumer", *where, "--max-messages", str(count), *options, *given
+    )
+    return str(done.stdout).splitlines()
+
+
+async def test_java_and_librdkafka_read_what_we_write(make_kafka_cluster: MakeKafkaCluster) -> None:
+    topic, expected = "interop", []
+    with make_kafka_cluster() as cluster, trio.fail_after(60):
+        bootstrap = cluster.bootstrap_servers
+        async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
+            await admin.create_topics({topic: NewTopic(1, 1, {"retention.ms": -1})})
+        for codec in CODECS:
+            async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type=codec) as producer:
+                await producer.partitions_for(topic)
+                for way in WAYS:
+                    expected += (todo := rows(way, codec))
+                    await write(producer, topic, way, todo)
+        count = len(expected)
+        assert await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, topic, count) == expected
+        printed = await trio.to_thread.run_sync(read_by_java, cluster, topic, count)
+        assert printed == [as_java_prints(row) for row in expected]

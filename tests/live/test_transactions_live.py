@@ -1,0 +1,275 @@
+"""Transactions against a real Kafka: read by librdkafka and by ourselves, fenced, timed out, the coordinator killed in a commit."""
+
+# ruff: noqa: PT012 (it is a whole block of a transaction that raises)
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import AsyncIterator
+from typing import TYPE_CHECKING, Any
+
+import confluent_kafka
+import pytest
+import trio
+from trikafka_broker.trio_api import Cluster
+
+import trikafka
+from trikafka import NewTopic, TopicPartition
+from trikafka.errors import (
+    AuthorizationError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    TransactionUndecidedError,
+    UnsupportedVersionError,
+)
+
+if TYPE_CHECKING:
+    from trikafka_broker.broker import KafkaBroker
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+
+class Own(Exception):
+    """Of the program."""
+
+
+async def make_topic(bootstrap: str, partitions: int = 3) -> str:
+    name = f"transactions-{uuid.uuid4().hex[:8]}"
+    replicas = min(3, len(bootstrap.split(",")))
+    async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics({name: NewTopic(partitions, replicas)})
+    return name
+
+
+def _librdkafka(bootstrap: str, topic: str, isolation: str) -> list[bytes]:
+    consumer = confluent_kafka.Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": uuid.uuid4().hex,
+            "auto.offset.reset": "earliest",
+            "isolation.level": isolation,
+            "enable.partition.eof": True,
+        }
+    )
+    try:
+        numbers = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
+        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in numbers])
+        values: list[bytes] = []
+        left = set(numbers)
+        while left:
+            message = consumer.poll(30)
+            assert message is not None, f"{left} have not ended after 30 s"
+            if message.error() is None:
+                values.append(message.value() or b"")
+            else:
+                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
+                left.discard(message.partition())
+        return sorted(values)
+    finally:
+        consumer.close()
+
+
+async def by_librdkafka(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
+    return await trio.to_thread.run_sync(_librdkafka, bootstrap, topic, isolation)
+
+
+async def by_ourselves(bootstrap: str, topic: str) -> list[bytes | None]:
+    settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "isolation_level": "read_committed"}
+    async with trikafka.open_consumer(**settings, auto_offset_reset="earliest") as consumer:
+        tps = [TopicPartition(topic, info.partition) for info in await consumer.partitions_for(topic)]
+        consumer.assign(tps)
+        values: list[bytes | None] = []
+        async for batch in consumer.batches(until=await consumer.end_offsets(tps)):
+            values += [record.value for record in batch]
+        return sorted(value or b"" for value in values)
+
+
+@pytest.fixture
+async def place(kafka_broker: KafkaBroker) -> AsyncIterator[tuple[str, str]]:
+    with trio.fail_after(120):
+        yield kafka_broker.bootstrap_servers, await make_topic(kafka_broker.bootstrap_servers)
+
+
+async def test_committed_and_aborted(place: tuple[str, str]) -> None:
+    bootstrap, topic = place
+    async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer:
+        for number in range(10):
+            async with producer.transaction():
+                for part in range(3):
+                    await producer.enqueue(topic, b"%d-%d" % (number, part), partition=part)
+            with pytest.raises(Own):
+                async with producer.transaction():
+                    await producer.send(topic, b"aborted", partition=number % 3)
+                    raise Own
+    wanted = sorted(b"%d-%d" % (number, part) for number in range(10) for part in range(3))
+    assert await by_librdkafka(bootstrap, topic) == wanted
+    assert await by_ourselves(bootstrap, topic) == wanted
+    assert (await by_librdkafka(bootstrap, topic, "read_uncommitted")).count(b"aborted") == 10
+
+
+async def test_a_table_is_all_or_nothing(place: tuple[str, str]) -> None:
+    pa = pytest.importorskip("pyarrow")
+    bootstrap, topic = place
+    table = pa.table({"value": [b"%06d" % number for number in range(100_000)]})
+    async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic, compression_type="lz4") as producer:
+        with pytest.raises(Own):
+            async with producer.transaction():
+                await producer.send_arrow(topic, table)
+                raise Own
+        assert await by_librdkafka(bootstrap, topic) == []
+        async with producer.transaction():
+            await producer.send_arrow(topic, table)
+    assert await by_librdkafka(bootstrap, topic) == [b"%06d" % number for number in range(100_000)]
+
+
+async def test_the_newer_producer_wins(place: tuple[str, str]) -> None:
+    bootstrap, topic = place
+    settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic}
+    async with trikafka.open_producer(**settings) as old:
+        with pytest.raises(ProducerFencedError):
+            async with old.transaction():
+                await old.send(topic, b"old")
+                async with trikafka.open_producer(**settings) as new, new.transaction():
+                    await new.send(topic, b"new")
+        with pytest.raises(ProducerFencedError):
+            async with old.transaction():
+                pass
+    assert await by_librdkafka(bootstrap, topic) == [b"new"]
+
+
+async def test_open_for_too_long(place: tuple[str, str]) -> None:
+    bootstrap, topic = place
+    settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic, "transaction_timeout_ms": 300}
+    async with trikafka.open_producer(**settings) as producer:
+        with pytest.raises(TransactionAbortableError):
+            async with producer.transaction():
+                await producer.send(topic, b"late")
+                while True:  # the coordinator looks every ten seconds
+                    await trio.sleep(1)
+                    await producer.send(topic, b"later")
+        async with producer.transaction():
+            await producer.send(topic, b"in time")
+    assert await by_librdkafka(bootstrap, topic) == [b"in time"]
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_offsets_go_with_the_records(place: tuple[str, str], protocol: Any) -> None:
+    bootstrap, topic = place
+    target = await make_topic(bootstrap)
+    async with trikafka.open_producer(bootstrap_servers=bootstrap) as plain:
+        for number in range(100):
+            await plain.enqueue(topic, b"%02d" % number)
+    group: dict[str, Any] = {"group_id": topic, "group_protocol": protocol, "enable_auto_commit": False}
+    group |= {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    async with (
+        trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer,
+        trikafka.open_consumer(topic, **group) as consumer,
+    ):
+        count = 0
+        async for batch in consumer.batches():
+            async with producer.transaction() as txn:
+                for record in batch:
+                    await producer.enqueue(target, record.value)
+                await txn.send_offsets(consumer)
+            count += len(batch)
+            if count == 100:
+                break
+        committed = await consumer.committed([TopicPartition(topic, part) for part in range(3)])
+        assert sum(at.offset for at in committed.values() if at is not None) == 100
+    assert await by_librdkafka(bootstrap, target) == [b"%02d" % number for number in range(100)]
+
+
+async def test_the_coordinator_is_killed_in_the_middle_of_commits(make_kafka_cluster: MakeKafkaCluster) -> None:
+    """What was said to be committed is there; what was said to be aborted is not; what is undecided is settled."""
+    kafka = make_kafka_cluster(brokers=3, properties={"transaction.state.log.num.partitions": 1})
+    cluster = Cluster(kafka)
+    bootstrap = cluster.bootstrap_servers
+    with trio.fail_after(240):
+        topic = await make_topic(bootstrap)
+        wanted: list[bytes] = []
+        cut_off = killed = 0
+        async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer:
+            async with trio.open_nursery() as nursery:
+                stop = trio.Event()
+
+                async def kill_in_turn() -> None:
+                    nonlocal killed
+                    for broker in cluster.brokers:
+                        await trio.sleep(2)
+                        await broker.kill()
+                        killed += 1
+                        await trio.sleep(2)
+                        await broker.start()
+                        await trio.sleep(3)
+                    stop.set()
+
+                nursery.start_soon(kill_in_turn)
+                number = 0
+                while not stop.is_set():
+                    number += 1
+                    value = b"%05d" % number
+                    try:
+                        async with producer.transaction() as txn:
+                            await producer.enqueue(topic, value, partition=number % 3)
+                            await producer.enqueue(topic, value, partition=(number + 1) % 3)
+                            try:
+                                await txn.commit(timeout=0.2 if number % 4 else 30)
+                            except TransactionUndecidedError:
+                                cut_off += 1
+                                await txn.commit(timeout=60)
+                        wanted += [value, value]
+                    except (TransactionAbortableError, trikafka.KafkaTimeoutError):
+                        pass  # surely not committed
+        assert killed == 3
+        assert cut_off > 0
+        assert len(wanted) > 100
+        assert await by_librdkafka(bootstrap, topic) == sorted(wanted)
+
+
+async def test_two_phases(make_kafka_cluster: MakeKafkaCluster) -> None:
+    unstable = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
+    bootstrap = make_kafka_cluster(properties=unstable).bootstrap_servers
+    with trio.fail_after(120):
+        topic = await make_topic(bootstrap)
+        settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic, "two_phase_commit": True}
+        async with trikafka.open_producer(**settings) as producer, producer.transaction() as txn:
+            await producer.send(topic, b"kept")
+            prepared = str(await txn.prepare())
+        assert await by_librdkafka(bootstrap, topic) == []
+        async with trikafka.open_producer(**settings, commit_prepared=prepared) as producer, producer.transaction() as txn:
+            await producer.send(topic, b"forgotten")
+            await txn.prepare()
+        async with trikafka.open_producer(**settings) as producer, producer.transaction():
+            await producer.send(topic, b"last")
+        assert await by_librdkafka(bootstrap, topic) == [b"kept", b"last"]
+
+
+async def test_two_phases_where_the_broker_does_not_allow_them(place: tuple[str, str]) -> None:
+    with pytest.raises((AuthorizationError, UnsupportedVersionError), match="two_phase_commit"):
+        async with trikafka.open_producer(bootstrap_servers=place[0], transactional_id=place[1], two_phase_commit=True):
+            pass
+
+
+async def test_version_1(make_kafka_cluster: MakeKafkaCluster) -> None:
+    """A cluster whose transaction.version is not 2 (yet), and is raised while the producer works."""
+    kafka = make_kafka_cluster()
+    bootstrap = kafka.bootstrap_servers
+    features = ("org.apache.kafka.tools.FeatureCommand", "--bootstrap-server", bootstrap)
+    with trio.fail_after(180):
+        await trio.to_thread.run_sync(kafka.run_tool, *features, "downgrade", "--feature", "transaction.version=1")
+        topic = await make_topic(bootstrap)
+        async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer:
+            for number in range(6):
+                if number == 3:
+                    await trio.to_thread.run_sync(
+                        lambda: kafka.run_tool(*features, "upgrade", "--feature", "transaction.version=2")
+                    )
+                async with producer.transaction():
+                    for part in range(3):
+                        await producer.enqueue(topic, b"%d" % number, partition=part)
+                with pytest.raises(Own):
+                    async with producer.transaction():
+                        await producer.send(topic, b"aborted")
+                        raise Own
+        async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer, producer.transaction():
+            await producer.send(topic, b"6")
+        assert await by_librdkafka(bootstrap, topic) == sorted([b"%d" % number for number in range(6)] * 3 + [b"6"])

@@ -1,0 +1,329 @@
+"""KIP-91: when a batch expires, exactly, in virtual time; and what its error says of where the time went."""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+import pickle
+from typing import Any
+
+import pytest
+import trio
+from producing import numbers, opened, ready, values
+from trio.testing import MockClock as Clock
+
+from trikafka import BrokerResponseError, ConfigurationError, DeliveryTimeoutError, KafkaConnectionError, Producer, RecordMetadata
+from trikafka._net.deadlines import GRACE
+from trikafka.config import ProducerConfig
+from trikafka.error_codes import ErrorCode
+from trikafka.testing import ScriptedCluster
+
+QUICK = {"delivery_timeout_ms": 7_000, "request_timeout_ms": 5_000}
+
+
+async def expires(producer: Producer, after: float = 7, **fields: Any) -> DeliveryTimeoutError:
+    """Send a record that expires after so many seconds; its error."""
+    start = trio.current_time()
+    with pytest.raises(DeliveryTimeoutError) as caught:
+        await producer.send("t", b"x", **fields)
+    assert trio.current_time() - start == pytest.approx(after)
+    error = caught.value
+    assert (error.topic, error.partition, error.limit) == ("t", fields.get("partition", 0), after)
+    assert sum(error.seconds.values()) == pytest.approx(after)
+    assert error.phase in error.seconds
+    return error
+
+
+# --- where the time went ----------------------------------------------------------------------------------------------
+
+
+async def test_in_flight(autojump_clock: Clock) -> None:
+    async with ready(**QUICK) as (cluster, producer):
+        cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS)
+        cluster.delay("Produce", 4.9)
+        error = await expires(producer)
+        assert (error.phase, error.maybe_written, error.attempts) == ("in flight", True, 2)
+        assert error.seconds["in flight"] == pytest.approx(6.9, abs=0.05)
+        assert str(error).endswith("; it may be in the log all the same")
+
+
+async def test_a_frozen_broker(autojump_clock: Clock) -> None:
+    """The attempt has its whole request_timeout_ms; then the connection is lost, and no other comes."""
+    async with ready(**QUICK) as (cluster, producer):
+        cluster.freeze(0)
+        error = await expires(producer)
+        assert (error.phase, error.maybe_written, error.attempts) == ("waiting for a connection", True, 1)
+        assert error.seconds["in flight"] == pytest.approx(5)
+        assert error.seconds["backoff"] == pytest.approx(0.1, rel=0.25)
+        assert error.seconds["waiting for a connection"] == pytest.approx(1.9, rel=0.05)
+        assert "no response while waiting for ApiVersions to broker-0:9092" in str(error.last_error)
+        assert error.__cause__ is error.last_error
+
+
+async def test_no_connection_at_all(autojump_clock: Clock) -> None:
+    async with ready(**QUICK) as (cluster, producer):
+        cluster.stop(0)
+        await trio.testing.wait_all_tasks_blocked()
+        error = await expires(producer)
+        assert (error.attempts, error.maybe_written) == (0, False)
+        assert error.phase in ("waiting for a connection", "waiting for a leader")
+        assert error.seconds == {error.phase: pytest.approx(7)}
+        assert "it is not in the log" in str(error)
+        assert isinstance(error.last_error, KafkaConnectionError)
+
+
+async def test_backoff(autojump_clock: Clock) -> None:
+    async with ready(**QUICK, retry_backoff_ms=60_000, retry_backoff_max_ms=60_000) as (cluster, producer):
+        cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS)
+        error = await expires(producer)
+        assert (error.phase, error.seconds, error.attempts) == ("backoff", {"backoff": 7}, 1)
+        assert not error.maybe_written
+        assert "NOT_ENOUGH_REPLICAS" in str(error)
+        cause = error.__cause__
+        assert isinstance(cause, BrokerResponseError)
+        assert cause.code == ErrorCode.NOT_ENOUGH_REPLICAS
+
+
+async def test_waiting_for_a_leader(autojump_clock: Clock) -> None:
+    async with ready(**QUICK, metadata_max_age_ms=500) as (cluster, producer):
+        cluster.move_leader("t", 0, None)
+        await trio.sleep(1)
+        error = await expires(producer)
+        assert (error.phase, error.seconds) == ("waiting for a leader", {"waiting for a leader": pytest.approx(7)})
+        assert not error.maybe_written
+
+
+async def test_waiting_for_a_producer_id(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, **QUICK) as producer:
+        cluster.fail("InitProducerId", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=None)
+        error = await expires(producer)
+        assert error.phase == "waiting for a producer id"
+        assert error.seconds == {"waiting for a producer id": pytest.approx(7)}
+        assert not error.maybe_written
+        assert "COORDINATOR_LOAD_IN_PROGRESS" in str(error)
+
+
+async def test_waiting_behind_others(autojump_clock: Clock) -> None:
+    async with ready(delivery_timeout_ms=7_000, request_timeout_ms=7_000, max_in_flight_requests_per_connection=1) as (
+        cluster,
+        producer,
+    ):
+        cluster.delay("Produce", 6.999)
+        await producer.enqueue("t", b"before")
+        await trio.sleep(0.5)
+        error = await expires(producer)
+        assert error.phase == "waiting" or error.phase == "in flight"
+        assert error.seconds["waiting"] >= 6.4
+
+
+def test_the_error_can_be_copied_and_sent_to_another_process() -> None:
+    error = DeliveryTimeoutError(
+        "send", 7, 2, None, topic="t", partition=3, phase="backoff", seconds={"backoff": 7}, maybe_written=True
+    )
+    for twin in (copy.copy(error), pickle.loads(pickle.dumps(error))):
+        assert str(twin) == str(error)
+        assert (twin.topic, twin.partition, twin.phase, twin.seconds, twin.maybe_written) == (
+            "t",
+            3,
+            "backoff",
+            {"backoff": 7},
+            True,
+        )
+        assert (twin.call, twin.limit, twin.attempts) == ("send", 7, 2)
+
+
+# --- what expires, and what does not ----------------------------------------------------------------------------------
+
+
+async def test_with_one_request_in_flight_batches_expire_in_order(autojump_clock: Clock) -> None:
+    async with ready(**QUICK, batch_size=0, max_in_flight_requests_per_connection=1) as (cluster, producer):
+        cluster.freeze(0)
+        expired: list[tuple[int, float]] = []
+        began = trio.current_time()
+
+        async def one(number: int) -> None:
+            with pytest.raises(DeliveryTimeoutError):
+                await producer.send("t", b"%d" % number)
+            expired.append((number, trio.current_time() - began))
+
+        async with trio.open_nursery() as nursery:
+            for number in range(5):
+                nursery.start_soon(one, number)
+                await trio.sleep(0.25)
+        assert expired == [(number, pytest.approx(7 + 0.25 * number)) for number in range(5)]
+
+
+async def test_the_request_timeout_expires_no_batch(autojump_clock: Clock) -> None:
+    """Each attempt ends after its second; the batch goes on to the next, until the broker answers in time."""
+    async with ready(delivery_timeout_ms=60_000, request_timeout_ms=1_000) as (cluster, producer):
+        cluster.delay("Produce", 1.5, times=5)
+        start = trio.current_time()
+        await producer.send("t", b"x")
+        assert 5 <= trio.current_time() - start < 60
+        assert producer.statistics().batches_retried >= 4
+        assert values(cluster) == [b"x"]
+
+
+async def test_the_whole_request_timeout_is_waited_for_after_an_early_notice(autojump_clock: Clock) -> None:
+    async with ready(delivery_timeout_ms=5_000, request_timeout_ms=4_000) as (cluster, producer):
+        cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS)
+        cluster.delay("Produce", 3.99, times=2)
+        start = trio.current_time()
+        await expires(producer, 5)
+        connections = cluster.connections()
+        with trio.fail_after(20):
+            await producer.send("t", b"y")  # waits for what became of the one before
+        assert trio.current_time() - start == pytest.approx(2 * 3.99 + 0.1, abs=0.05)
+        assert cluster.connections() == connections, "the connection was kept"
+        assert values(cluster) == [b"x", b"y"]
+
+
+async def test_no_limit_at_all(autojump_clock: Clock) -> None:
+    async with ready(delivery_timeout_ms=math.inf, close_timeout_ms=1_000) as (cluster, producer):
+        cluster.freeze(0)
+        found: list[RecordMetadata] = []
+
+        async def send() -> None:
+            found.append(await producer.send("t", b"x"))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(send)
+            await trio.sleep(20_000)
+            assert not found
+            cluster.thaw(0)
+        assert values(cluster) == [b"x"]
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+@pytest.mark.parametrize("retries", [1, 3])
+async def test_exhausted_retries_fail_at_once(retries: int, idempotent: bool, autojump_clock: Clock) -> None:
+    async with ready(retries=retries, enable_idempotence=idempotent) as (cluster, producer):
+        cluster.fail("Produce", ErrorCode.NOT_ENOUGH_REPLICAS, times=1 + retries)
+        start = trio.current_time()
+        with pytest.raises(BrokerResponseError, match="NOT_ENOUGH_REPLICAS"):
+            await producer.send("t", b"x")
+        assert trio.current_time() - start < 2
+        assert len(cluster.requests("Produce")) == 1 + 1 + retries  # the first is of `ready`
+        await producer.send("t", b"y")
+        assert values(cluster) == [b"y"]
+
+
+def test_no_retries_rule_idempotence_out() -> None:
+    assert not ProducerConfig.build({"bootstrap_servers": "a:1", "retries": 0}).enable_idempotence
+    with pytest.raises(ConfigurationError, match="needs retries"):
+        ProducerConfig.build({"bootstrap_servers": "a:1", "retries": 0, "enable_idempotence": True})
+
+
+# --- settings ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_three_values_are_named() -> None:
+    settings = {"bootstrap_servers": "a:1", "delivery_timeout_ms": 1_000, "linger_ms": 100, "request_timeout_ms": 901}
+    with pytest.raises(ConfigurationError) as caught:
+        ProducerConfig.build(settings)
+    for part in ("delivery_timeout_ms (1000)", "linger_ms (100)", "request_timeout_ms (901)"):
+        assert part in str(caught.value)
+    assert ProducerConfig.build(settings | {"request_timeout_ms": 900}), "retry_backoff_ms does not count, as in Java's client"
+
+
+@pytest.mark.parametrize(
+    ("settings", "bound"),
+    [
+        ({"max_in_flight_requests_per_connection": 6}, "at most 5"),
+        ({"max_in_flight_requests_per_connection": 101}, "at most 5"),
+        ({"max_in_flight_requests_per_connection": 101, "enable_idempotence": False}, "at most 100"),
+        ({"max_in_flight_requests_per_connection": 101, "acks": 1}, "at most 100"),
+        ({"max_in_flight_requests_per_connection": 0}, "at least 1"),
+    ],
+)
+def test_requests_in_flight_have_one_bound(settings: dict[str, Any], bound: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        ProducerConfig.build({"bootstrap_servers": "a:1"} | settings)
+    assert bound in str(caught.value)
+    assert str(caught.value).count("at most") + str(caught.value).count("at least") == 1
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_acks_turn_idempotence_off_unless_it_was_asked_for(acks: int) -> None:
+    assert ProducerConfig.build({"bootstrap_servers": "a:1"}).enable_idempotence
+    assert not ProducerConfig.build({"bootstrap_servers": "a:1", "acks": acks}).enable_idempotence
+    with pytest.raises(ConfigurationError, match="needs acks='all'"):
+        ProducerConfig.build({"bootstrap_servers": "a:1", "acks": acks, "enable_idempotence": True})
+
+
+async def test_acks_1_without_a_word_on_idempotence(autojump_clock: Clock) -> None:
+    async with ready(acks=1) as (cluster, producer):
+        await producer.send("t", b"x")
+        assert values(cluster) == [b"x"]
+        assert not cluster.requests("InitProducerId")
+
+
+# --- at the close -----------------------------------------------------------------------------------------------------
+
+
+async def test_what_is_left_at_a_close_says_where_its_time_went(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        async with opened(cluster, close_timeout_ms=3_000) as producer:
+            await producer.send("t", b"first", partition=0)
+            cluster.freeze(0)
+            sent = await producer.enqueue("t", b"x", partition=0)
+            await trio.sleep(1)
+            cluster.move_leader("t", 1, None)
+            waits = await producer.enqueue("t", b"y", partition=1)
+        with pytest.raises(DeliveryTimeoutError, match="close did not finish within 3 s") as caught:
+            await sent.wait()
+        assert (caught.value.phase, caught.value.maybe_written, caught.value.partition) == ("in flight", True, 0)
+        assert caught.value.seconds == {"in flight": pytest.approx(4)}
+        with pytest.raises(DeliveryTimeoutError, match="close did not finish within 3 s") as caught:
+            await waits.wait()
+        assert (caught.value.partition, caught.value.seconds["in flight"]) == (1, pytest.approx(3))
+
+
+async def test_very_many_batches_fail_without_holding_up_others_and_with_one_line_a_topic(
+    autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    turns = 0
+    over = trio.Event()
+
+    async def others() -> None:
+        nonlocal turns
+        await trio.sleep(GRACE)
+        while not over.is_set():
+            turns += 1
+            await trio.lowlevel.checkpoint()
+
+    async with ScriptedCluster(topics={"t": 2, "u": 1}) as cluster:
+        async with opened(cluster, batch_size=0) as producer:
+            await producer.send("t", b"first", partition=0)
+            await producer.send("u", b"first")
+            cluster.freeze(0)
+            for number in range(20_000):
+                producer.send_nowait("u" if number % 10 == 0 else "t", b"x", partition=0 if number % 10 == 0 else number % 2)
+            caplog.clear()
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(others)
+                await producer.aclose(timeout=0)
+                over.set()
+        assert turns >= 20
+        lines = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+        assert sorted(line.split(" were")[0] for line in lines) == [
+            "18000 records in 18000 batches for topic t (partitions 0, 1)",
+            "2000 records in 2000 batches for topic u (partitions 0)",
+        ]
+        assert producer.statistics().buffer_used == 0
+
+
+async def test_what_expires_is_told_once_a_second_and_topic(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    async with ready(**QUICK, batch_size=0) as (cluster, producer):
+        cluster.freeze(0)
+        caplog.clear()
+        start = trio.current_time()
+        for value in numbers(100):
+            producer.send_nowait("t", value)
+            await trio.sleep(0.025)
+        await trio.sleep_until(start + 12)
+        told = [record.getMessage() for record in caplog.records if "were not delivered" in record.getMessage()]
+        assert 3 <= len(told) <= 4
+        assert sum(int(line.split()[0]) for line in told) == 100
+        assert producer.statistics().batches_expired == 100

@@ -1,0 +1,193 @@
+"""What can never be sent is refused at once, by the same error whichever way it comes, and before anything is asked or taken."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import trio
+from producing import fill, opened, ready, values
+from trio.testing import MockClock as Clock
+
+from trikafka import (
+    ConfigurationError,
+    KafkaTimeoutError,
+    Producer,
+    RecordTooLargeError,
+    TrikafkaError,
+    UnknownTopicOrPartitionError,
+)
+from trikafka.error_codes import ErrorCode
+from trikafka.errors import AuthorizationError
+from trikafka.testing import ScriptedCluster
+
+Way = Callable[..., Any]
+
+
+async def send_nowait(producer: Producer, *record: Any, **fields: Any) -> None:
+    producer.send_nowait(*record, **fields)
+
+
+WAYS: dict[str, Way] = {"send": Producer.send, "enqueue": Producer.enqueue, "send_nowait": send_nowait}
+WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
+    (("t", b"v"), {"partition": True}, ConfigurationError, "partition must be a whole number from 0, not True"),
+    (("t", b"v"), {"partition": 1.0}, ConfigurationError, "partition must be a whole number from 0, not 1.0"),
+    (("t", b"v"), {"partition": b"0"}, ConfigurationError, "partition must be a whole number from 0, not b'0'"),
+    (("t", b"v"), {"partition": "0"}, ConfigurationError, "partition must be a whole number from 0, not '0'"),
+    (("t", b"v"), {"partition": -1}, ConfigurationError, "partition must be a whole number from 0, not -1"),
+    ((["t"], b"v"), {}, ConfigurationError, r"topic must be a name, not \['t'\]"),
+    ((b"t", b"v"), {}, ConfigurationError, "topic must be a name, not b't'"),
+    (("", b"v"), {}, ConfigurationError, "topic must be a name, not ''"),
+    (("no/name", b"v"), {}, TrikafkaError, "no/name"),
+    (("t", "text"), {}, TypeError, "value must be bytes, not str; encode it first"),
+    (("t", 5), {}, TypeError, "value must be bytes-like or None, not int"),
+    (("t", b"v"), {"key": "text"}, TypeError, "key must be bytes, not str"),
+    (("t", b"v"), {"headers": {"a": b"b"}}, TypeError, "headers must be pairs"),
+    (("t", b"v"), {"timestamp": -1}, ConfigurationError, "timestamp must be milliseconds"),
+    (("t", b"v"), {"timestamp": True}, ConfigurationError, "timestamp must be milliseconds"),
+    (("t", b"x" * 1_048_577), {}, RecordTooLargeError, "max_request_size"),
+]
+
+
+@pytest.mark.parametrize("known", [True, False])
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize(("record", "fields", "error", "text"), WRONG)
+async def test_it_is_refused_at_once(
+    record: tuple[Any, ...], fields: dict[str, Any], error: type[Exception], text: str, way: str, known: bool, autojump_clock: Clock
+) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
+        if known:
+            await producer.partitions_for("t")
+        asked, start = len(cluster.requests()), trio.current_time()
+        with pytest.raises(error, match=text):
+            await WAYS[way](producer, *record, **fields)
+        assert trio.current_time() == start
+        assert len(cluster.requests()) == asked
+        assert producer.statistics().buffer_used == 0
+
+
+# --- send_nowait: full, and never -------------------------------------------------------------------------------------
+
+
+async def test_a_topic_that_is_not_known_yet_is_asked_for(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
+        tries = 0
+        with trio.fail_after(2):
+            while True:
+                tries += 1
+                try:
+                    ack = producer.send_nowait("t", b"x")
+                    break
+                except trio.WouldBlock:
+                    await trio.sleep(0.01)
+            await ack.wait()
+        assert tries >= 2
+        assert [record.value for record in cluster.records("t", 0)] == [b"x"]
+
+
+async def test_a_topic_that_there_is_not_ends_a_loop(autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        start = trio.current_time()
+        with trio.fail_after(10), pytest.raises(UnknownTopicOrPartitionError, match="'nowhere'"):  # noqa: PT012
+            while True:
+                with pytest.raises(trio.WouldBlock):
+                    producer.send_nowait("nowhere", b"x")
+                await trio.sleep(0.1)
+        assert 2.9 <= trio.current_time() - start <= 3.5
+        cluster.create_topic("nowhere")
+        with trio.fail_after(10):
+            while True:
+                try:
+                    producer.send_nowait("nowhere", b"x")
+                    break
+                except UnknownTopicOrPartitionError:
+                    await trio.sleep(0.1)
+
+
+async def test_a_partition_that_there_is_not_ends_a_loop(autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        with pytest.raises(trio.WouldBlock):
+            producer.send_nowait("t", b"x", partition=1)
+        await trio.sleep(3.1)
+        with pytest.raises(UnknownTopicOrPartitionError, match="has 1 partitions, and no partition 1"):
+            producer.send_nowait("t", b"x", partition=1)
+        cluster.add_partitions("t", 2)
+        with trio.fail_after(10):
+            while True:
+                try:
+                    producer.send_nowait("t", b"x", partition=1)
+                    break
+                except UnknownTopicOrPartitionError:
+                    await trio.sleep(0.1)
+
+
+async def test_no_permission_is_told(autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        cluster.create_topic("secret")
+        cluster.fail("Metadata", ErrorCode.TOPIC_AUTHORIZATION_FAILED, times=None, topic="secret")
+        with pytest.raises(trio.WouldBlock):
+            producer.send_nowait("secret", b"x")
+        await trio.sleep(1)
+        with pytest.raises(AuthorizationError, match="secret"):
+            producer.send_nowait("secret", b"x")
+
+
+async def test_full_is_full(autojump_clock: Clock) -> None:
+    async with ready(buffer_memory=1_000) as (cluster, producer):
+        cluster.freeze(0)
+        assert fill(producer) > 0
+        await trio.sleep(10)
+        with pytest.raises(trio.WouldBlock):
+            producer.send_nowait("t", b"x" * 300)
+
+
+# --- metadata that cannot be true -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("index", [2_000_000, 2**31 - 1])
+async def test_a_partition_with_a_huge_number_is_no_work(index: int, autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+
+        async def lie(request: Any, default: Callable[[], Any]) -> Any:
+            response = await default()
+            for topic in response.topics:
+                for partition in topic.partitions:
+                    partition.partition_index = index
+            return response
+
+        rule = cluster.on("Metadata", lie)
+        cluster.create_topic("u")
+        with pytest.raises(KafkaTimeoutError, match=f"it names a partition {index} of topic 'u', which has 1"):
+            await producer.send("u", b"x")
+        rule.remove()
+        await producer.send("t", b"x")
+        assert values(cluster) == [b"x"]
+
+
+# --- bytes-like values ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("known", [True, False])
+async def test_bytes_like_values_and_keys(known: bool, autojump_clock: Clock) -> None:
+    pa = pytest.importorskip("pyarrow")
+    given = [
+        bytearray(b"0"),
+        memoryview(b"x1x")[1:2],
+        pa.scalar(b"2"),
+        pa.scalar("3"),
+        pa.scalar(b"4", pa.large_binary()),
+        memoryview(b"56")[::2],
+    ]
+    null = pa.scalar(None, pa.binary())
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as producer:
+        if known:
+            await producer.partitions_for("t")
+        for value in given:
+            await producer.send("t", value, key=value, headers=[("h", bytes(2)), ("n", None)])
+        await producer.send("t", null, key=null)
+        found = cluster.records("t", 0)
+        assert [record.value for record in found] == [b"0", b"1", b"2", b"3", b"4", b"5", None]
+        assert [record.key for record in found] == [b"0", b"1", b"2", b"3", b"4", b"5", None]
+        with pytest.raises(TypeError, match="value must be bytes-like or None, not Int64Scalar"):
+            await producer.send("t", pa.scalar(5))

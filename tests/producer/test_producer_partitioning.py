@@ -1,0 +1,152 @@
+"""Which partition records go to: KIP-480 and KIP-794, a function of the user's, and brokers that are slow or out of reach."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+from accumulating import Bench
+from producing import opened, ready
+from trio.testing import MockClock as Clock
+
+from trikafka import ConfigurationError, PluginError
+from trikafka._wire.partitioning import partition_for_key
+from trikafka.config import ProducerConfig, from_properties
+from trikafka.testing import ScriptedCluster
+
+
+def by_first_byte(topic: str, key: bytes | None, partitions: Sequence[int]) -> int:
+    return partitions[key[0] % len(partitions) if key else -1]
+
+
+async def test_a_function_as_partitioner(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 3}) as cluster, opened(cluster, partitioner=by_first_byte) as producer:
+        for key in (b"\0", b"\1", b"\2", b"\3", None):
+            await producer.send("t", b"v", key=key)
+        await producer.send("t", b"v", key=b"\0", partition=1)
+        found = [[record.key for record in cluster.records("t", number)] for number in range(3)]
+        assert found == [[b"\0", b"\3"], [b"\1", b"\0"], [b"\2", None]]
+
+
+@pytest.mark.parametrize("answer", [3, -1, None, "0", True])
+async def test_a_function_that_chooses_what_there_is_not(answer: Any, autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 3}) as cluster, opened(cluster, partitioner=lambda *_: answer) as producer:
+        with pytest.raises(PluginError, match=r"the partitioner chose .* of 3 partitions of 't'"):
+            await producer.send("t", b"v")
+        assert producer.statistics().buffer_used == 0
+
+
+@pytest.mark.parametrize("wrong", [5, b"default", ["default"]])
+def test_what_is_no_partitioner(wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match="partitioner must be"):
+        ProducerConfig.build({"bootstrap_servers": "a:1", "partitioner": wrong})
+
+
+@pytest.mark.usefixtures("record_path")
+def test_keys_count_unless_they_are_ignored() -> None:
+    keys = [b"%d" % number for number in range(30)]
+    bench = Bench(0, 0, 0, 0, batch_size=10_000, buffer_memory=100_000, max_request_size=20_000)
+    assert [bench.put(key=key)[0].partition for key in keys] == [partition_for_key(key, 4) for key in keys]
+    bench = Bench(0, 0, 0, 0, ignore_keys=True, batch_size=10_000, buffer_memory=100_000, max_request_size=20_000)
+    assert len({bench.put(key=key)[0].partition for key in keys}) == 1
+    assert {bench.put(key=key, partition=3)[0].partition for key in keys} == {3}
+    assert len({bench.put(b"x" * 3_000, key=key)[0].partition for key in keys}) == 4
+
+
+async def test_keys_of_a_table_are_ignored_too(autojump_clock: Clock) -> None:
+    pa = pytest.importorskip("pyarrow")
+    async with ready(partitions=4, partitioner_ignore_keys=True) as (_, producer):
+        table = pa.table({"key": [b"%d" % number for number in range(50)], "value": [b"v"] * 50})
+        assert len((await producer.send_arrow("t", table)).partitions) == 1
+        some = table.append_column("partition", pa.array([3, None] * 25, pa.int32()))
+        delivery = await producer.send_arrow("t", some)
+        assert sum(part.rows for part in delivery.partitions.values()) == 50
+        assert len(delivery.partitions) <= 2
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+async def test_a_slow_broker_gets_less(adaptive: bool, autojump_clock: Clock) -> None:
+    settings = {"partitioner_adaptive_partitioning_enable": adaptive, "batch_size": 100, "max_in_flight_requests_per_connection": 1}
+    async with ready(nodes=2, partitions=8, **settings) as (cluster, producer):
+        cluster.delay("Produce", 0.5, node=1)
+        cluster.delay("Produce", 0.005, node=0)
+        for _ in range(600):
+            await producer.enqueue("t", b"x" * 50)
+            await trio.sleep(0.005)
+        await producer.flush()
+        found = Counter(cluster.partition("t", number).leader for number in range(8) for _ in cluster.records("t", number)[1:])
+        assert found.total() == 600
+        assert (found[1] < 225) == adaptive, found
+
+
+@pytest.mark.parametrize("patience", [0, 2_000])
+async def test_a_broker_out_of_reach_gets_nothing_after_a_while(patience: int, autojump_clock: Clock) -> None:
+    settings = {"partitioner_availability_timeout_ms": patience, "partitioner_adaptive_partitioning_enable": False, "batch_size": 0}
+    async with ready(nodes=2, partitions=4, **settings) as (cluster, producer):
+        cluster.stop(1, noticed=False)
+        await producer.enqueue("t", b"x", partition=next(n for n in range(4) if cluster.partition("t", n).leader == 1))
+        await trio.sleep(3)
+        acks = [await producer.enqueue("t", b"x") for _ in range(40)]
+        await trio.sleep(1)
+        assert all(ack.done for ack in acks) == (patience > 0)
+        cluster.start(1)
+        await producer.flush()
+
+
+async def test_a_sender_of_a_broker_that_is_gone_ends(autojump_clock: Clock) -> None:
+    async with ready(nodes=2, partitions=2, metadata_max_age_ms=1_000) as (cluster, producer):
+        leaders = {cluster.partition("t", number).leader for number in range(2)}
+        assert leaders == {0, 1}
+
+        def senders() -> int:
+            nursery = producer._context._service._nursery
+            return sum("Senders._serve" in task.name for task in nursery.child_tasks)
+
+        assert senders() == 2
+        for number in range(2):
+            cluster.move_leader("t", number, 0)
+        cluster.stop(1)
+        await trio.sleep(3)
+        assert senders() == 1
+        await producer.send("t", b"x", partition=1)
+        cluster.start(1)
+        cluster.move_leader("t", 1, 1)
+        await trio.sleep(3)
+        await producer.send("t", b"x", partition=1)
+        assert senders() == 2
+
+
+# --- codecs -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("codec", "low", "high"), [("gzip", 1, 9), ("zstd", 1, 19), ("lz4", 1, 12)])
+async def test_levels_of_compression(codec: str, low: int, high: int, autojump_clock: Clock) -> None:
+    text = b" ".join(b"%d %f" % (number, math.sin(number)) for number in range(5_000))
+    sizes = []
+    for level in (low, high):
+        settings = from_properties({"compression.type": codec, f"compression.{codec}.level": str(level)})
+        async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, **settings) as producer:
+            await producer.send("t", text)
+            assert [record.value for record in cluster.records("t", 0)] == [text]
+            sizes.append(len(cluster.partition("t", 0).batches[0].data))
+    assert sizes[1] < sizes[0]
+
+
+@pytest.mark.parametrize(("name", "wrong"), [("gzip", 0), ("gzip", 10), ("lz4", 18), ("zstd", 23), ("zstd", 1.5), ("gzip", True)])
+def test_levels_that_there_are_not(name: str, wrong: Any) -> None:
+    with pytest.raises(ConfigurationError, match=f"compression_{name}_level must be"):
+        ProducerConfig.build({"bootstrap_servers": "a:1", f"compression_{name}_level": wrong})
+
+
+@pytest.mark.parametrize("allowed", [True, False])
+async def test_topics_are_created_where_that_is_allowed(allowed: bool, autojump_clock: Clock) -> None:
+    async with ScriptedCluster(auto_create_topics=True) as cluster, opened(cluster, allow_auto_create_topics=allowed) as producer:
+        if allowed:
+            await producer.send("new", b"x")
+        else:
+            with pytest.raises(Exception, match="'new'"):
+                await producer.send("new", b"x")

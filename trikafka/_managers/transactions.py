@@ -1,0 +1,447 @@
+"""The transaction manager: begins, fills and ends the transactions of one producer, with the coordinator of its id.
+
+What ends a transaction, and what comes after that, is done by a task of the client, whoever of the callers gives up: so nothing is
+left open at the broker because a call was cancelled, and the outcome of a commit is found out whether somebody waits for it or not.
+What the calls may do when stands in :mod:`trikafka._state.transaction`; this manager and the produce manager tell it what happened.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from typing import TypeVar
+
+import trio
+
+from .._net import reasons
+from .._net.deadlines import Call, run_call
+from .._net.gather import with_background
+from .._net.retry import Retry
+from .._net.singleflight import StartSoon, again
+from .._state.sequences import Identity
+from .._state.transaction import ProducerTransaction, TransactionState
+from ..config import ProducerConfig
+from ..error_codes import ErrorCode
+from ..errors import (
+    CommitFailedError,
+    IllegalStateError,
+    KafkaTimeoutError,
+    MemberFencedError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    TransactionError,
+    TransactionFatalError,
+    TransactionUndecidedError,
+    TrikafkaError,
+)
+from ..interfaces import ProduceManager
+from ..types import GroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
+from .transaction_coordinator import TransactionCoordinator
+from .transaction_signals import TransactionSignals
+
+T = TypeVar("T")
+#: How long (seconds) to wait for the markers of the last transaction before a look at whether they are written.
+_MARKERS = 0.02
+_log = logging.getLogger("trikafka.transactions")
+_S = TransactionState
+
+
+class _Ending:
+    """The end of one transaction, and how it came out."""
+
+    __slots__ = ("commit", "done", "error", "number", "reason", "told")
+
+    def __init__(self, number: int, commit: bool) -> None:
+        self.number, self.commit = number, commit
+        self.done = trio.Event()
+        self.error: Exception | None = None  # why it did not end as was wanted
+        self.told = True  # whoever asked for it will learn how it came out
+        self.reason = reasons.Reason()
+
+    async def settled(self) -> None:
+        """Wait for it."""
+        with reasons.waiting_behind(self.reason):
+            await self.done.wait()
+
+
+class Transactions:
+    """See the module. ``transaction`` is shared with the produce manager, which asks it what may be sent."""
+
+    def __init__(
+        self,
+        config: ProducerConfig,
+        coordinator: TransactionCoordinator,
+        produce: ProduceManager,
+        transaction: ProducerTransaction,
+        signals: TransactionSignals,
+        start_soon: StartSoon,
+    ) -> None:
+        self._config, self._coordinator, self._produce, self._start_soon = config, coordinator, produce, start_soon
+        self._transaction, self._signals = transaction, signals
+        self._ending: _Ending | None = None  # the last
+
+    # --- the calls ---------------------------------------------------------------------------------------------------
+
+    async def initialize(self) -> None:
+        """Get the producer id: older producers of this transactional id are fenced, their transactions aborted.
+
+        But the one that was prepared and is to be committed is committed before that (KIP-939). Raises what the coordinator
+        refuses it with, :exc:`KafkaTimeoutError` past ``default_api_timeout_ms``.
+        """
+        self._transaction.initializing()
+
+        async def attempt(call: Call) -> None:
+            await self._commit_prepared(call)
+            identity = await call.step("InitProducerId", lambda: self._coordinator.initialize(None))
+            self._transaction.initialized(identity)
+            self._produce.identify(identity)
+
+        await run_call("open", attempt, config=self._config, recover=self._coordinator.failed)
+
+    async def _commit_prepared(self, call: Call) -> None:
+        prepared = self._config.prepared
+        if prepared is None:
+            return
+        identity = Identity(prepared.producer_id, prepared.epoch)
+        try:
+            await call.step("EndTxn of what was prepared", lambda: self._coordinator.end(identity, 2, commit=True))
+        except ProducerFencedError as error:
+            _log.warning(
+                "transaction %s was completed before: %s", prepared, error
+            )  # its producer went on to the next one, or another came
+        except TrikafkaError as error:
+            if error.retriable:
+                raise
+            raise TransactionFatalError(f"the transaction {prepared}, which was prepared, cannot be committed: {error}") from error
+
+    async def begin(self, *, timeout: float | None = None) -> int:
+        """Begin a transaction, once the last one is over; returns its number.
+
+        Raises :exc:`TransactionAbortableError` if the last one, which was undecided, was not committed (it is aborted then),
+        :exc:`TransactionUndecidedError` or :exc:`KafkaTimeoutError` if it is not over within ``timeout`` seconds.
+        """
+
+        async def attempt(call: Call) -> int:
+            last = self._ending
+            if last is not None:
+                await self._await(call, last)
+            if last is not None and not last.told:
+                last.told = True
+                if self._transaction.state is _S.ABORTABLE_ERROR:
+                    refused = self._transaction.error
+                    await self._await(call, self._start_end(commit=False))
+                    raise TransactionAbortableError(f"the transaction before was not committed: {refused}") from refused
+            self._transaction.check("begin")
+            return self._transaction.begun(self._coordinator.version)
+
+        try:
+            return await run_call("transaction", attempt, config=self._config, timeout=timeout)
+        except KafkaTimeoutError as error:
+            if self._transaction.state is not _S.UNDECIDED:
+                raise
+            raise _undecided(error) from error.__cause__
+
+    async def send_offsets(
+        self,
+        number: int,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        group: Callable[[], GroupMetadata],
+        *,
+        timeout: float | None = None,
+    ) -> None:
+        """Make offsets part of transaction ``number`` (KIP-447). ``group`` is asked anew for each attempt.
+
+        If this raises, :exc:`trio.Cancelled` included, the transaction can only be aborted.
+        """
+        self._same(number)
+        self._transaction.check("send_offsets")
+
+        async def attempt(call: Call) -> None:
+            self._transaction.check("send_offsets")
+            await self._send_offsets_once(call, offsets, group)
+
+        try:
+            await run_call("send_offsets", attempt, config=self._config, timeout=timeout, recover=self._coordinator.failed)
+        except trio.Cancelled:
+            self._transaction.failed(TransactionError("send_offsets was cancelled"))
+            raise
+        except (TransactionError, KafkaTimeoutError, IllegalStateError) as error:
+            self._transaction.failed(error)
+            raise
+        except TrikafkaError as error:
+            raise self._broken("send_offsets", error) from error
+
+    async def _send_offsets_once(
+        self, call: Call, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Callable[[], GroupMetadata]
+    ) -> None:
+        transaction, identity, member = self._transaction, self._identity, group()
+        transaction.adding()
+        if transaction.version < 2 and not transaction.knows_group(member.group_id):
+            await call.step("AddOffsetsToTxn", lambda: self._coordinator.add_offsets(identity, member.group_id))
+            transaction.group_added(member.group_id)
+        version = transaction.version
+        try:
+            await call.step("TxnOffsetCommit", lambda: self._coordinator.commit_offsets(identity, member, offsets, version))
+        except MemberFencedError as error:
+            error.retriable |= group() != member  # it has got into the next generation meanwhile, and may ask as a member of that
+            if error.retriable:
+                raise
+            raise CommitFailedError(
+                f"group {member.group_id!r} has moved on without this member, and its partitions may be with another"
+            ) from error
+
+    async def prepare(self, number: int, *, timeout: float | None = None) -> PreparedTransaction:
+        """Have everything at the brokers, so that only the outcome is missing (KIP-939). Fails as :meth:`commit` before its end."""
+        self._same(number)
+        self._transaction.check("prepare")
+        self._transaction.closing()
+
+        async def attempt(call: Call) -> PreparedTransaction:
+            await self._flush(call)
+            self._transaction.prepared()
+            return PreparedTransaction(*self._identity)
+
+        try:
+            return await run_call("prepare", attempt, config=self._config, timeout=timeout)
+        finally:
+            self._transaction.reopened()
+
+    async def commit(self, number: int, *, timeout: float | None = None) -> None:
+        """Commit transaction ``number``. May be called again after it was cut off.
+
+        Raises :exc:`TransactionAbortableError` if something of it failed, :exc:`ProducerFencedError`,
+        :exc:`TransactionFatalError`; :exc:`TransactionUndecidedError` if only the outcome did not come within ``timeout`` seconds,
+        :exc:`KafkaTimeoutError` if the records were not delivered by then. Cancelled before all records are delivered, it is as if
+        it had not been called; cancelled after that, the transaction is undecided.
+        """
+        if (over := self._over(number)) is not None and over.commit:
+            await trio.lowlevel.checkpoint()
+            over.told = True
+            if over.error is not None:
+                raise again(over.error)
+            return
+        self._same(number)
+        self._transaction.check("commit")
+        if self._transaction.state is _S.IN_TRANSACTION:
+            self._transaction.closing()
+
+        async def attempt(call: Call) -> None:
+            if self._transaction.state is _S.IN_TRANSACTION:
+                await self._flush(call)
+            await self._await(call, self._start_end(commit=True), raises=True)
+
+        try:
+            await run_call("commit", attempt, config=self._config, timeout=timeout)
+        except KafkaTimeoutError as error:
+            if not self._cut_off(number, error):
+                raise
+            raise _undecided(error) from error.__cause__
+        except trio.Cancelled:
+            self._cut_off(number, TransactionError("commit was cancelled"))
+            raise
+        finally:
+            self._transaction.reopened()
+
+    async def abort(self, number: int, *, timeout: float | None = None) -> None:
+        """Abort transaction ``number``: what is not at a broker is dropped at once, and what is there will be seen by nobody.
+
+        Raises :exc:`TransactionUndecidedError` after a commit that was cut off, :exc:`KafkaTimeoutError` past ``timeout`` seconds;
+        after that, and when cancelled, it goes on in the background, and the next transaction waits for it.
+        """
+        if (over := self._over(number)) is not None and not over.commit:
+            await trio.lowlevel.checkpoint()
+            if over.error is not None:
+                raise again(over.error)
+            return
+        self._same(number)
+        self._transaction.check("abort")
+        ending = self._start_end(commit=False)
+        await run_call("abort", lambda call: self._await(call, ending, raises=True), config=self._config, timeout=timeout)
+
+    async def finish(self) -> None:
+        """The producer closes: what is open is aborted, unless it is prepared; wait until it has ended."""
+        if self._transaction.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR):
+            self._start_end(commit=False)
+        if self._ending is not None:
+            await self._ending.settled()
+
+    # --- tasks -------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Tell the coordinator of partitions before their first record (version 1), until cancelled."""
+        retry = Retry(self._config)
+        while True:
+            missing = self._transaction.missing
+            if not missing or self._transaction.state is not _S.IN_TRANSACTION:
+                await self._signals.wanted.wait()
+                continue
+            number = self._transaction.number
+            self._transaction.adding()
+            try:
+                added, error = await self._coordinator.add_partitions(self._identity, missing)
+            except TrikafkaError as failure:
+                added, error = [], failure
+            if self._transaction.number != number:
+                continue
+            self._transaction.added(added)
+            if added:
+                self._produce.admitted()
+            if error is None:
+                retry.reset()
+                continue
+            self._coordinator.failed(error)
+            if not error.retriable:
+                self._broken("AddPartitionsToTxn", error)
+            else:
+                self._produce.delayed(error)
+                await _back_off(retry, error)
+
+    def _start_end(self, *, commit: bool) -> _Ending:
+        """End the open transaction in the background, unless that is under way; returns the end."""
+        transaction, ending = self._transaction, self._ending
+        if ending is not None and ending.number == transaction.number and not ending.done.is_set():
+            if commit and transaction.state is _S.UNDECIDED:
+                transaction.committing()
+            return ending
+        ending = self._ending = _Ending(transaction.number, commit)
+        if commit:
+            transaction.committing()
+        else:
+            transaction.aborting()
+            self._produce.drop(TransactionAbortableError("the transaction was aborted"))
+        if transaction.started:
+            self._start_soon(self._end, ending)
+        else:
+            transaction.ended()
+            ending.done.set()
+        return ending
+
+    async def _end(self, ending: _Ending) -> None:
+        reasons.adopt(ending.reason)
+        ending.error = TransactionUndecidedError("the producer was closed before the outcome of the transaction was known")
+        transaction, version = self._transaction, self._transaction.version
+        try:
+            if not ending.commit and version < 2:
+                await self._produce.landed()  # what comes after the abort would begin a transaction that nobody ends
+            following = await self._persist(lambda: self._end_once(ending.commit, version))
+            upgraded = self._coordinator.version > version
+            renew = following is None and (upgraded or not ending.commit)
+            transaction.ended(following, renew=renew)
+            ending.error = None
+            if following is not None:
+                self._produce.identify(following)
+            if renew:
+                await self._renew()
+        except TrikafkaError as error:
+            self._not_ended(ending, error)
+        finally:
+            ending.done.set()
+
+    async def _end_once(self, commit: bool, version: int) -> Identity | None:
+        try:
+            return await self._coordinator.end(self._identity, version, commit=commit)
+        except TrikafkaError as error:
+            if commit or error.code != ErrorCode.INVALID_TXN_STATE:
+                raise
+            return None  # the coordinator has none open: nothing had been added. Whether it is still ours, the next epoch tells
+
+    def _not_ended(self, ending: _Ending, error: TrikafkaError) -> None:
+        transaction = self._transaction
+        if transaction.state is _S.INITIALIZING:  # it has ended, and there is no next one
+            transaction.ruined(error)
+            _log.error("no next transaction is possible: %s", error)
+        elif ending.commit and not error.fatal:
+            transaction.not_committed(error)
+            late = "; was it open for longer than transaction_timeout_ms?" if error.code == ErrorCode.INVALID_TXN_STATE else ""
+            ending.error = TransactionAbortableError(f"the transaction was not committed: {error}{late}")
+            ending.error.__cause__ = error
+        else:
+            if isinstance(error, ProducerFencedError) and ending.commit:
+                error.add_note("Whether the transaction was committed cannot be told if an earlier attempt got no response.")
+            transaction.ruined(error)
+            ending.error = transaction.error
+        self._produce.drop(ending.error or error)
+
+    async def _renew(self) -> None:
+        """Ask for the next epoch (KIP-360): what is still on its way with this one is nothing to any broker then."""
+        identity = await self._persist(lambda: self._coordinator.initialize(self._identity))
+        self._transaction.initialized(identity)
+        self._produce.identify(identity)
+
+    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
+        """Try until it works or is refused for good."""
+        retry = Retry(self._config)
+        while True:
+            try:
+                return await attempt()
+            except TrikafkaError as error:
+                if not error.retriable:
+                    raise
+                reasons.failed(error)
+                _log.debug("%s (%d failures before)", error, retry.failures)
+                await _back_off(retry, error)
+
+    # --- parts -------------------------------------------------------------------------------------------------------
+
+    @property
+    def _identity(self) -> Identity:
+        assert self._transaction.identity is not None
+        return self._transaction.identity
+
+    def _same(self, number: int) -> None:
+        if number != self._transaction.number:
+            raise IllegalStateError("this transaction is over")
+
+    def _over(self, number: int) -> _Ending | None:
+        """How transaction ``number`` ended, if it has and nothing came after it."""
+        ending = self._ending
+        return ending if ending is not None and ending.number == number and ending.done.is_set() else None
+
+    async def _flush(self, call: Call) -> None:
+        """Have all records delivered. Raises :exc:`TransactionAbortableError` as soon as one of them is not."""
+
+        async def watch() -> None:
+            while self._transaction.state is _S.IN_TRANSACTION:
+                await self._signals.changed.wait()
+            self._transaction.check("commit")
+
+        await call.wait(lambda: with_background([watch], self._produce.drain))
+        self._transaction.check("commit")
+
+    async def _await(self, call: Call, ending: _Ending, *, raises: bool = False) -> None:
+        await call.wait(ending.settled)
+        if raises and ending.error is not None:
+            raise again(ending.error)
+
+    def _cut_off(self, number: int, why: TrikafkaError) -> bool:
+        """A commit was cut off. Returns whether the coordinator may have been asked for it, so that it is undecided."""
+        ending = self._ending
+        if ending is None or ending.number != number:
+            return False
+        ending.told = False
+        self._transaction.undecided(why)
+        return True
+
+    def _broken(self, what: str, error: TrikafkaError) -> Exception:
+        """Something was refused for good: the transaction, or the producer, is at its end. Returns what to raise."""
+        if error.fatal:
+            self._transaction.ruined(error)
+            self._produce.drop(error)
+            assert self._transaction.error is not None
+            return again(self._transaction.error)
+        failed = TransactionAbortableError(f"{what} was refused, so the transaction can only be aborted: {error}")
+        failed.__cause__ = error
+        self._transaction.failed(error)
+        self._produce.drop(failed)
+        return failed
+
+
+def _undecided(error: KafkaTimeoutError) -> TransactionUndecidedError:
+    text = f"{error}; whether the transaction is committed is not known yet, and only commit() may be tried again"
+    return TransactionUndecidedError(text, error.limit, error.attempts, error.last_error, error.call)
+
+
+async def _back_off(retry: Retry, error: TrikafkaError) -> None:
+    """Wait before another attempt: not long while the last transaction's markers are being written, which takes a moment."""
+    delay = retry.delay()
+    await trio.sleep(min(delay, _MARKERS) if error.code == ErrorCode.CONCURRENT_TRANSACTIONS else delay)
