@@ -196,7 +196,7 @@ class Metadata:
         return response
 
     def _take(self, response: MetadataResponse, names: frozenset[str] | None) -> None:
-        known = read_metadata(response)
+        known = _read(response)
         keep = frozenset(self._wanted) if names is not None else frozenset()
         self._replace(self._snapshot.updated(known, keep))
         missing = {name for name in self._wanted if name in known.topics and known.topics[name].error_code == _UNKNOWN_TOPIC}
@@ -252,7 +252,7 @@ class Metadata:
         return responses, errors
 
 
-def _check(response: MetadataResponse, node: Node) -> None:
+def _check(response: MetadataResponse, node: Node | str) -> None:
     """Raise :exc:`ProtocolError`, retriable, for what no cluster can look like: believed, it would cost memory and time."""
     what = ""
     for broker in response.brokers or ():
@@ -275,7 +275,12 @@ def _check(response: MetadataResponse, node: Node) -> None:
 
 
 def read_metadata(response: MetadataResponse) -> ClusterSnapshot:
-    """Turn a Metadata response into a snapshot."""
+    """Turn a Metadata response into a snapshot. Raises :exc:`ProtocolError` for one that cannot be."""
+    _check(response, "a broker")
+    return _read(response)
+
+
+def _read(response: MetadataResponse) -> ClusterSnapshot:
     nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
     topics = {topic.name: _read_topic(topic) for topic in response.topics if topic.name is not None}
     controller = response.controller_id if response.controller_id is not None and response.controller_id >= 0 else None

@@ -31,6 +31,7 @@ class Recovery:
         self._on = config.metadata_recovery_strategy == "rebootstrap"
         self._patience = config.metadata_recovery_rebootstrap_trigger_ms / 1000
         self._failing_since: float | None = None
+        self._told = False  # that the cluster is looked for anew, since somebody responded
 
     def order(self, known: Iterable[Node]) -> list[Node]:
         """Whom to ask, one after the other."""
@@ -56,7 +57,7 @@ class Recovery:
 
     def responded(self) -> None:
         """Somebody did."""
-        self._failing_since = None
+        self._failing_since, self._told = None, False
 
     def failed(self) -> None:
         """Nobody did."""
@@ -64,7 +65,10 @@ class Recovery:
             self._failing_since = trio.current_time()
 
     def _begin_anew(self, why: str) -> None:
-        _log.warning("looking for the cluster anew at the bootstrap addresses: %s", why)
+        _log.log(
+            logging.DEBUG if self._told else logging.WARNING, "looking for the cluster anew at the bootstrap addresses: %s", why
+        )
+        self._told = True
         self._brokers.disconnect()
 
 

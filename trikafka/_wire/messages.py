@@ -17,6 +17,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from ..errors import ConfigurationError, DamagedResponseError, ProtocolError, UnsupportedVersionError
 from ._format import Buffer
+from .nulls import check_nulls
 from .releases import needed
 from .writing import RawRequest
 
@@ -148,6 +149,7 @@ def _decode(response_class: Any, body: memoryview, version: int) -> Any:
     message, end = decode(memoryview(body), 0)
     if end != len(body):
         raise ValueError(f"it ends at {end} of {len(body)} bytes" if end < len(body) else "it ends inside a field")
+    check_nulls(message, version)
     return message
 
 
@@ -157,8 +159,9 @@ def api_versions_request(version: int, software_version: str) -> ApiVersionsRequ
 
 
 def version_ranges(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
-    """Read the version ranges out of an ApiVersions response."""
-    return {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
+    """Read the version ranges out of an ApiVersions response; what cannot be one is left out."""
+    ranges = ((int(api.api_key), int(api.min_version), int(api.max_version)) for api in response.api_keys or ())
+    return {key: (low, high) for key, low, high in ranges if 0 <= low <= high}
 
 
 def finalized_features(response: ApiVersionsResponse) -> dict[str, int]:
