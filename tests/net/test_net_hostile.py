@@ -172,7 +172,7 @@ async def test_a_token_is_used_to_its_end_while_the_endpoint_is_away(monkeypatch
             now = 1_000.0 + later
             assert (await tokens.token()).value == "first"
         now = 1_101.0
-        with pytest.raises(HandshakeError, match="HTTP 503"):
+        with pytest.raises(KafkaConnectionError, match="HTTP 503"):
             await tokens.token()
     assert len(asked) == 4
 

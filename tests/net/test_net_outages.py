@@ -43,7 +43,7 @@ async def test_a_broker_that_is_killed_and_started_again(autojump_clock: Clock, 
         assert 50 < away.failures < 120
         assert str(away.error) == REFUSED.format(0)
         cluster.start(0)
-        await trio.sleep(3)  # a second for the refresh, one for the dial, and one of jitter
+        await trio.sleep(4)  # at most 1.2 s each for the refresh and the dial, and 1 until the next address is asked
         assert len(told(caplog)) == 2
         assert told(caplog)[1].startswith("INFO broker 0 is back at broker-0:9092: it was away for 6")
         assert told(caplog)[1].endswith(" attempts failed)")

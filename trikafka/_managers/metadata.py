@@ -149,7 +149,8 @@ class Metadata:
             recovery.responded()
             return responses[0]
         recovery.failed()
-        raise next((error for error in errors if error.retriable), errors[-1])
+        refused = (error for error in errors if isinstance(error, AuthenticationError))  # no other broker makes that good
+        raise next(refused, next((error for error in errors if error.retriable), errors[-1]))
 
     async def run(self) -> None:
         """Refresh when the snapshot is stale or old; a failed refresh is tried again after a wait."""

@@ -37,8 +37,8 @@ class SaslAuthenticator:
 
     async def __call__(self, ask: Ask, node: Node) -> float | None:
         """See :class:`~trikafka._net.session.Authenticate`. Raises :exc:`AuthenticationError`, and what ``ask`` raises."""
+        mechanism, who = await self._mechanism(node)  # first: it may take its time, and others wait once something is asked
         await self._agree(ask, node)
-        mechanism, who = await self._mechanism(node)
         said: bytes | None = await self._step(node, mechanism.first)
         for _ in range(_MOST_STEPS):
             response = await ask(SaslAuthenticateRequest(auth_bytes=said))

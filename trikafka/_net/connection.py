@@ -149,10 +149,8 @@ class Connection:
         """Authenticate anew before each end of the session. Requests made meanwhile wait; those in flight go on."""
         while True:
             authenticate = await self._session.ends()
-            self._state.enter(ConnectionState.REAUTHENTICATING)
-            self._requests.hold()
             try:
-                self._session.granted(authenticate, await authenticate(self._ask_in_newest, self.node))
+                self._session.granted(authenticate, await authenticate(self._ask_anew, self.node))
                 self._enter(ConnectionState.READY)
             except TrikafkaError as error:
                 self._break(error)
@@ -166,6 +164,12 @@ class Connection:
         if self.broken:
             raise self._lost()
         self._state.enter(state)
+
+    async def _ask_anew(self, message: ApiMessage) -> Any:
+        if self._state.current is ConnectionState.READY:  # the credentials are there: from now on others wait
+            self._state.enter(ConnectionState.REAUTHENTICATING)
+            self._requests.hold()
+        return await self._ask_in_newest(message)
 
     async def _ask_in_newest(self, message: ApiMessage) -> Any:
         return await self._ask(message, self._version(message), None)

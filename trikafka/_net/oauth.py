@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import http.client
 import json
 import logging
 import time
@@ -14,12 +15,14 @@ from typing import Any
 import trio
 
 from ..config import ClientConfig
-from ..errors import HandshakeError
+from ..errors import HandshakeError, KafkaConnectionError
 from ..types import OAuthToken
 
 #: A token is asked for anew when so much of its life is over.
 _RENEW_AFTER = 0.8
 _MOST_BYTES = 1 << 20
+#: Statuses of HTTP after which the same request may succeed.
+_TOO_MANY, _ITS_OWN_FAULT = 429, 500
 _log = logging.getLogger("trikafka.brokers")
 
 
@@ -43,12 +46,15 @@ class ClientCredentials:
         self._asking = trio.Lock()
 
     async def token(self) -> OAuthToken:
-        """A token that is good. Raises :exc:`HandshakeError` if the endpoint gives none. Cancelled: nothing is left."""
+        """A token that is good. Raises :exc:`HandshakeError` if the endpoint gives none, :exc:`KafkaConnectionError` if it is away.
+
+        Cancelled: nothing is left.
+        """
         async with self._asking:
             if not self._token.value or time.monotonic() >= self._renew_at:
                 try:
                     await self._renew()
-                except HandshakeError as error:
+                except (HandshakeError, KafkaConnectionError) as error:
                     if time.monotonic() >= self._expires_at:
                         raise
                     _log.warning("the token before is used until it expires: %s", error)
@@ -74,10 +80,15 @@ class ClientCredentials:
                 answer = json.loads(response.read(_MOST_BYTES))
         except urllib.error.HTTPError as error:
             with error:
-                raise HandshakeError(f"the token endpoint {_place(url)} refused: {_reason(error)}") from None
-        except (OSError, ValueError) as error:
+                text = f"the token endpoint {_place(url)} refused: {_reason(error)}"
+            if error.code == _TOO_MANY or error.code >= _ITS_OWN_FAULT:
+                raise KafkaConnectionError(text) from None
+            raise HandshakeError(text) from None
+        except OSError as error:  # it may be back in a moment
             why = getattr(error, "reason", None) or error
-            raise HandshakeError(f"the token endpoint {_place(url)} gave no token: {why}") from None
+            raise KafkaConnectionError(f"the token endpoint {_place(url)} cannot be reached: {why}") from None
+        except (ValueError, http.client.HTTPException) as error:  # whose words may hold the address, and what is secret in it
+            raise HandshakeError(f"the token endpoint {_place(url)} gave no token: {type(error).__name__}") from None
         if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
             raise HandshakeError(f"the token endpoint {_place(url)} answered without an access_token")
         return answer
@@ -85,8 +96,12 @@ class ClientCredentials:
 
 def _place(url: str) -> str:
     """The URL without what may be secret in it."""
-    parts = urllib.parse.urlsplit(url)
-    return f"{parts.scheme}://{parts.hostname}{f':{parts.port}' if parts.port else ''}{parts.path}"
+    try:
+        parts = urllib.parse.urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "(its address cannot be read)"
+    return f"{parts.scheme}://{parts.hostname}{f':{port}' if port else ''}{parts.path}"
 
 
 def _reason(error: urllib.error.HTTPError) -> str:
