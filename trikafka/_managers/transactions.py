@@ -17,6 +17,7 @@ from .._net import reasons
 from .._net.deadlines import Call, run_call
 from .._net.gather import with_background
 from .._net.retry import Retry
+from .._net.signal import Signal
 from .._net.singleflight import StartSoon, again
 from .._state.sequences import Identity
 from .._state.transaction import ProducerTransaction, TransactionState
@@ -79,6 +80,7 @@ class Transactions:
         self._config, self._coordinator, self._produce, self._start_soon = config, coordinator, produce, start_soon
         self._transaction, self._signals = transaction, signals
         self._ending: _Ending | None = None  # the last
+        self._sending_offsets, self._offsets_sent = 0, Signal()  # how many calls are at it
 
     # --- the calls ---------------------------------------------------------------------------------------------------
 
@@ -151,33 +153,43 @@ class Transactions:
     ) -> None:
         """Make offsets part of transaction ``number`` (KIP-447). ``group`` is asked anew for each attempt.
 
-        If this raises, :exc:`trio.Cancelled` included, the transaction can only be aborted.
+        If this raises, :exc:`trio.Cancelled` included, the transaction can only be aborted. A commit waits for it.
         """
         self._same(number)
         self._transaction.check("send_offsets")
-
-        async def attempt(call: Call) -> None:
-            self._transaction.check("send_offsets")
-            await self._send_offsets_once(call, offsets, group)
-
+        self._sending_offsets += 1
         try:
-            await run_call("send_offsets", attempt, config=self._config, timeout=timeout, recover=self._coordinator.failed)
+            await run_call(
+                "send_offsets",
+                lambda call: self._send_offsets_once(call, number, offsets, group),
+                config=self._config,
+                timeout=timeout,
+                recover=self._coordinator.failed,
+            )
         except trio.Cancelled:
-            self._transaction.failed(TransactionError("send_offsets was cancelled"))
-            raise
-        except (TransactionError, KafkaTimeoutError, IllegalStateError) as error:
-            self._transaction.failed(error)
+            if self._is_open(number):
+                self._transaction.failed(TransactionError("send_offsets was cancelled"))
             raise
         except TrikafkaError as error:
+            if not self._is_open(number):
+                raise IllegalStateError("send_offsets: the transaction was ended meanwhile") from error
+            if isinstance(error, TransactionError | KafkaTimeoutError | IllegalStateError):
+                self._transaction.failed(error)
+                raise
             raise self._broken("send_offsets", error) from error
+        finally:
+            self._sending_offsets -= 1
+            self._offsets_sent.notify()
 
     async def _send_offsets_once(
-        self, call: Call, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Callable[[], GroupMetadata]
+        self, call: Call, number: int, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Callable[[], GroupMetadata]
     ) -> None:
+        self._still(number)
         transaction, identity, member = self._transaction, self._identity, group()
         transaction.adding()
         if transaction.version < 2 and not transaction.knows_group(member.group_id):
             await call.step("AddOffsetsToTxn", lambda: self._coordinator.add_offsets(identity, member.group_id))
+            self._still(number)
             transaction.group_added(member.group_id)
         version = transaction.version
         try:
@@ -197,14 +209,14 @@ class Transactions:
         self._transaction.closing()
 
         async def attempt(call: Call) -> PreparedTransaction:
-            await self._flush(call)
+            await self._flush(call, number)
             self._transaction.prepared()
             return PreparedTransaction(*self._identity)
 
         try:
             return await run_call("prepare", attempt, config=self._config, timeout=timeout)
         finally:
-            self._transaction.reopened()
+            self._transaction.reopened(number)
 
     async def commit(self, number: int, *, timeout: float | None = None) -> None:
         """Commit transaction ``number``. May be called again after it was cut off.
@@ -222,13 +234,14 @@ class Transactions:
             return
         self._same(number)
         self._transaction.check("commit")
-        if self._transaction.state is _S.IN_TRANSACTION:
+        if closing := self._transaction.state is _S.IN_TRANSACTION:
             self._transaction.closing()
 
         async def attempt(call: Call) -> None:
             if self._transaction.state is _S.IN_TRANSACTION:
-                await self._flush(call)
-            await self._await(call, self._start_end(commit=True), raises=True)
+                await self._flush(call, number)
+            ending = self._over(number) or self._start_end(commit=True)  # over: by another task's commit
+            await self._await(call, ending, raises=True)
 
         try:
             await run_call("commit", attempt, config=self._config, timeout=timeout)
@@ -240,7 +253,8 @@ class Transactions:
             self._cut_off(number, TransactionError("commit was cancelled"))
             raise
         finally:
-            self._transaction.reopened()
+            if closing:
+                self._transaction.reopened(number)
 
     async def abort(self, number: int, *, timeout: float | None = None) -> None:
         """Abort transaction ``number``: what is not at a broker is dropped at once, and what is there will be seen by nobody.
@@ -281,7 +295,7 @@ class Transactions:
                 added, error = await self._coordinator.add_partitions(self._identity, missing)
             except TrikafkaError as failure:
                 added, error = [], failure
-            if self._transaction.number != number:
+            if not self._is_open(number):
                 continue
             self._transaction.added(added)
             if added:
@@ -323,6 +337,7 @@ class Transactions:
         try:
             if not ending.commit and version < 2:
                 await self._produce.landed()  # what comes after the abort would begin a transaction that nobody ends
+                await self._offsets_landed()
             following = await self._persist(lambda: self._end_once(ending.commit, version))
             upgraded = self._coordinator.version > version
             renew = following is None and (upgraded or not ending.commit)
@@ -392,21 +407,44 @@ class Transactions:
         if number != self._transaction.number:
             raise IllegalStateError("this transaction is over")
 
+    def _is_open(self, number: int) -> bool:
+        """Whether what is heard now concerns transaction ``number``, and it has not begun to end."""
+        return number == self._transaction.number and self._transaction.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR)
+
+    def _still(self, number: int) -> None:
+        """Raise if offsets cannot join transaction ``number`` any more. A commit that waits for them is no hindrance."""
+        self._same(number)
+        if self._transaction.state is not _S.IN_TRANSACTION:
+            self._transaction.check("send_offsets")
+
+    async def _offsets_landed(self) -> None:
+        while self._sending_offsets:
+            await self._offsets_sent.wait()
+
     def _over(self, number: int) -> _Ending | None:
         """How transaction ``number`` ended, if it has and nothing came after it."""
         ending = self._ending
         return ending if ending is not None and ending.number == number and ending.done.is_set() else None
 
-    async def _flush(self, call: Call) -> None:
-        """Have all records delivered. Raises :exc:`TransactionAbortableError` as soon as one of them is not."""
+    async def _flush(self, call: Call, number: int) -> None:
+        """Have all records and offsets delivered. Raises :exc:`TransactionAbortableError` as soon as one of them is not."""
+
+        def check() -> None:
+            over = self._over(number)
+            if over is None or not over.commit:  # else another task's commit was as far before
+                self._transaction.check("commit")
 
         async def watch() -> None:
             while self._transaction.state is _S.IN_TRANSACTION:
                 await self._signals.changed.wait()
-            self._transaction.check("commit")
+            check()
 
-        await call.wait(lambda: with_background([watch], self._produce.drain))
-        self._transaction.check("commit")
+        async def deliver() -> None:
+            await self._produce.drain()
+            await self._offsets_landed()
+
+        await call.wait(lambda: with_background([watch], deliver))
+        check()
 
     async def _await(self, call: Call, ending: _Ending, *, raises: bool = False) -> None:
         await call.wait(ending.settled)
