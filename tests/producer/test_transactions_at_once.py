@@ -1,5 +1,7 @@
 """Transactions whose calls come from several tasks at once, or after the end: what was meant for one never gets into another."""
 
+# ruff: noqa: PT012 (it is a whole block of a transaction that raises)
+
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
@@ -12,7 +14,7 @@ from trio.testing import MockClock as Clock
 import trikafka
 from trikafka import OffsetAndMetadata, TopicPartition, Transaction
 from trikafka.error_codes import ErrorCode
-from trikafka.errors import IllegalStateError
+from trikafka.errors import IllegalStateError, KafkaTimeoutError
 
 T1 = TopicPartition("t", 1)
 GROUP = trikafka.GroupMetadata("g")
@@ -152,3 +154,23 @@ async def test_calls_of_a_transaction_whose_producer_was_closed(version: int, au
             with trio.fail_after(1), pytest.raises(trio.ClosedResourceError):
                 async with txn:
                     await txn.send_offsets({T1: 7}, GROUP)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_what_has_ended_is_over_while_the_next_epoch_is_missing(commit: bool, autojump_clock: Clock) -> None:
+    """The cluster was raised to version 2 meanwhile; in version 1 each abort asks for an epoch."""
+    async with transacting(1) as (cluster, producer):
+        async with producer.transaction() as txn:
+            await producer.send("t", b"a", partition=0)
+            cluster.transactions.version = 2
+            cluster.delay("InitProducerId", 4, times=1)
+            if commit:
+                await txn.commit(timeout=1)
+                await txn.commit(timeout=1)
+            else:
+                with pytest.raises(KafkaTimeoutError, match="abort"):
+                    await txn.abort(timeout=1)
+                await txn.abort(timeout=1)
+        async with producer.transaction():
+            await producer.send("t", b"b", partition=0)
+        assert await committed(cluster) == ([b"a"] if commit else []) + [b"b"]

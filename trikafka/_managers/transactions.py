@@ -246,6 +246,8 @@ class Transactions:
         try:
             await run_call("commit", attempt, config=self._config, timeout=timeout)
         except KafkaTimeoutError as error:
+            if (over := self._over(number)) is not None and over.error is None:
+                return  # only the next epoch did not come in time
             if not self._cut_off(number, error):
                 raise
             raise _undecided(error) from error.__cause__
@@ -422,9 +424,11 @@ class Transactions:
             await self._offsets_sent.wait()
 
     def _over(self, number: int) -> _Ending | None:
-        """How transaction ``number`` ended, if it has and nothing came after it."""
+        """How transaction ``number`` ended, if it has and nothing came after it. The next epoch may still be missing."""
         ending = self._ending
-        return ending if ending is not None and ending.number == number and ending.done.is_set() else None
+        if ending is None or ending.number != number:
+            return None
+        return ending if ending.done.is_set() or self._transaction.state is _S.INITIALIZING else None
 
     async def _flush(self, call: Call, number: int) -> None:
         """Have all records and offsets delivered. Raises :exc:`TransactionAbortableError` as soon as one of them is not."""
