@@ -7,11 +7,15 @@ TEST := .venv-test/bin
 # Plugins are imported from their folders: a type checker does not follow editable installs.
 export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 
-.PHONY: help demo test lint style types pytest fuzz bench chaos exactly-once smoke docs clean python env-demo env-test
+#: One release of each line that trikafka supports; the oldest and the default are in `make test` too.
+BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1
+
+.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once smoke docs clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
 	@echo 'make test    all tests, with the checks of style and types'
+	@echo 'make test-brokers   the main paths against Kafka 3.3 to 4.3 (first run: downloads 50 MB a version)'
 	@echo 'make lint    only the checks of style and types'
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
 	@echo 'make bench   the clients beside each other, fifteen minutes (docs/benchmarks.md)'
@@ -37,6 +41,12 @@ types: env-test
 
 pytest: env-test
 	@$(TEST)/python -m pytest --durations=10 $(ARGS)
+
+test-brokers: env-test
+	@for version in $(BROKERS); do \
+		echo "Kafka $$version"; \
+		$(TEST)/python -m pytest -q tests/live/test_broker_versions_live.py --kafka-version $$version $(ARGS) || exit 1; \
+	done
 
 fuzz: env-test
 	@$(TEST)/python tests/wire/sanitized.py -m pytest -q tests/wire tests/producer/test_table_rows.py tests/producer/test_quick_way.py

@@ -97,6 +97,13 @@ def find_java():
         raise Problem(f"{error}") from error
 
 
+def more_versions():
+    """The versions of Kafka, beside the default one, that the tests run against."""
+    from trikafka_broker.settings import OLDEST_VERSION
+
+    return [OLDEST_VERSION]
+
+
 def wait_for_lock(lock):
     told = False
     while True:
@@ -125,7 +132,8 @@ def prepare(name, java):
     elif read(folder, "compiled") != compiled:
         pip(folder, python, ["--no-deps", "-e", "."], "building the compiled part again")
         write(folder, "compiled", compiled)
-    fetch_jars(os.path.join(folder, "bin", "trikafka-broker"))
+    for version in [None, *more_versions()] if name == "test" else [None]:
+        fetch_jars(os.path.join(folder, "bin", "trikafka-broker"), *(["--kafka-version", version] if version else []))
 
 
 def make(folder, python, name):
@@ -227,10 +235,14 @@ def end(process):
     process.wait()
 
 
-def fetch_jars(command):
+def fetch_jars(command, *options):
     """Have the broker's jars downloaded, unless they are in the cache; what the command says goes to the terminal."""
     process = subprocess.Popen(
-        [command, "--fetch-only"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        [command, "--fetch-only", *options],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     spoken = time.monotonic()
     try:

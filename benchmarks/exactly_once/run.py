@@ -86,6 +86,7 @@ class Worker:
         """Send a signal that ends it, and wait for that."""
         process, self._process = self._process, None
         if process is not None:
+            assert process.stdin is not None
             if process.poll() is None:
                 process.send_signal(number)
             try:
@@ -94,6 +95,7 @@ class Worker:
                 process.kill()
                 process.wait()
                 self._figures.ends[-1] += 1
+            process.stdin.close()
 
 
 async def run(options: Options, cluster: Cluster, directory: Path, say: Callable[[str], None] = lambda line: None) -> Figures:
@@ -190,9 +192,13 @@ async def _finish(options: Options, cluster: Cluster, workers: list[Worker]) -> 
                     committed: dict[TopicPartition, Any] = {}
                     with contextlib.suppress(trikafka.TrikafkaError):
                         committed = dict(await admin.list_group_offsets(f"group-{protocol}"))
-                    done = [at is not None and at.offset >= ends[tp].offset for tp in places for at in [committed.get(tp)]]
-                    if all(done):
+                    if all(_is_read(committed.get(place), ends[place]) for place in places):
                         left.discard(protocol)
+
+
+def _is_read(committed: Any, end: Any) -> bool:
+    """Whether a partition's committed offset is at its end."""
+    return committed is not None and end is not None and committed.offset >= end.offset
 
 
 def read_committed(bootstrap: str, topic: str) -> list[bytes]:
@@ -206,12 +212,13 @@ def read_committed(bootstrap: str, topic: str) -> list[bytes]:
         left = set(numbers)
         while left:
             for message in consumer.consume(1_000, timeout=30):
-                if message.error() is None:
+                error = message.error()
+                if error is None:
                     values.append(message.value() or b"")
-                elif message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF:
+                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     left.discard(message.partition())
                 else:
-                    raise confluent_kafka.KafkaException(message.error())
+                    raise confluent_kafka.KafkaException(error)
         return values
     finally:
         consumer.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import sys
@@ -48,4 +49,4 @@ async def _work(settings: dict[str, Any], transactional_id: str, source: str, ta
 
 
 if __name__ == "__main__":
-    trio.run(main, *sys.argv[1:])
+    trio.run(functools.partial(main, *sys.argv[1:]))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+import pytest
 import trio
 from consuming import cluster_of, consumer_of
 from trio.testing import MockClock as Clock
@@ -37,3 +38,17 @@ async def test_a_topic_that_comes_is_read_and_one_that_does_not_match_is_not(aut
         with trio.fail_after(10):
             assert (await consumer.receive()).topic == "new-one"
         assert consumer.subscription() == {"t", "new-one"}
+
+
+@pytest.mark.parametrize("exclude", [True, False])
+async def test_internal_topics_match_only_if_they_are_asked_for(autojump_clock: Clock, exclude: bool) -> None:
+    async with cluster_of(records=1) as cluster:
+        cluster.create_topic("__internal", 1)
+        cluster.append("__internal", 0, [b"x"])
+        async with consumer_of(cluster, group_id="g", exclude_internal_topics=exclude) as consumer:
+            consumer.subscribe(re.compile(".*"))
+            seen = set()
+            with trio.move_on_after(5):
+                async for record in consumer:
+                    seen.add(record.topic)
+        assert seen == ({"t"} if exclude else {"t", "__internal"})

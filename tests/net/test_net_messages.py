@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from kafka.protocol.admin import ListTransactionsRequest
 from kafka.protocol.api_key import ApiKey
 from kafka.protocol.consumer import FetchRequest, OffsetCommitRequest, OffsetFetchRequest
 from kafka.protocol.metadata import ApiVersionsResponse, MetadataRequest, MetadataResponse
 from kafka.protocol.producer import ProduceRequest
 
 from trikafka._wire import messages
+from trikafka._wire.extra_messages import ConsumerGroupHeartbeatRequest
 from trikafka.errors import ConfigurationError, DamagedResponseError, ProtocolError, UnsupportedVersionError
 from trikafka.testing.messages import KAFKA_4, REQUESTS, RESPONSES, encode_response
 
@@ -62,6 +64,19 @@ def test_without_a_common_version_both_sides_are_named(request_class: Any, offer
     ranges = {} if offered is None else {request_class.API_KEY: offered}
     with pytest.raises(UnsupportedVersionError, match=says):
         messages.choose_version(request_class, ranges, "b:1")
+
+
+def test_a_broker_that_is_too_old_is_told_which_release_is_needed() -> None:
+    ranges = {int(ListTransactionsRequest.API_KEY): (0, 0)}
+    assert messages.choose_version(ListTransactionsRequest(), ranges, "b:1") == 0
+    for version, release in ((1, "3.8"), (2, "4.1")):
+        with pytest.raises(UnsupportedVersionError, match=rf"speaks versions 0 to 0 of .*; it needs Kafka {release} or newer"):
+            messages.choose_version(ListTransactionsRequest(min_version=version), ranges, "b:1")
+    with pytest.raises(UnsupportedVersionError, match=r"does not offer ConsumerGroupHeartbeatRequest; it needs Kafka 4\.0"):
+        messages.choose_version(ConsumerGroupHeartbeatRequest, {}, "b:1")
+    ranges = {int(ListTransactionsRequest.API_KEY): (7, 9)}
+    with pytest.raises(UnsupportedVersionError, match=r"trikafka 1 to \d$"):  # it is not the broker that is too old
+        messages.choose_version(ListTransactionsRequest(min_version=1), ranges, "b:1")
 
 
 def test_values_that_do_not_fit_are_the_callers_fault() -> None:

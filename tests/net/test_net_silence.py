@@ -53,7 +53,7 @@ async def test_a_frozen_broker_is_told_before_its_requests_expire(autojump_clock
         assert consumer.statistics().unreachable == {0}
         await trio.sleep(100)
         assert len(told(caplog)) == 1
-        assert "did not answer as a Kafka broker within 10 s" in consumer.health().reasons[0]  # the newest cause
+        assert "did not answer as a Kafka broker within " in consumer.health().reasons[0]  # the newest cause
         cluster.thaw(0)
         await trio.sleep(20)
         assert len(told(caplog)) == 2
@@ -86,13 +86,14 @@ async def test_a_long_outage_is_told_again_with_its_cause(
         await trio.sleep(1)
         stop(cluster, 0)
         parts.metadata.request_update()
-        await trio.sleep(3 * REMINDER + 60)
+        await trio.sleep(3 * REMINDER + 120)  # each is told at an attempt's end, so up to 31 s late
         lines = told(caplog)
         assert len(lines) == 4
         for line, seconds in zip(lines[1:], (1, 2, 3), strict=True):
             assert line.startswith("WARNING broker 0 has been away for ")
-            assert float(line.split(" for ")[1].split()[0]) == pytest.approx(seconds * REMINDER, abs=60)
-            assert "attempts failed): broker-0:9092 did not answer as a Kafka broker within 10 s; it is the only broker" in line
+            assert float(line.split(" for ")[1].split()[0]) == pytest.approx(seconds * REMINDER, abs=seconds * 32)
+            cause = r"attempts failed\): broker-0:9092 did not answer as a Kafka broker within [0-9.]+ s; it is the only broker"
+            assert re.search(cause, line)  # within more than at first (KIP-601)
 
 
 async def test_of_all_brokers_one_is_told_again() -> None:

@@ -154,7 +154,7 @@ def _group(client: ConsumerParts) -> str:
 def _group_parts(client: ConsumerParts) -> GroupParts:
     """What the memberships of both protocols work with."""
     core = client.core
-    topics = GroupTopics(core.subscription, client.manager("metadata"))
+    topics = GroupTopics(core.subscription, client.manager("metadata"), exclude_internal=client.config.exclude_internal_topics)
     requests = GroupRequests(_group(client), client.brokers, client.manager("coordinator"))
     return GroupParts(
         client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, core.news

@@ -67,7 +67,9 @@ class Context(Generic[Config]):
         self.config = config
         self.plugins = load_plugins(config.plugins, Builtin())
         self._service = service
-        self.brokers = Brokers(config, service.start_soon, Security(config, self._sasl_mechanism()))
+        security = Security(config, self._sasl_mechanism())
+        security.check()
+        self.brokers = Brokers(config, service.start_soon, security)
         self._seats: dict[ManagerKind, Any] = {}
         self.plugins_in: dict[ManagerKind, str] = {}  # the seats that a plugin has, and its name
         self._closed = False

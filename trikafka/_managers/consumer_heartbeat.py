@@ -17,6 +17,7 @@ import trio
 from .._net.brokers import Purpose
 from .._net.retry import Retry
 from .._state.member import MemberState
+from ..error_codes import ErrorCode
 from ..errors import (
     FencedInstanceIdError,
     MemberFencedError,
@@ -91,8 +92,8 @@ class ConsumerHeartbeats:
             except TrikafkaError as error:
                 if isinstance(error, UnsupportedVersionError):
                     self._said.never_sent()
-                if isinstance(error, FencedInstanceIdError):
-                    self.in_group = False  # it is somebody else there
+                if isinstance(error, FencedInstanceIdError) or error.code == ErrorCode.UNSUPPORTED_VERSION:
+                    self.in_group = False  # it is somebody else there; nobody is
                 self._requests.recover(error)
                 if not error.retriable:
                     raise

@@ -66,7 +66,7 @@ class ConsumerMembership(MembershipBase):
     async def _enter_fatal(self, error: TrikafkaError) -> None:
         if self._gives_way and not self._member.identity.joined and self._is_refusal(error):
             raise WrongGroupType(error)
-        await super()._enter_fatal(error)
+        await super()._enter_fatal(_explained(error))
 
     def _is_refusal(self, error: TrikafkaError) -> bool:
         """Whether the coordinator does not take the protocol, in this group or at all.
@@ -88,3 +88,15 @@ class ConsumerMembership(MembershipBase):
         super().reset()
         if self._heartbeats.in_group:
             self._heartbeats.outside()  # with its id, so that the next run leaves
+
+
+def _explained(error: TrikafkaError) -> TrikafkaError:
+    """What a broker means that knows the protocol and does not speak it: Kafka 3.7 to 3.9, and a cluster that was not upgraded."""
+    if error.code != ErrorCode.UNSUPPORTED_VERSION:
+        return error
+    explained = UnsupportedVersionError(
+        "the brokers do not have the consumer group protocol (KIP-848): it needs Kafka 4.0 or newer and there the feature"
+        " group.version; group_protocol='classic' needs neither"
+    )
+    explained.__cause__ = error
+    return explained

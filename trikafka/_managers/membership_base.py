@@ -83,8 +83,9 @@ class Ending:
 class GroupTopics:
     """What the metadata has to know for a subscription, and what of it a pattern matches."""
 
-    def __init__(self, subscription: Subscription, metadata: MetadataManager) -> None:
+    def __init__(self, subscription: Subscription, metadata: MetadataManager, *, exclude_internal: bool) -> None:
         self._subscription, self._metadata = subscription, metadata
+        self._exclude_internal = exclude_internal
         self._old = 0  # what snapshots up to this version say of a topic may have changed
 
     def subscribed(self) -> None:
@@ -100,8 +101,9 @@ class GroupTopics:
         """Set a pattern's topics to those that it matches now; return whether that changed them."""
         if self._subscription.mode is not Mode.PATTERN:
             return False
-        names = [name for name, info in self._metadata.snapshot.topics.items() if not info.internal and not info.error_code]
-        return self._subscription.match(names)
+        known = self._metadata.snapshot.topics.items()
+        hidden = self._exclude_internal
+        return self._subscription.match([name for name, info in known if not info.error_code and not (hidden and info.internal)])
 
     def want(self) -> None:
         """Have the metadata keep the subscribed topics (all, for a pattern)."""

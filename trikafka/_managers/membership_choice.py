@@ -40,7 +40,9 @@ class MembershipChoice:
         if self._chosen is None:
             return self._fatal
         if self._chosen is self._classic and self._parts.subscription.mode is Mode.BROKER_PATTERN:
-            return UnsupportedVersionError("a SubscriptionPattern needs the consumer group protocol (KIP-848), which is not in use")
+            return UnsupportedVersionError(
+                "a SubscriptionPattern needs the consumer group protocol (KIP-848, Kafka 4.0 or newer), which is not in use"
+            )
         return self._chosen.fatal
 
     def subscription_changed(self) -> None:

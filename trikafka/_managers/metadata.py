@@ -1,14 +1,13 @@
 """The metadata manager: what the cluster looks like, looked up once for all who ask, and kept fresh.
 
 It alone writes the :class:`ClusterSnapshot`. Any broker can respond, so a broker that does not within a second is overtaken by
-the next one; when no known broker responds, the bootstrap addresses are tried again.
+the next one. The bootstrap addresses are asked among them (see ``recovery``).
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
-import random
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -16,7 +15,6 @@ import trio
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
 from .._net import reasons
-from .._net.addresses import parse_bootstrap
 from .._net.brokers import Brokers
 from .._net.deadlines import within
 from .._net.interrupts import interrupts_unwrapped
@@ -27,6 +25,7 @@ from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import AuthenticationError, BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
 from ..types import Node, PartitionInfo, TopicPartition
+from .recovery import Recovery
 
 T = TypeVar("T")
 _STAGGER = 1.0
@@ -42,7 +41,7 @@ class Metadata:
 
     def __init__(self, config: ClientConfig, brokers: Brokers, start_soon: StartSoon) -> None:
         self._config, self._brokers = config, brokers
-        self._bootstrap = parse_bootstrap(config.bootstrap_servers)
+        self._recovery = Recovery(config, brokers)
         self._create_topics = bool(getattr(config, "allow_auto_create_topics", False))
         self._snapshot = ClusterSnapshot()
         self._wanted: set[str] = set()
@@ -122,7 +121,7 @@ class Metadata:
     async def bootstrap(self) -> None:
         """Make the first contact. Raises :exc:`BootstrapError` with each address's cause when none of them responds."""
         names = self._names()
-        responses, errors = await self._first(self._bootstrap, lambda node: self._ask(node, names))
+        responses, errors = await self._first(self._recovery.addresses, lambda node: self._ask(node, names))
         if not responses:
             for error in errors:
                 if isinstance(error, AuthenticationError):  # the other addresses are of no help
@@ -142,11 +141,14 @@ class Metadata:
         return await self._any(lambda node: self._brokers.request(node, message()))
 
     async def _any(self, ask: Callable[[Node], Awaitable[T]]) -> T:
-        nodes = list(self._snapshot.nodes.values())
-        random.shuffle(nodes)
-        responses, errors = await self._first(_interleaved(nodes, self._bootstrap), ask)
+        recovery = self._recovery
+        responses, errors = await self._first(recovery.order(self._snapshot.nodes.values()), ask, recovery.asked_for)
+        if not responses and any(map(recovery.asked_for, errors)):
+            responses, errors = await self._first(recovery.follow(), ask)
         if responses:
+            recovery.responded()
             return responses[0]
+        recovery.failed()
         raise next((error for error in errors if error.retriable), errors[-1])
 
     async def run(self) -> None:
@@ -194,7 +196,7 @@ class Metadata:
         return response
 
     def _take(self, response: MetadataResponse, names: frozenset[str] | None) -> None:
-        known = read_metadata(response)
+        known = _read(response)
         keep = frozenset(self._wanted) if names is not None else frozenset()
         self._replace(self._snapshot.updated(known, keep))
         missing = {name for name in self._wanted if name in known.topics and known.topics[name].error_code == _UNKNOWN_TOPIC}
@@ -208,10 +210,12 @@ class Metadata:
         changed, self._changed = self._changed, trio.Event()
         changed.set()
 
-    async def _first(self, nodes: list[Node], ask: Callable[[Node], Awaitable[T]]) -> tuple[list[T], list[TrikafkaError]]:
+    async def _first(
+        self, nodes: list[Node], ask: Callable[[Node], Awaitable[T]], ends: Callable[[TrikafkaError], bool] = lambda error: False
+    ) -> tuple[list[T], list[TrikafkaError]]:
         """Ask the nodes one after the other, a slow one overlapped by the next after a second; the first response wins.
 
-        Returns the response, if there is one, and the errors.
+        Returns the response, if there is one, and the errors. An error that ``ends`` it is the last.
         """
         responses: list[T] = []
         errors: list[TrikafkaError] = []
@@ -226,6 +230,8 @@ class Metadata:
             except TrikafkaError as error:
                 errors.append(error)
                 reasons.failed(error)
+                if ends(error):
+                    nursery.cancel_scope.cancel()
             except Exception as error:
                 foreign.append(error)
                 nursery.cancel_scope.cancel()
@@ -246,16 +252,7 @@ class Metadata:
         return responses, errors
 
 
-def _interleaved(nodes: list[Node], bootstrap: list[Node]) -> list[Node]:
-    """Two known brokers, a bootstrap address, a known broker, an address ...: were all that are known gone, one is reached soon."""
-    order, addresses = nodes[:1], list(bootstrap)
-    for node in nodes[1:]:
-        order += [node, *addresses[:1]]
-        del addresses[:1]
-    return order + addresses
-
-
-def _check(response: MetadataResponse, node: Node) -> None:
+def _check(response: MetadataResponse, node: Node | str) -> None:
     """Raise :exc:`ProtocolError`, retriable, for what no cluster can look like: believed, it would cost memory and time."""
     what = ""
     for broker in response.brokers or ():
@@ -278,7 +275,12 @@ def _check(response: MetadataResponse, node: Node) -> None:
 
 
 def read_metadata(response: MetadataResponse) -> ClusterSnapshot:
-    """Turn a Metadata response into a snapshot."""
+    """Turn a Metadata response into a snapshot. Raises :exc:`ProtocolError` for one that cannot be."""
+    _check(response, "a broker")
+    return _read(response)
+
+
+def _read(response: MetadataResponse) -> ClusterSnapshot:
     nodes = {broker.node_id: Node(broker.node_id, broker.host, broker.port, broker.rack) for broker in response.brokers}
     topics = {topic.name: _read_topic(topic) for topic in response.topics if topic.name is not None}
     controller = response.controller_id if response.controller_id is not None and response.controller_id >= 0 else None

@@ -38,7 +38,7 @@ class Telemetry:
         except UnsupportedVersionError as error:
             raise TelemetryNotSupportedError(
                 "the brokers take no metrics from clients (KIP-714), so they give no client instance id;"
-                " an operator can set up a metrics reporter that receives them"
+                " it needs Kafka 3.7 or newer, and a metrics reporter that an operator sets up to receive them"
             ) from error
         if response.error_code:
             raise from_code(response.error_code, "asking for the client instance id")

@@ -24,9 +24,9 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
 def _parse(text: str) -> tuple[str, int]:
     scheme, separator, address = text.rpartition("://")
     if separator and scheme.upper() != "PLAINTEXT":
-        raise ConfigurationError(
-            f"bootstrap_servers: write 'host:port' without {scheme}://, and security_protocol={scheme.upper()!r}"
-        )
+        secured = scheme.upper() in ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+        more = f", and security_protocol={scheme.upper()!r}" if secured else ""
+        raise ConfigurationError(f"bootstrap_servers: write 'host:port' without {scheme}://{more}")
     host, colon, port = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     if not colon or not host or (":" in host and not bracketed):

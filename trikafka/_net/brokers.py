@@ -21,7 +21,7 @@ from .connection import Connection
 from .expiry import Voice
 from .outages import Outages
 from .reasons import waiting_for
-from .retry import Retry
+from .retry import Retry, backoff
 from .security import Security
 from .singleflight import ClientClosed, SingleFlight, StartSoon
 
@@ -54,6 +54,7 @@ class ConnectionSlot:
         self._closed = False
         self._retry = Retry.to_reconnect(config)
         self._last_error: Exception | None = None  # of dialling, until it succeeds
+        self._too_slow = 0  # dials in a row that ran out of time
         self._not_before = 0.0
         self._dialling = trio.CancelScope()
         self._dial = SingleFlight(start_soon, self._connect)
@@ -112,8 +113,13 @@ class ConnectionSlot:
         if connection is self._connection and connection.failure is not None and not self._closed:
             self._outages.connection_lost(self._node)
 
+    def _setup_limit(self) -> float:
+        """Seconds that dialling and negotiating may take: longer after each time that was not enough (KIP-601)."""
+        first, most = self._config.socket_connection_setup_timeout_ms, self._config.socket_connection_setup_timeout_max_ms
+        return backoff(self._too_slow + 1, first, max(first, most)) if self._too_slow else first / 1000
+
     async def _establish(self) -> Connection:
-        node, limit = self._node, self._config.socket_connection_setup_timeout_ms / 1000
+        node, limit = self._node, self._setup_limit()
         connection: Connection | None = None
         ready = False
         try:
@@ -123,10 +129,11 @@ class ConnectionSlot:
                 self._start_soon(self._run, connection)
                 await connection.negotiate(_version.VERSION)
                 await connection.authenticate(self._security.authenticate)
-                ready = True
+                ready, self._too_slow = True, 0
                 return connection
         except trio.TooSlowError:
-            raise KafkaConnectionError(f"{node} did not answer as a Kafka broker within {limit:g} s") from None
+            self._too_slow += 1
+            raise KafkaConnectionError(f"{node} did not answer as a Kafka broker within {limit:.3g} s") from None
         except TrikafkaError:
             raise
         except OSError as error:
@@ -195,6 +202,12 @@ class Brokers:
         places = {(node.node_id, node.host, node.port) for node in nodes}
         for key in [key for key in self._slots if key.node_id >= 0 and key[:3] not in places]:
             self._slots.pop(key).close()
+
+    def disconnect(self) -> None:
+        """Close every connection; who needs one has it made anew."""
+        slots, self._slots = self._slots, {}
+        for slot in slots.values():
+            slot.close()
 
     def close(self) -> None:
         """Close every connection, and make no more."""

@@ -80,7 +80,7 @@ def codec_named(name: str) -> Codec:
     try:
         return BY_NAME[name]
     except KeyError:
-        raise UnsupportedCompressionError(f"unknown compression {name!r}; known: {', '.join(BY_NAME)}") from None
+        raise UnsupportedCompressionError(f"compression_type must be one of {', '.join(BY_NAME)}, not {name!r}") from None
 
 
 def _too_large(size: int, limit: int) -> ValueError:

@@ -17,6 +17,8 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from ..errors import ConfigurationError, DamagedResponseError, ProtocolError, UnsupportedVersionError
 from ._format import Buffer
+from .nulls import check_nulls
+from .releases import needed
 from .writing import RawRequest
 
 __all__ = [
@@ -79,11 +81,12 @@ def choose_version(request: ApiMessage | type[ApiMessage] | RawRequest, ranges: 
     elif not isinstance(request, RawRequest):  # a class
         high = min(high, _NEWEST.get(key, high))
     if offered is None:
-        raise UnsupportedVersionError(f"the broker at {peer} does not offer {request.name}")
+        raise UnsupportedVersionError(f"the broker at {peer} does not offer {request.name}{needed(int(key), low)}")
     version = min(high, offered[1])
     if version < max(low, offered[0]):
         raise UnsupportedVersionError(
             f"the broker at {peer} speaks versions {offered[0]} to {offered[1]} of {request.name}, trikafka {low} to {high}"
+            + (needed(int(key), low) if low > offered[1] else "")
         )
     return int(version)
 
@@ -146,6 +149,7 @@ def _decode(response_class: Any, body: memoryview, version: int) -> Any:
     message, end = decode(memoryview(body), 0)
     if end != len(body):
         raise ValueError(f"it ends at {end} of {len(body)} bytes" if end < len(body) else "it ends inside a field")
+    check_nulls(message, version)
     return message
 
 
@@ -155,8 +159,9 @@ def api_versions_request(version: int, software_version: str) -> ApiVersionsRequ
 
 
 def version_ranges(response: ApiVersionsResponse) -> dict[int, tuple[int, int]]:
-    """Read the version ranges out of an ApiVersions response."""
-    return {int(api.api_key): (int(api.min_version), int(api.max_version)) for api in response.api_keys}
+    """Read the version ranges out of an ApiVersions response; what cannot be one is left out."""
+    ranges = ((int(api.api_key), int(api.min_version), int(api.max_version)) for api in response.api_keys or ())
+    return {key: (low, high) for key, low, high in ranges if 0 <= low <= high}
 
 
 def finalized_features(response: ApiVersionsResponse) -> dict[str, int]:

@@ -41,9 +41,20 @@ class ClientConfig(SecurityConfig):
     retry_backoff_max_ms: float = setting(1_000, "the longest wait between two attempts", least=0)
     reconnect_backoff_ms: float = setting(50, "the wait before a broker is dialled again; doubles with each failure", least=0)
     reconnect_backoff_max_ms: float = setting(1_000, "the longest wait before a broker is dialled again", least=0)
-    socket_connection_setup_timeout_ms: float = setting(10_000, "how long dialling and negotiating may take", least=1)
+    socket_connection_setup_timeout_ms: float = setting(
+        10_000, "how long dialling and negotiating may take; doubles with each time that was not enough (KIP-601)", least=1
+    )
+    socket_connection_setup_timeout_max_ms: float = setting(30_000, "the longest that dialling and negotiating may take", least=1)
     connections_max_idle_ms: float = setting(540_000, "a connection that carried nothing for so long is closed", least=1)
     metadata_max_age_ms: float = setting(300_000, "metadata older than this is refreshed", least=1)
+    metadata_recovery_strategy: Literal["rebootstrap", "none"] = setting(
+        "rebootstrap",
+        "what is done when no known broker can be reached: 'rebootstrap' asks the bootstrap addresses again, and resolves their"
+        " names anew; 'none' goes on with the known brokers alone (KIP-899)",
+    )
+    metadata_recovery_rebootstrap_trigger_ms: float = setting(
+        300_000, "with 'rebootstrap': when nobody has responded for so long, all connections are made anew (KIP-1102)", least=0
+    )
     receive_message_max_bytes: int = setting(
         100_000_000, "a longer response is taken for bytes that are not Kafka's", least=1024, most=INT32, java=None
     )

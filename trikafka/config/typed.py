@@ -111,13 +111,25 @@ class ClientSettings(TypedDict, total=False):
     """The longest wait before a broker is dialled again. In milliseconds, at least 0. Default: 1000."""
 
     socket_connection_setup_timeout_ms: float
-    """How long dialling and negotiating may take. In milliseconds, at least 1. Default: 10_000."""
+    """How long dialling and negotiating may take; doubles with each time that was not enough (KIP-601). In milliseconds, at least
+    1. Default: 10_000."""
+
+    socket_connection_setup_timeout_max_ms: float
+    """The longest that dialling and negotiating may take. In milliseconds, at least 1. Default: 30_000."""
 
     connections_max_idle_ms: float
     """A connection that carried nothing for so long is closed. In milliseconds, at least 1. Default: 540_000."""
 
     metadata_max_age_ms: float
     """Metadata older than this is refreshed. In milliseconds, at least 1. Default: 300_000."""
+
+    metadata_recovery_strategy: Literal['rebootstrap', 'none']
+    """What is done when no known broker can be reached: 'rebootstrap' asks the bootstrap addresses again, and resolves their names
+    anew; 'none' goes on with the known brokers alone (KIP-899). Default: "rebootstrap"."""
+
+    metadata_recovery_rebootstrap_trigger_ms: float
+    """With 'rebootstrap': when nobody has responded for so long, all connections are made anew (KIP-1102). In milliseconds, at
+    least 0. Default: 300_000."""
 
     receive_message_max_bytes: int
     """A longer response is taken for bytes that are not Kafka's. In bytes, at least 1024, at most 2**31 - 1. Default:

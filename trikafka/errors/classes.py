@@ -184,7 +184,7 @@ class CorruptRecordError(TrikafkaError):
         super().__init__(f"corrupt records{where}: {reason}")
 
 
-class UnsupportedCompressionError(TrikafkaError):
+class UnsupportedCompressionError(ConfigurationError):
     """A compression codec is unknown, or the plugin for it is missing."""
 
 

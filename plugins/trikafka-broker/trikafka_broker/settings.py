@@ -12,6 +12,8 @@ from .ports import HOST
 from .security import SECURED, SecurityOptions
 
 DEFAULT_VERSION = "4.3.1"
+#: The oldest that trikafka supports; its tests run against this one and the default.
+OLDEST_VERSION = "3.3.2"
 
 #: Measured on two cores: three brokers come up in 4.8 s with these and in 7.8 s without. The first compiler tier costs
 #: throughput later on; a benchmark of a broker passes `jvm_options=["-Xmx1g"]` instead.

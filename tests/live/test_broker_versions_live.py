@@ -1,0 +1,293 @@
+"""The main paths against old and new brokers (issue 11, point 8): the oldest that trikafka supports, and the default version.
+
+``--kafka-version`` chooses another; ``make test-brokers`` runs these tests against one release of each line.
+"""
+
+from __future__ import annotations
+
+import functools
+import uuid
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import confluent_kafka
+import pytest
+import trio
+from trikafka_broker.cluster import KafkaCluster
+from trikafka_broker.settings import DEFAULT_VERSION, OLDEST_VERSION
+
+import trikafka
+from trikafka import (
+    Consumer,
+    NewTopic,
+    OffsetSpec,
+    SubscriptionPattern,
+    TelemetryNotSupportedError,
+    TopicPartition,
+    UnsupportedVersionError,
+)
+
+NEWEST = "the default version"
+
+
+def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """A test that hangs is a failure, not a hang."""
+
+    @functools.wraps(test)
+    async def limited(**fixtures: Any) -> None:
+        with trio.fail_after(60):
+            await test(**fixtures)
+
+    return limited
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    chosen = metafunc.config.getoption("--kafka-version")
+    if "broker" in metafunc.fixturenames:
+        metafunc.parametrize("broker", [chosen] if chosen else [OLDEST_VERSION, NEWEST], indirect=True, scope="module")
+
+
+class Broker:
+    """A broker of some version."""
+
+    def __init__(self, bootstrap: str, version: str) -> None:
+        self.bootstrap = bootstrap
+        self.version = tuple(int(number) for number in version.split(".")[:2])
+
+    def fresh(self) -> str:
+        return f"versions-{uuid.uuid4().hex[:8]}"
+
+    async def topic(self, partitions: int = 2) -> str:
+        name = self.fresh()
+        async with trikafka.open_admin(bootstrap_servers=self.bootstrap) as admin:
+            await admin.create_topics({name: NewTopic(partitions, 1)})
+        return name
+
+    async def fill(self, topic: str, count: int, partitions: int = 2) -> None:
+        async with trikafka.open_producer(bootstrap_servers=self.bootstrap) as producer:
+            for number in range(count):
+                await producer.enqueue(topic, b"%d" % number, partition=number % partitions)
+
+
+@pytest.fixture(scope="module")
+def broker(request: pytest.FixtureRequest) -> Iterator[Broker]:
+    """One of each version. The newest is the one that other tests share."""
+    if request.param == NEWEST:
+        shared = request.getfixturevalue("kafka_broker")
+        yield Broker(shared.bootstrap_servers, DEFAULT_VERSION)
+    else:
+        with KafkaCluster(version=request.param) as cluster:
+            yield Broker(cluster.bootstrap_servers, request.param)
+
+
+async def values(consumer: Consumer, count: int) -> list[bytes]:
+    return [(await consumer.receive()).value or b"" for _ in range(count)]
+
+
+@pytest.mark.parametrize("compression", ["none", "gzip", "snappy", "lz4", "zstd"])
+@in_time
+async def test_what_is_produced_is_read(broker: Broker, compression: str) -> None:
+    topic = await broker.topic()
+    async with trikafka.open_producer(bootstrap_servers=broker.bootstrap, compression_type=compression) as producer:
+        acks = [
+            await producer.enqueue(topic, b"%d" % number * 50, key=b"k", headers=[("h", b"v")], partition=0)
+            for number in range(300)
+        ]
+        assert [(await ack.wait()).offset for ack in acks] == list(range(300))
+    settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "auto_offset_reset": "earliest"}
+    async with trikafka.open_consumer(**settings) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        records = [await consumer.receive() for _ in range(300)]
+    assert [record.value for record in records] == [b"%d" % number * 50 for number in range(300)]
+    assert {(record.key, tuple(record.headers)) for record in records} == {(b"k", (("h", b"v"),))}
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+@in_time
+async def test_without_idempotence(broker: Broker, acks: Any) -> None:
+    topic = await broker.topic()
+    await broker.fill(topic, 1)  # who wants no acks is not told that a partition has no leader yet
+    async with trikafka.open_producer(bootstrap_servers=broker.bootstrap, acks=acks, enable_idempotence=False) as producer:
+        for number in range(1, 20):
+            written = await producer.send(topic, b"%d" % number, partition=0)
+            assert written.offset == (number if acks else None)
+    async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert await values(consumer, 20) == [b"%d" % number for number in range(20)]
+
+
+@in_time
+async def test_a_group_of_the_protocol_that_the_broker_has(broker: Broker) -> None:
+    topic = await broker.topic()
+    group = topic
+    await broker.fill(topic, 100)
+    settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "group_id": group, "auto_offset_reset": "earliest"}
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin, AsyncExitStack() as stack:
+        first = await stack.enter_async_context(trikafka.open_consumer(topic, **settings))
+        assert sorted(map(int, await values(first, 100))) == list(range(100))
+        await first.commit()
+        second = await stack.enter_async_context(trikafka.open_consumer(topic, **settings))
+        while len(first.assignment()) != 1 or len(second.assignment()) != 1:
+            await first.receive_batch(timeout=0.05)
+            await second.receive_batch(timeout=0.05)
+        described = (await admin.describe_groups([group]))[group]
+        assert len(described.members) == 2
+        listed = {found.group_id: found for found in await admin.list_groups()}[group]
+        if broker.version >= (4, 0):
+            assert listed.type == "consumer"
+        else:
+            assert listed.type in (None, "classic")
+            assert described.state == "Stable"
+        await broker.fill(topic, 10)
+        got = [*await values(first, 5), *await values(second, 5)]
+        assert sorted(map(int, got)) == list(range(10))
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        committed = await admin.list_group_offsets(group)  # on leaving, all that was processed
+        assert {tp.partition: at.offset for tp, at in committed.items()} == {0: 55, 1: 55}
+        await admin.delete_groups([group])
+        assert await admin.list_group_offsets(group) == {}
+
+
+@pytest.mark.parametrize("assignor", ["range", "cooperative-sticky"])
+@in_time
+async def test_the_classic_protocol(broker: Broker, assignor: str) -> None:
+    topic = await broker.topic()
+    await broker.fill(topic, 20)
+    settings: dict[str, Any] = {"bootstrap_servers": broker.bootstrap, "group_id": topic, "auto_offset_reset": "earliest"}
+    settings |= {"group_protocol": "classic", "partition_assignment_strategy": [assignor], "group_instance_id": "one"}
+    async with trikafka.open_consumer(topic, **settings) as consumer:
+        assert sorted(map(int, await values(consumer, 20))) == list(range(20))
+        await consumer.commit()
+        found = await consumer.committed([TopicPartition(topic, 0)])
+        assert found[TopicPartition(topic, 0)] == trikafka.OffsetAndMetadata(10, 0, "")
+
+
+@in_time
+async def test_look_ups(broker: Broker) -> None:
+    topic = await broker.topic()
+    tp, other = TopicPartition(topic, 0), TopicPartition(topic, 1)
+    async with trikafka.open_producer(bootstrap_servers=broker.bootstrap) as producer:
+        for number in range(5):
+            await producer.send(topic, b"x", partition=0, timestamp=1_000_000_000_000 + number)
+    async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap) as consumer:
+        assert await consumer.beginning_offsets([tp, other]) == {tp: 0, other: 0}
+        assert await consumer.end_offsets([tp, other]) == {tp: 5, other: 0}
+        found = (await consumer.offsets_for_times({tp: 1_000_000_000_003}))[tp]
+        assert found is not None
+        assert (found.offset, found.timestamp) == (3, 1_000_000_000_003)
+        assert [info.partition for info in await consumer.partitions_for(topic)] == [0, 1]
+        assert await consumer.partitions_for("versions-none") == []
+
+
+@in_time
+async def test_a_fetch_session_with_two_partitions(broker: Broker) -> None:
+    topic = await broker.topic()
+    async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, auto_offset_reset="earliest") as consumer:
+        consumer.assign([TopicPartition(topic, 0), TopicPartition(topic, 1)])
+        for _ in range(3):
+            await broker.fill(topic, 10)
+            assert len(await values(consumer, 10)) == 10
+        (session,) = consumer._parts.manager("fetch")._plan.sessions.values()  # type: ignore[attr-defined]
+        assert session._id > 0
+        consumer.assign([TopicPartition(topic, 1)])  # one leaves the session
+        consumer.seek(TopicPartition(topic, 1), 14)
+        assert await values(consumer, 1) == [b"9"]
+
+
+@in_time
+async def test_admin(broker: Broker) -> None:
+    name = broker.fresh()
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        assert len((await admin.describe_cluster()).nodes) == 1
+        await admin.create_topics({name: NewTopic(2, 1, {"retention.ms": 3_600_000})})
+        with pytest.raises(trikafka.TopicAlreadyExistsError):
+            await admin.create_topics({name: NewTopic(2)})
+        assert await admin.topic_configs([name]) == {name: {"retention.ms": "3600000"}}
+        await admin.create_partitions({name: 3})
+        assert [info.partition for info in (await admin.list_topics())[name]] == [0, 1, 2]
+        tp = TopicPartition(name, 2)
+        assert await admin.list_offsets({tp: OffsetSpec.LATEST}) == {tp: trikafka.ListedOffset(0, None, 0)}
+        assert (await admin.describe_groups(["versions-none"]))["versions-none"].state == "Dead"
+        with pytest.raises(trikafka.TrikafkaError, match="versions-none"):
+            await admin.delete_groups(["versions-none"])
+        await admin.delete_topics([name])
+        with pytest.raises(trikafka.UnknownTopicOrPartitionError, match=name):
+            await admin.delete_topics([name])
+
+
+@in_time
+async def test_transactions_of_others(broker: Broker) -> None:
+    topic = await broker.topic()
+    tp = TopicPartition(topic, 0)
+
+    def produce() -> None:
+        producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, "transactional.id": topic})
+        producer.init_transactions(30)
+        for number, end in enumerate((producer.commit_transaction, producer.abort_transaction, producer.commit_transaction)):
+            producer.begin_transaction()
+            producer.produce(topic, b"%d" % number, partition=0)
+            producer.flush(30)
+            end(30)
+
+    await trio.to_thread.run_sync(produce)
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        assert topic in [found.transactional_id for found in await admin.list_transactions()]
+        assert (await admin.describe_transactions([topic]))[topic].state.startswith(("Complete", "PrepareCommit"))
+        assert len((await admin.describe_producers([tp]))[tp]) >= 1
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, **settings) as consumer:
+        consumer.assign([tp])
+        assert await values(consumer, 2) == [b"0", b"2"]
+
+
+async def consumer_protocol(broker: Broker, topic: str) -> None:
+    settings: dict[str, Any] = {"group_id": topic, "group_protocol": "consumer", "auto_offset_reset": "earliest"}
+    async with trikafka.open_consumer(topic, bootstrap_servers=broker.bootstrap, **settings) as consumer:
+        await consumer.receive()
+
+
+async def pattern_of_the_broker(broker: Broker, topic: str) -> None:
+    settings: dict[str, Any] = {"group_id": topic, "auto_offset_reset": "earliest"}
+    async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, **settings) as consumer:
+        consumer.subscribe(SubscriptionPattern(topic))
+        await consumer.receive()
+
+
+async def transactions_by_duration(broker: Broker, topic: str) -> None:
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        await admin.list_transactions(longer_than=900)
+
+
+async def transactions_by_pattern(broker: Broker, topic: str) -> None:
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        await admin.list_transactions(pattern="x.*")
+
+
+@pytest.mark.parametrize(
+    ("call", "release"),
+    [
+        (consumer_protocol, "4.0"),
+        (pattern_of_the_broker, "4.0"),
+        (transactions_by_duration, "3.8"),
+        (transactions_by_pattern, "4.1"),
+    ],
+)
+@in_time
+async def test_what_an_old_broker_cannot_do_is_said_with_the_release_that_can(
+    broker: Broker, call: Callable[[Broker, str], Awaitable[None]], release: str
+) -> None:
+    topic = await broker.topic()
+    await broker.fill(topic, 2)
+    if broker.version >= tuple(map(int, release.split("."))):
+        await call(broker, topic)
+    else:
+        with pytest.raises(UnsupportedVersionError, match=rf"Kafka {release} or newer"):
+            await call(broker, topic)
+
+
+@in_time
+async def test_no_client_instance_id_without_telemetry(broker: Broker) -> None:
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        with pytest.raises(TelemetryNotSupportedError, match=r"Kafka 3\.7 or newer"):
+            await admin.client_instance_id()

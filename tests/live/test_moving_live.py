@@ -1,0 +1,102 @@
+"""A cluster of three moves to other ports while a producer and a consumer work: its bootstrap name is all that stays (KIP-899)."""
+
+from __future__ import annotations
+
+import socket
+from contextlib import ExitStack, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import trio
+
+import trikafka
+from trikafka import NewTopic
+
+if TYPE_CHECKING:
+    from trikafka_broker.cluster import KafkaCluster
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+
+class Name:
+    """A name server that knows one name, ``boot``, and where it leads at the moment."""
+
+    def __init__(self) -> None:
+        self.place = ("", 0)
+        self.asked = 0
+
+    def leads_to(self, cluster: KafkaCluster) -> None:
+        self.place = (cluster.brokers[0].host, cluster.brokers[0].port)
+
+    async def dial(self, host: str, port: int) -> trio.abc.Stream:
+        if host == "boot":
+            self.asked += 1
+            host, port = self.place
+        return await trio.open_tcp_stream(host, port)
+
+
+def three_free_ports() -> int:
+    """The first of three ports in a row that nobody listens at."""
+    while True:
+        with ExitStack() as held, suppress(OSError):
+            first = held.enter_context(socket.create_server(("127.0.0.1", 0))).getsockname()[1]
+            for port in (first + 1, first + 2):
+                held.enter_context(socket.create_server(("127.0.0.1", port)))
+            return int(first)
+
+
+async def test_a_cluster_moves_to_other_ports_under_a_producer_and_a_consumer(
+    make_kafka_cluster: MakeKafkaCluster, tmp_path: Path
+) -> None:
+    name = Name()
+    opened = partial(make_kafka_cluster, brokers=3, directory=tmp_path / "cluster")
+    seen: list[list[int]] = [[], [], []]
+    written = [0, 0, 0]
+    finish, finished = trio.Event(), trio.Event()
+    settings: dict[str, Any] = {"bootstrap_servers": "boot:1", "dial": name.dial}
+
+    async def produce() -> None:
+        async with trikafka.open_producer(**settings) as producer:
+            while not finish.is_set():
+                for partition in range(3):
+                    await producer.send("t", b"%d" % written[partition], partition=partition)
+                    written[partition] += 1
+                await trio.sleep(0.02)
+        finished.set()
+
+    async def consume() -> None:
+        async with trikafka.open_consumer("t", group_id="g", auto_offset_reset="earliest", **settings) as consumer:
+            async for record in consumer:
+                seen[record.partition].append(int(record.value or b""))
+
+    async def more(count: int) -> None:
+        """Wait until each partition has brought so many more records."""
+        before = [len(each) for each in seen]
+        while any(len(each) < was + count for each, was in zip(seen, before, strict=True)):  # noqa: ASYNC110
+            await trio.sleep(0.05)
+
+    with trio.fail_after(150):
+        cluster = await trio.to_thread.run_sync(opened)
+        old = {broker.port for broker in cluster.brokers}
+        name.leads_to(cluster)
+        async with trikafka.open_admin(**settings) as admin:
+            await admin.create_topics({"t": NewTopic(3, 3)})
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(produce)
+            nursery.start_soon(consume)
+            await more(20)
+            asked = name.asked
+            await trio.to_thread.run_sync(cluster.close)
+            moved = await trio.to_thread.run_sync(partial(opened, port=three_free_ports()))
+            assert not old & {broker.port for broker in moved.brokers}
+            name.leads_to(moved)
+            with trio.fail_after(30):
+                await more(20)
+            assert name.asked > asked
+            finish.set()
+            with trio.fail_after(30):
+                await finished.wait()
+                while any(len(each) < count for each, count in zip(seen, written, strict=True)):  # noqa: ASYNC110
+                    await trio.sleep(0.05)
+            nursery.cancel_scope.cancel()
+    assert seen == [list(range(count)) for count in written]

@@ -1,0 +1,118 @@
+"""The programs in docs/producer.md, run as they stand there (but for the address) on a real broker."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+import trikafka
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs/producer.md"
+PARTITIONS = [trikafka.TopicPartition("greetings", number) for number in range(3)]
+
+
+def program(name: str, servers: str, tmp_path: Path) -> list[str]:
+    """The command that runs the program of this name."""
+    blocks = re.findall(rf"<!-- run: {name} -->\n```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert len(blocks) == 1
+    file = tmp_path / f"{name}.py"
+    file.write_text(blocks[0].replace("localhost:9092", servers), encoding="utf-8")
+    return [sys.executable, str(file)]
+
+
+def options(tmp_path: Path) -> dict[str, Any]:
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    return {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": path}}
+
+
+async def run(name: str, servers: str, tmp_path: Path) -> list[str]:
+    """What the program prints."""
+    with trio.fail_after(60):
+        done = await trio.run_process(program(name, servers, tmp_path), capture_stdout=True, **options(tmp_path))
+    return done.stdout.decode().splitlines()
+
+
+def test_every_program_of_the_page_runs_here() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    names = re.findall(r"<!-- run: (\w+) -->", text)
+    assert text.count("```python") == len(names)
+    assert set(names) == {"acks", "nowait", "partitioner", "graceful", "watching", "testing"}
+
+
+@pytest.fixture
+async def servers(kafka_broker: Any) -> AsyncIterator[str]:
+    """The broker with an empty topic of the name that the programs use."""
+    async with trikafka.open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin:
+        await admin.create_topics({"greetings": trikafka.NewTopic(3, 1)})
+        yield kafka_broker.bootstrap_servers
+        await admin.delete_topics(["greetings"])
+
+
+async def written(servers: str) -> int:
+    """How many records are in the log."""
+    async with trikafka.open_consumer(bootstrap_servers=servers) as consumer:
+        return sum((await consumer.end_offsets(PARTITIONS)).values())
+
+
+async def test_acks_taken_by_another_task(servers: str, tmp_path: Path) -> None:
+    assert await run("acks", servers, tmp_path) == ["delivered 20000 failed 0"]
+    assert await written(servers) == 20_000
+
+
+async def test_not_now_and_never(servers: str, tmp_path: Path) -> None:
+    dropped, room, never = await run("nowait", servers, tmp_path)
+    assert (dropped, room) == ("some were dropped: True", "there is room again: True")
+    assert re.fullmatch(r"never: a record .* larger than buffer_memory \(\d+\) allows", never)
+
+
+async def test_a_partitioner_of_ones_own(servers: str, tmp_path: Path) -> None:
+    assert await run("partitioner", servers, tmp_path) == ["0 True", "2"]
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+async def test_stopping_in_order(servers: str, tmp_path: Path, number: signal.Signals) -> None:
+    """What was accepted is delivered, though it lingers for half a second."""
+    said = b""
+    async with trio.open_nursery() as nursery:
+        with trio.fail_after(60):
+            command = program("graceful", servers, tmp_path)
+            start = partial(trio.run_process, command, stdout=subprocess.PIPE, **options(tmp_path))
+            process: trio.Process = await nursery.start(start)
+            assert process.stdout is not None
+            async for data in process.stdout:
+                said += data
+                if b"at 1000\n" in said:
+                    process.send_signal(number)
+                    break
+            async for data in process.stdout:
+                said += data
+    last = said.decode().splitlines()[-1]
+    found = re.fullmatch(r"delivered (\d+) failed 0", last)
+    assert found is not None, last
+    assert int(found[1]) > 1000
+    assert await written(servers) == int(found[1])
+
+
+async def test_watching(servers: str, tmp_path: Path) -> None:
+    *batches, last = await run("watching", servers, tmp_path)
+    assert last == "delivered 30 used 0 brokers 1"
+    told = [re.fullmatch(r"(\d+) records to partition (\d) in attempt (\d+), \d\.\d{3} s old", line) for line in batches]
+    assert all(told)
+    assert sum(int(found[1]) for found in told if found) == 30
+    assert {found[2] for found in told if found} == {"0", "1", "2"}
+
+
+async def test_testing_needs_no_broker(tmp_path: Path) -> None:
+    (said,) = await run("testing", "nowhere", tmp_path)
+    assert re.fullmatch(r"tested, \d minutes later", said)
