@@ -174,3 +174,24 @@ async def test_what_has_ended_is_over_while_the_next_epoch_is_missing(commit: bo
         async with producer.transaction():
             await producer.send("t", b"b", partition=0)
         assert await committed(cluster) == ([b"a"] if commit else []) + [b"b"]
+
+
+@both
+async def test_offsets_that_arrive_after_their_call_was_cancelled_do_not_join_the_next(version: int, autojump_clock: Clock) -> None:
+    """Brokers before Kafka 3.6 do not verify that the transaction is open, and in version 1 the next one may have the same epoch."""
+    async with transacting(version, nodes=3) as (cluster, producer):
+        cluster.transactions.verification = False
+        cluster.move_coordinator(0, "x")
+        cluster.move_coordinator(1, "g")
+        cluster.delay("TxnOffsetCommit", 3, times=1)
+        with trio.move_on_after(1):
+            async with producer.transaction() as txn:
+                await producer.send("t", b"a", partition=0)
+                await txn.send_offsets({T1: 7}, GROUP)
+        async with producer.transaction() as txn:
+            await producer.send("t", b"b", partition=0)
+            await trio.sleep(10)
+            await txn.send_offsets({TopicPartition("t", 0): 1}, GROUP)
+        await until_closed(cluster)
+        assert cluster.committed("g", T1) is None
+        assert await committed(cluster) == [b"b"]

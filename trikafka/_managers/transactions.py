@@ -8,7 +8,8 @@ What the calls may do when stands in :mod:`trikafka._state.transaction`; this ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 import trio
@@ -17,8 +18,7 @@ from .._net import reasons
 from .._net.deadlines import Call, run_call
 from .._net.gather import with_background
 from .._net.retry import Retry
-from .._net.signal import Signal
-from .._net.singleflight import StartSoon, again
+from .._net.singleflight import SingleFlight, StartSoon, again
 from .._state.sequences import Identity
 from .._state.transaction import ProducerTransaction, TransactionState
 from ..config import ProducerConfig
@@ -80,7 +80,7 @@ class Transactions:
         self._config, self._coordinator, self._produce, self._start_soon = config, coordinator, produce, start_soon
         self._transaction, self._signals = transaction, signals
         self._ending: _Ending | None = None  # the last
-        self._sending_offsets, self._offsets_sent = 0, Signal()  # how many calls are at it
+        self._sending_offsets: set[trio.Event] = set()  # set when one is done
 
     # --- the calls ---------------------------------------------------------------------------------------------------
 
@@ -108,9 +108,8 @@ class Transactions:
         try:
             await call.step("EndTxn of what was prepared", lambda: self._coordinator.end(identity, 2, commit=True))
         except ProducerFencedError as error:
-            _log.warning(
-                "transaction %s was completed before: %s", prepared, error
-            )  # its producer went on to the next one, or another came
+            # Its producer went on to the next one, or another came.
+            _log.warning("transaction %s was completed before: %s", prepared, error)
         except TrikafkaError as error:
             if error.retriable:
                 raise
@@ -157,29 +156,26 @@ class Transactions:
         """
         self._same(number)
         self._transaction.check("send_offsets")
-        self._sending_offsets += 1
-        try:
-            await run_call(
-                "send_offsets",
-                lambda call: self._send_offsets_once(call, number, offsets, group),
-                config=self._config,
-                timeout=timeout,
-                recover=self._coordinator.failed,
-            )
-        except trio.Cancelled:
-            if self._is_open(number):
-                self._transaction.failed(TransactionError("send_offsets was cancelled"))
-            raise
-        except TrikafkaError as error:
-            if not self._is_open(number):
-                raise IllegalStateError("send_offsets: the transaction was ended meanwhile") from error
-            if isinstance(error, TransactionError | KafkaTimeoutError | IllegalStateError):
-                self._transaction.failed(error)
+        with self._offsets_under_way():
+            try:
+                await run_call(
+                    "send_offsets",
+                    lambda call: self._send_offsets_once(call, number, offsets, group),
+                    config=self._config,
+                    timeout=timeout,
+                    recover=self._coordinator.failed,
+                )
+            except trio.Cancelled:
+                if self._is_open(number):
+                    self._transaction.failed(TransactionError("send_offsets was cancelled"))
                 raise
-            raise self._broken("send_offsets", error) from error
-        finally:
-            self._sending_offsets -= 1
-            self._offsets_sent.notify()
+            except TrikafkaError as error:
+                if not self._is_open(number):
+                    raise IllegalStateError("send_offsets: the transaction was ended meanwhile") from error
+                if isinstance(error, TransactionError | KafkaTimeoutError | IllegalStateError):
+                    self._transaction.failed(error)
+                    raise
+                raise self._broken("send_offsets", error) from error
 
     async def _send_offsets_once(
         self, call: Call, number: int, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Callable[[], GroupMetadata]
@@ -192,8 +188,15 @@ class Transactions:
             self._still(number)
             transaction.group_added(member.group_id)
         version = transaction.version
+
+        async def commit_offsets() -> None:
+            with self._offsets_under_way():
+                await self._coordinator.commit_offsets(identity, member, offsets, version)
+
+        # In version 1 a late one would join the next transaction: waited for before that, though this call may be cancelled.
+        once = SingleFlight(self._start_soon, commit_offsets) if version < 2 else commit_offsets
         try:
-            await call.step("TxnOffsetCommit", lambda: self._coordinator.commit_offsets(identity, member, offsets, version))
+            await call.step("TxnOffsetCommit", once)
         except MemberFencedError as error:
             error.retriable |= group() != member  # it has got into the next generation meanwhile, and may ask as a member of that
             if error.retriable:
@@ -410,18 +413,26 @@ class Transactions:
             raise IllegalStateError("this transaction is over")
 
     def _is_open(self, number: int) -> bool:
-        """Whether what is heard now concerns transaction ``number``, and it has not begun to end."""
         return number == self._transaction.number and self._transaction.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR)
 
     def _still(self, number: int) -> None:
-        """Raise if offsets cannot join transaction ``number`` any more. A commit that waits for them is no hindrance."""
         self._same(number)
-        if self._transaction.state is not _S.IN_TRANSACTION:
+        if self._transaction.state is not _S.IN_TRANSACTION:  # a commit that waits for these offsets is no hindrance
             self._transaction.check("send_offsets")
 
+    @contextmanager
+    def _offsets_under_way(self) -> Iterator[None]:
+        done = trio.Event()
+        self._sending_offsets.add(done)
+        try:
+            yield
+        finally:
+            self._sending_offsets.remove(done)
+            done.set()
+
     async def _offsets_landed(self) -> None:
-        while self._sending_offsets:
-            await self._offsets_sent.wait()
+        for done in list(self._sending_offsets):
+            await done.wait()
 
     def _over(self, number: int) -> _Ending | None:
         """How transaction ``number`` ended, if it has and nothing came after it. The next epoch may still be missing."""
