@@ -178,7 +178,7 @@ async def test_what_has_ended_is_over_while_the_next_epoch_is_missing(commit: bo
 
 @both
 async def test_offsets_that_arrive_after_their_call_was_cancelled_do_not_join_the_next(version: int, autojump_clock: Clock) -> None:
-    """Brokers before Kafka 3.6 do not verify that the transaction is open, and in version 1 the next one may have the same epoch."""
+    """Brokers before Kafka 3.6 do not verify that a transaction is open, and in version 1 the next one has the same id."""
     async with transacting(version, nodes=3) as (cluster, producer):
         cluster.transactions.verification = False
         cluster.move_coordinator(0, "x")
