@@ -75,7 +75,9 @@ class Builtin:
     def _commit(client: ConsumerParts) -> interfaces.CommitManager:
         core, coordinators = client.core, client.manager("coordinator")
         topics = OffsetTopics(client.manager("metadata"), core.assignment)
-        return Commits(client.config, _group(client), client.brokers, coordinators, lambda: core.member.identity, topics)
+        member = core.member
+        identity, joining = lambda: member.identity, lambda: member.joining
+        return Commits(client.config, _group(client), client.brokers, coordinators, identity, topics, joining)
 
     @staticmethod
     def _positions(client: ConsumerParts) -> interfaces.PositionsManager:

@@ -17,12 +17,14 @@ import trio
 from .._managers.listener_invoker import Change
 from .._net.deadlines import GRACE
 from .._state.member import MemberState
+from ..types import TopicPartition
 from .consumer_parts import ConsumerParts
 from .service import Exit
 
 _log = logging.getLogger("trikafka.consumer")
 #: What is kept of the time for LeaveGroup: this share, and never more than so many seconds.
 _KEPT_SHARE, _KEPT_MOST = 0.25, 1.0
+_BETWEEN_GENERATIONS = frozenset({MemberState.JOINING, MemberState.SYNCING})
 
 
 class Leaving:
@@ -72,6 +74,8 @@ class Leaving:
             parts.auto_commit.hold()
         try:
             parts.core.poll_timer.check_session(trio.current_time())  # a blocked loop may have let nobody look at the clock
+            if parts.core.member.state in _BETWEEN_GENERATIONS:
+                await self._commit_first(how)
             await parts.stop_membership()
             failed = await self._revoke_all(how)
             self._last_step = True
@@ -84,12 +88,30 @@ class Leaving:
         if failed is not None:
             raise failed
 
+    async def _commit_first(self, how: Exit) -> None:
+        """Deliver nothing more; the last commit of a member that reads on while the group rebalances.
+
+        By the coordinator's word it may be in the next generation already, or the one whose assignment the group waits for. It
+        cannot commit before it knows, and will not know once it has stopped.
+        """
+        if owned := self._end_delivery(how):
+            now = trio.current_time()
+            with self._step():
+                until = min(self._step_ends(), now + self._parts.config.request_timeout)
+                if how is Exit.CANCELLED:
+                    await self._parts.auto_commit_now(owned, now + max(0.0, until - now) / 2)
+                else:
+                    await self._parts.before_revoke(owned, now, until)
+
+    def _end_delivery(self, how: Exit) -> list[TopicPartition]:
+        if how is Exit.CLEAN:
+            self._parts.core.assignment.all_processed(besides=self._parts.streams.partitions)
+        return self._parts.core.assignment.begin_revocation()
+
     async def _revoke_all(self, how: Exit) -> Exception | None:
         """Deliver nothing more; the last commit, and, unless cancelled, the listeners."""
         parts, core = self._parts, self._parts.core
-        if how is Exit.CLEAN:
-            core.assignment.all_processed(besides=parts.streams.partitions)
-        owned = core.assignment.begin_revocation()
+        owned = self._end_delivery(how)
         lost = core.member.state in (MemberState.FENCED, MemberState.STALE)
         with self._step() as scope:
             # A commit that nobody answers is given up after its own limit: the rest of the time is for what follows.

@@ -93,6 +93,7 @@ class _Commit:
 class Commits:
     """Commits for ``group``. ``identity`` tells as which member (in no generation: as a stand-alone committer).
 
+    ``joining`` tells whether the member is on its way into the next generation, and may be in it already by the coordinator's word.
     ``topics`` tells of which topics offsets are; without it (``None``) topics are their names.
     """
 
@@ -104,9 +105,10 @@ class Commits:
         coordinators: CoordinatorManager,
         identity: Callable[[], Identity],
         topics: OffsetTopics | None = None,
+        joining: Callable[[], bool] = lambda: False,
     ) -> None:
         self._config, self._group, self._brokers, self._coordinators = config, group, brokers, coordinators
-        self._identity, self._topics = identity, topics
+        self._identity, self._topics, self._joining = identity, topics, joining
         self._order = trio.Lock()  # commits reach the coordinator in the order in which they were asked for
         self._turn = reasons.Reason()  # of the one whose turn it is
         self._newest: dict[TopicPartition, _Commit] = {}  # of each partition, while any commit is under way
@@ -210,8 +212,9 @@ class Commits:
         failure = next((failure for failure in failures.values() if not failure.retriable), next(iter(failures.values())))
         if isinstance(failure, UnknownTopicOrPartitionError) and failure.retriable and self._topics is not None:
             await self._look_again(call, self._topics, commit)
-        # A stale epoch is told before the heartbeat's response that brings the new one.
+        # A stale epoch, or generation, is told before the response to the heartbeat, or JoinGroup, that brings the new one.
         stale = identity.epochs and failure.code == ErrorCode.STALE_MEMBER_EPOCH
+        stale |= self._joining() and failure.code == ErrorCode.ILLEGAL_GENERATION
         if isinstance(failure, MemberFencedError) and self._identity() == identity and not stale:
             raise (commit_failed(self._group) if identity.joined else _group_has_members(self._group)) from failure
         if isinstance(failure, MemberFencedError | RebalanceInProgressError):

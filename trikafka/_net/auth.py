@@ -13,7 +13,7 @@ from typing import Any
 import trio
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
-from .._wire.sasl import Mechanism, OAuthBearer, make_password_mechanism
+from .._wire.sasl import Mechanism, OAuthBearer, Scram, make_password_mechanism, takes_long
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import AuthenticationError, ConfigurationError, HandshakeError, PluginError, TrikafkaError, from_code
@@ -45,7 +45,7 @@ class SaslAuthenticator:
             if response.error_code:
                 raise self._refused(response, node, who)
             challenge = bytes(response.auth_bytes or b"")
-            said = await self._step(node, lambda challenge=challenge: mechanism.respond(challenge))  # type: ignore[misc]
+            said = await self._respond(node, mechanism, challenge)
             if said is None:
                 lifetime = getattr(response, "session_lifetime_ms", 0) or 0
                 return lifetime / 1000 if lifetime > 0 else None
@@ -65,7 +65,7 @@ class SaslAuthenticator:
             if self._offered is not None:
                 return await _result(self._offered(node)), ""
             if self._name == "GSSAPI":
-                return await trio.to_thread.run_sync(self._kerberos, node, limiter=self._limiter), ""
+                return await self._in_thread(lambda: self._kerberos(node)), ""
             if self._name == "OAUTHBEARER":
                 token = await self._token()
                 return OAuthBearer(token.value, {**(self._config.sasl_oauth_extensions or {}), **token.extensions}), ""
@@ -102,11 +102,19 @@ class SaslAuthenticator:
             raise ConfigurationError(f"sasl_oauth_token_provider must return text or an OAuthToken, not {type(given).__name__}")
         return given
 
-    async def _step(self, node: Node, step: Callable[[], bytes | None]) -> Any:
+    async def _respond(self, node: Node, mechanism: Mechanism, challenge: bytes) -> Any:
+        long = isinstance(mechanism, Scram) and takes_long(challenge)
+        return await self._step(node, lambda: mechanism.respond(challenge), long)
+
+    async def _in_thread(self, step: Callable[[], Any]) -> Any:
+        """Do what may take long, or hang. Who gives up on it does not wait for its end."""
+        return await trio.to_thread.run_sync(step, limiter=self._limiter, abandon_on_cancel=True)
+
+    async def _step(self, node: Node, step: Callable[[], bytes | None], long: bool = False) -> Any:
         try:
             if self._name == "GSSAPI":  # asks the ticket cache, and perhaps a server
-                return await trio.to_thread.run_sync(step, limiter=self._limiter)
-            said = await _result(step())
+                return await self._in_thread(step)
+            said = await (self._in_thread(step) if long else _result(step()))
         except TrikafkaError:
             raise
         except Exception as error:

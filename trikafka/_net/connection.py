@@ -141,9 +141,9 @@ class Connection:
         Before the session that the broker grants ends, the connection authenticates anew by itself (KIP-368).
         """
         if authenticate is not None:
-            self._state.enter(ConnectionState.AUTHENTICATING)
+            self._enter(ConnectionState.AUTHENTICATING)
             self._session.granted(authenticate, await authenticate(self._ask_in_newest, self.node))
-        self._state.enter(ConnectionState.READY)
+        self._enter(ConnectionState.READY)
 
     async def _keep_session(self) -> None:
         """Authenticate anew before each end of the session. Requests made meanwhile wait; those in flight go on."""
@@ -153,13 +153,19 @@ class Connection:
             self._requests.hold()
             try:
                 self._session.granted(authenticate, await authenticate(self._ask_in_newest, self.node))
+                self._enter(ConnectionState.READY)
             except TrikafkaError as error:
                 self._break(error)
                 return
-            self._state.enter(ConnectionState.READY)
             self._requests.release()
             self._flush(self._transport)
             self._wake.set()
+
+    def _enter(self, state: ConnectionState) -> None:
+        """Go on; a connection may have ended in the very step in which its last response came."""
+        if self.broken:
+            raise self._lost()
+        self._state.enter(state)
 
     async def _ask_in_newest(self, message: ApiMessage) -> Any:
         return await self._ask(message, self._version(message), None)
@@ -195,10 +201,12 @@ class Connection:
 
     async def _send(self, message: ApiMessage, version: int, response_timeout: float | None) -> InFlightRequest:
         done = trio.Event()
-        request = InFlightRequest(lambda _: done.set(), waited_for=True)
+        # What others wait for needs no room: the requests that are held meanwhile may have it all.
+        request = InFlightRequest(lambda _: done.set(), waited_for=message.API_KEY not in SASL_REQUESTS)
         try:
             # With room there is no checkpoint before the queue: requests are written in the order in which they were made.
-            self._room.acquire_on_behalf_of_nowait(request)
+            if request.waited_for:
+                self._room.acquire_on_behalf_of_nowait(request)
         except trio.WouldBlock:
             await self._room.acquire_on_behalf_of(request)
         self._enqueue(request, message, version, response_timeout)
@@ -278,8 +286,10 @@ class Connection:
                         await trio.sleep_until(self._throttled_until)
                         continue
                     requests.left_over(requests.take())
-                await transport.send_all(requests.rest)
-                requests.left_over(())
+                mine = requests.rest
+                await transport.send_all(mine)
+                if mine:  # else that was ciphertext of before, and what is left over now came meanwhile
+                    requests.left_over(())
                 for sent in requests.written():
                     self._settle(sent)
         except STREAM_ERRORS as error:

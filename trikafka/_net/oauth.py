@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
+import logging
 import time
 import urllib.error
 import urllib.parse
@@ -19,6 +20,17 @@ from ..types import OAuthToken
 #: A token is asked for anew when so much of its life is over.
 _RENEW_AFTER = 0.8
 _MOST_BYTES = 1 << 20
+_log = logging.getLogger("trikafka.brokers")
+
+
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Wherever a redirect leads, the client's secret would go there too."""
+
+    def redirect_request(self, *args: Any) -> None:
+        """Do not follow it: the response is an error, as any that is not a token."""
+
+
+_opener = urllib.request.build_opener(_NoRedirects)
 
 
 class ClientCredentials:
@@ -27,18 +39,27 @@ class ClientCredentials:
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
         self._token = OAuthToken("")
-        self._renew_at = 0.0  # by time.monotonic
+        self._renew_at = self._expires_at = 0.0  # by time.monotonic
         self._asking = trio.Lock()
 
     async def token(self) -> OAuthToken:
         """A token that is good. Raises :exc:`HandshakeError` if the endpoint gives none. Cancelled: nothing is left."""
         async with self._asking:
             if not self._token.value or time.monotonic() >= self._renew_at:
-                answer = await trio.to_thread.run_sync(self._ask, abandon_on_cancel=True)
-                lifetime = float(answer.get("expires_in") or 300)
-                self._token = OAuthToken(str(answer["access_token"]))
-                self._renew_at = time.monotonic() + lifetime * _RENEW_AFTER
+                try:
+                    await self._renew()
+                except HandshakeError as error:
+                    if time.monotonic() >= self._expires_at:
+                        raise
+                    _log.warning("the token before is used until it expires: %s", error)
             return self._token
+
+    async def _renew(self) -> None:
+        answer = await trio.to_thread.run_sync(self._ask, abandon_on_cancel=True)
+        lifetime = float(answer.get("expires_in") or 300)
+        self._token = OAuthToken(str(answer["access_token"]))
+        now = time.monotonic()
+        self._renew_at, self._expires_at = now + lifetime * _RENEW_AFTER, now + lifetime
 
     def _ask(self) -> dict[str, Any]:
         config, url = self._config, self._config.sasl_oauth_token_endpoint_url or ""
@@ -49,7 +70,7 @@ class ClientCredentials:
         headers = {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}", "Accept": "application/json"}
         try:
             request = urllib.request.Request(url, urllib.parse.urlencode(fields).encode(), headers)
-            with urllib.request.urlopen(request, timeout=config.socket_connection_setup_timeout_ms / 1000) as response:
+            with _opener.open(request, timeout=config.socket_connection_setup_timeout_ms / 1000) as response:
                 answer = json.loads(response.read(_MOST_BYTES))
         except urllib.error.HTTPError as error:
             with error:

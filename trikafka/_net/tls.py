@@ -6,6 +6,7 @@ not hold up the loop; ciphertext that the socket has not taken is kept here, and
 
 from __future__ import annotations
 
+import contextlib
 import ssl
 from typing import Any
 
@@ -13,7 +14,7 @@ import trio
 
 from ..types import Node
 from .tls_errors import explain
-from .transport import Transport, Views, without
+from .transport import STREAM_ERRORS, Transport, Views, without
 
 #: Ciphertext taken from the socket at a time.
 _RECEIVE = 262_144
@@ -67,7 +68,7 @@ class TlsTransport:
                 if self._incoming.eof and not self._incoming.pending:
                     raise EOFError("the peer closed the connection during the TLS handshake") from None
             except ssl.SSLError:
-                with trio.move_on_after(1):
+                with trio.move_on_after(1), contextlib.suppress(*STREAM_ERRORS):
                     await self._flush()  # the alert: so the broker's log says why as well
                 raise
             else:

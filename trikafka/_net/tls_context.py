@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 import tempfile
@@ -12,6 +13,7 @@ from ..config import ClientConfig
 from ..errors import ConfigurationError
 
 _PEM = "-----BEGIN "
+_log = logging.getLogger("trikafka.brokers")
 
 
 class TlsContexts:
@@ -21,6 +23,7 @@ class TlsContexts:
         self._config = config
         self._context: ssl.SSLContext | None = config.ssl_context
         self._seen: object = None
+        self._refused: object = None  # what was looked at when that was told last
 
     def context(self) -> ssl.SSLContext:
         """The context to use now. Raises :exc:`ConfigurationError` that names the setting whose file cannot be used.
@@ -33,9 +36,12 @@ class TlsContexts:
         if self._context is None or seen != self._seen:
             try:
                 self._context, self._seen = make_context(self._config), seen
-            except ConfigurationError:
+            except ConfigurationError as error:
                 if self._context is None:
                     raise
+                if seen != self._refused:
+                    self._refused = seen
+                    _log.warning("TLS files have changed and cannot be used, so those before are until they can: %s", error)
         return self._context
 
     def _look(self) -> object:

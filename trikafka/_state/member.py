@@ -97,6 +97,11 @@ class Member:
         self.settled = False  # it has been STABLE since it last began to join
         self.identity = Identity(instance_id=instance_id)
 
+    @property
+    def joining(self) -> bool:
+        """Whether it is on its way into a generation, and has not heard yet that it is in it."""
+        return self.state is MemberState.JOINING
+
     def to(self, state: MemberState) -> None:
         """Go to ``state``."""
         if state is not self.state and state not in _AFTER[self.state]:

@@ -15,6 +15,7 @@ from typing import Protocol
 
 #: RFC 7677 asks for 4,096 at least. Above the most that is taken here a password costs minutes.
 LEAST_ITERATIONS, MOST_ITERATIONS = 4_096, 1_000_000
+_QUICK = 20_000  # iterations: so many take some milliseconds
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 
@@ -115,6 +116,12 @@ class OAuthBearer:
     def respond(self, challenge: bytes) -> bytes | None:
         """See :class:`Mechanism`. A challenge is a refusal, which the client has to acknowledge before the broker fails."""
         return b"\1" if challenge else None
+
+
+def takes_long(challenge: bytes) -> bool:
+    """Whether to respond to this takes so long that it is for a thread: SCRAM, with more iterations than usual."""
+    count = next((part[2:] for part in challenge.split(b",") if part[:2] == b"i="), b"")
+    return count.isdigit() and len(count) < 10 and int(count) > _QUICK
 
 
 def make_password_mechanism(mechanism: str, username: str, password: str) -> Mechanism:

@@ -19,11 +19,12 @@ T = TypeVar("T")
 def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
     """Open an admin client, do ``work`` with it, and return what it returns."""
     from .._api.opening import open_admin
+    from ..config import AdminConfig
 
     answers: list[T] = []
 
     async def main(stop: Stop) -> None:
-        async with open_admin(**common.settings()) as admin:
+        async with open_admin(**common.settings(AdminConfig)) as admin:
             answers.append(await work(admin))
 
     run(main)

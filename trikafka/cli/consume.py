@@ -45,12 +45,13 @@ def command(
     A line of JSON has topic, partition, offset, timestamp, timestamp_type, key, value and headers; bytes that are not UTF-8 are
     {"base64": "..."}. "trikafka produce" reads such lines.
     """
+    from ..config import ConsumerConfig
     from .admin import chosen
     from .consuming import Consuming, Plan
     from .records import output_format
     from .start import At, parse
 
-    given = common.settings()
+    given = common.settings(ConsumerConfig)
     group = group or given.pop("group_id", None)
     begin = parse(start) if start is not None else None
     ctx = click.get_current_context()

@@ -52,9 +52,10 @@ def command(
 
     An export that was killed is finished by the next one. Files are written by a plugin, such as trikafka-spark.
     """
+    from ..config import ConsumerConfig
     from .admin import chosen
 
-    settings = common.settings()
+    settings = common.settings(ConsumerConfig)
     group = group or settings.get("group_id")
     result = _export(
         topics=chosen("topic", names, more),

@@ -28,22 +28,32 @@ class Common:
     bootstrap_servers: str | None = None
     properties: tuple[tuple[str, str], ...] = ()
     debug: bool = False
+    from_file: tuple[tuple[str, str], ...] = ()
 
-    def settings(self, **more: Any) -> dict[str, Any]:
-        """Settings of a client: those of ``-X``, then ``more``. Raises :exc:`~trikafka.errors.ConfigurationError`."""
-        from ..config import from_properties
-        from ..errors import ConfigurationError
+    def settings(self, client: type, **more: Any) -> dict[str, Any]:
+        """Settings of a client: of a file those that ``client``, its class of settings, has, for others may share it; then those of
+        ``-X``, then ``more``. Raises :exc:`~trikafka.errors.ConfigurationError`.
+        """
+        from ..config import settings_of
 
-        given = {name.replace("_", "."): value for name, value in self.properties}  # the last one counts
-        for name in _NOT_TEXT:
-            if name in given:
-                raise ConfigurationError(f"the setting {name!r} cannot be given as text")
-        found = from_properties(given)
+        shared = {name: value for name, value in _read(self.from_file).items() if name in settings_of(client)}
+        found = {**shared, **_read(self.properties)}
         if self.bootstrap_servers is not None:
             found["bootstrap_servers"] = self.bootstrap_servers
         elif "bootstrap_servers" not in found:
             found["bootstrap_servers"] = os.environ.get(ENVIRONMENT) or DEFAULT_SERVERS
         return {**found, **more}
+
+
+def _read(pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    from ..config import from_properties
+    from ..errors import ConfigurationError
+
+    given = {name.replace("_", "."): value for name, value in pairs}  # the last one counts
+    for name in _NOT_TEXT:
+        if name in given:
+            raise ConfigurationError(f"the setting {name!r} cannot be given as text")
+    return from_properties(given)
 
 
 def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -71,7 +81,7 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
         ctx = click.get_current_context()
         before = ctx.obj if isinstance(ctx.obj, Common) else Common()
         servers = before.bootstrap_servers if bootstrap_servers is None else bootstrap_servers
-        common = Common(servers, from_file + before.properties + properties, before.debug or debug)
+        common = Common(servers, before.properties + properties, before.debug or debug, before.from_file + from_file)
         ctx.obj = common
         if debug:
             _log_everything()

@@ -38,6 +38,7 @@ def command(
     A line of JSON is {"key": ..., "value": ..., "headers": [["name", "value"]], "partition": 0, "timestamp": 0}; what is left out
     is null, or chosen. Keys and values are text, null or {"base64": "..."}, as "trikafka consume" prints them.
     """
+    from ..config import ProducerConfig
     from .options import pair
     from .producing import Plan, Producing
     from .records import from_json, from_raw, literal
@@ -60,7 +61,7 @@ def command(
         any_partition=any_partition,
         headers=tuple((name, value.encode()) for name, value in map(pair, headers)),
     )
-    settings = common.settings()
+    settings = common.settings(ProducerConfig)
     if compression is not None:
         settings["compression_type"] = compression
     run(Producing(settings, plan).main)

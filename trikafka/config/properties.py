@@ -7,7 +7,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from .clients import AdminConfig, ConsumerConfig, ProducerConfig
-from .security_properties import take_security
+from .security_properties import OTHER_NAMES, take_security
 from .setting import Setting, settings_of, unknown
 
 
@@ -25,7 +25,7 @@ def from_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
     for dotted, value in rest.items():
         found = by_java.get(dotted) or known.get(dotted.replace(".", "_"))
         if found is None:
-            raise unknown(dotted, {*by_java, *(name.replace("_", ".") for name in known)}, "any client")
+            raise unknown(dotted, {*by_java, *(name.replace("_", ".") for name in known), *OTHER_NAMES}, "any client")
         if found.name in settings:
             raise ConfigurationError(f"{found.name} is given twice, the second time as {dotted!r}")
         settings[found.name] = _from_text(dotted, value, found) if isinstance(value, str) else value

@@ -21,6 +21,10 @@ _PLAIN = {
     "sasl.username": "sasl_plain_username", "sasl.password": "sasl_plain_password",
     "sasl.oauthbearer.client.id": "sasl_oauth_client_id", "sasl.oauthbearer.client.secret": "sasl_oauth_client_secret",
 }  # fmt: skip
+#: All names here that are not ours with dots.
+OTHER_NAMES = (
+    *_PLAIN, "sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.location", "ssl.endpoint.identification.algorithm",
+)  # fmt: skip
 _PEM_ADVICE = "trikafka reads PEM: convert it with keytool and openssl, and give {} the file"
 _PAIR = re.compile(r"""\s+([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""")
 _LOGIN_MODULE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b")

@@ -65,6 +65,8 @@ def broker(
     downloaded at the first use.
     """
     given = _parse(properties)
+    if acl and not (sasl or tls or mtls):
+        raise click.UsageError("--acl needs a port whose users have names: --sasl or --mtls")
     try:
         with _signals_raise():
             if fetch_only:
