@@ -164,7 +164,7 @@ def test_nothing_joins_what_is_being_committed() -> None:
         transaction.check("send")
     transaction.check("commit")
     transaction.check("abort")
-    transaction.reopened()
+    transaction.reopened(transaction.number)
     transaction.check("send")
 
 
@@ -281,7 +281,7 @@ class Machine(RuleBasedStateMachine):
     def close(self, cut_off: bool) -> None:
         self.t.closing()
         if cut_off:
-            self.t.reopened()
+            self.t.reopened(self.t.number)
 
     @precondition(lambda self: self.state(S.IN_TRANSACTION, S.PREPARED, S.UNDECIDED))
     @rule()

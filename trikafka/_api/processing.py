@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from weakref import WeakSet
 
 import trio
 
@@ -29,6 +30,8 @@ from .transaction import Transaction
 _log = logging.getLogger("trikafka.transactions")
 #: After these the transaction is surely not committed, and doing its work again may succeed.
 _AGAIN = (TransactionAbortableError, CommitFailedError, RebalanceInProgressError, KafkaTimeoutError)
+#: Consumers whose last transaction was cut off in its commit: where they have to go on, its outcome tells.
+_IN_DOUBT: WeakSet[Consumer] = WeakSet()
 
 Handler = Callable[[RecordBatch, Transaction], Awaitable[object]]
 
@@ -47,75 +50,86 @@ async def process(consumer: Consumer, producer: Producer, handler: Handler, *, m
     ``transaction_timeout_ms`` above what the handlers take for ``max_records``, and below ``max_poll_interval_ms``.
 
     Raises :exc:`ConfigurationError` for such settings, what the handler raises, :exc:`ProducerFencedError` and
-    :exc:`TransactionFatalError`, and what stops the consumer. Then, and when cancelled, nothing is left open, and the consumer
-    stands before what was not committed: it may be called again.
+    :exc:`TransactionFatalError`, and what stops the consumer; :exc:`TransactionUndecidedError` if the producer is closed before
+    the outcome of a commit is known. Then, and when cancelled, nothing is left open, and the consumer stands before what was not
+    committed: it may be called again, also after a ``seek`` past what the handler cannot take.
     """
     consumer.check_fits_transactions()
     producer.transaction()
     if max_records < 1:
         raise ConfigurationError(f"max_records must be at least 1, not {max_records}")
-    await _settle(consumer, producer)
+    if consumer in _IN_DOUBT:
+        await _settle(consumer, producer)
     retry = Retry(producer._config)
     while True:
-        batches = await _receive(consumer, max_records)
-        work = _Work(consumer, batches)
+        work = _Work(consumer)
         try:
-            await _process(consumer, producer, handler, batches)
+            await work.receive(max_records)
+            await work.process(producer, handler)
             retry.reset()
-        except TransactionUndecidedError:
-            raise  # its commit is tried again where it can be: see there
-        except _AGAIN as error:
+        except BaseException as error:
             work.take_back()
-            _log.warning("a transaction of %s records is done again: %s", sum(map(len, batches)), error)
+            if not isinstance(error, _AGAIN) or isinstance(error, TransactionUndecidedError):
+                if work.committing:
+                    _IN_DOUBT.add(consumer)
+                raise
+            _log.warning("a transaction of %s records is done again: %s", work.count, error)
             await retry.wait()
-        except BaseException:
-            work.take_back()
-            raise
 
 
 class _Work:
-    """What was received for one transaction, and where the consumer has to go back to if that is aborted."""
+    """What is received for one transaction, and where the consumer has to go back to if that is aborted."""
 
-    def __init__(self, consumer: Consumer, batches: list[RecordBatch]) -> None:
+    def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._starts: dict[TopicPartition, int] = {}
-        for batch in batches:
-            self._starts.setdefault(TopicPartition(batch.topic, batch.partition), batch.offsets[0])
+        self._batches: list[RecordBatch] = []
+        self.count = 0
+        self.committing = False
+
+    async def receive(self, max_records: int) -> None:
+        """What is there, at least one batch; no rebalance comes between the first and the last."""
+        self._add(await self._consumer.receive_batch())
+        try:
+            while self.count < max_records:
+                self._add(self._consumer.receive_batch_nowait())
+        except trio.WouldBlock:
+            pass
+
+    def _add(self, batch: RecordBatch) -> None:
+        if len(batch):
+            self._batches.append(batch)
+            self.count += len(batch)
+
+    async def process(self, producer: Producer, handler: Handler) -> None:
+        """Do it, in one transaction."""
+        async with producer.transaction() as txn:
+            for batch in self._batches:
+                await handler(batch, txn)
+            await txn.send_offsets(self._batches, self._consumer)
+            self.committing = True
+            await _commit(producer, txn)
 
     def take_back(self) -> None:
         """Have them delivered again. No rebalance has come since: what is assigned now was so then, if it was not lost."""
-        for tp in self._starts.keys() & self._consumer.assignment():
-            self._consumer.seek(tp, self._starts[tp])
+        starts: dict[TopicPartition, int] = {}
+        for batch in self._batches:
+            starts.setdefault(TopicPartition(batch.topic, batch.partition), batch.offsets[0])
+        for tp in starts.keys() & self._consumer.assignment():
+            self._consumer.seek(tp, starts[tp])
 
 
-async def _receive(consumer: Consumer, max_records: int) -> list[RecordBatch]:
-    """What is there, at least one batch; no rebalance comes between the first and the last."""
-    batches = [await consumer.receive_batch()]
-    count = len(batches[0])
-    try:
-        while count < max_records:
-            batches.append(consumer.receive_batch_nowait())
-            count += len(batches[-1])
-    except trio.WouldBlock:
-        pass
-    return [batch for batch in batches if len(batch)]
-
-
-async def _process(consumer: Consumer, producer: Producer, handler: Handler, batches: list[RecordBatch]) -> None:
-    async with producer.transaction() as txn:
-        for batch in batches:
-            await handler(batch, txn)
-        await txn.send_offsets(batches, consumer)
-        while True:
-            try:
-                await txn.commit()
-                return
-            except TransactionUndecidedError as error:
-                _log.warning("still waiting to learn whether a transaction was committed: %s", error)
+async def _commit(producer: Producer, txn: Transaction) -> None:
+    while True:
+        try:
+            return await txn.commit()
+        except TransactionUndecidedError as error:
+            if producer._closed:
+                raise  # nobody asks any more
+            _log.warning("still waiting to learn whether a transaction was committed: %s", error)
 
 
 async def _settle(consumer: Consumer, producer: Producer) -> None:
-    """If an earlier run was cut off in its commit, find out how that ended; what is assigned goes on from what is committed."""
+    """An earlier run was cut off in its commit: find out how that ended; what is assigned goes on from what is committed."""
     try:
         async with producer.transaction():
             pass
@@ -125,3 +139,4 @@ async def _settle(consumer: Consumer, producer: Producer) -> None:
         for tp, position in (await consumer.committed(assigned)).items():
             if position is not None:
                 consumer.seek(tp, position)
+    _IN_DOUBT.discard(consumer)

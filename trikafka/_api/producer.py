@@ -413,10 +413,3 @@ class ProducerParts(Context[ProducerConfig]):
         if not callable(made):
             raise PluginError(f"plugin {plugin}: trikafka_partitioner returned {made!r}, which cannot be called")
         return guarded_partitioner(made, f"plugin {plugin}: partitioner {name!r}")
-
-
-def _check_target(topic: object, partition: object) -> None:
-    if not isinstance(topic, str) or not topic:
-        raise ConfigurationError(f"topic must be a name, not {topic!r}")
-    if partition is not None and (not isinstance(partition, int) or isinstance(partition, bool) or partition < 0):
-        raise ConfigurationError(f"partition must be a whole number from 0, not {partition!r}")

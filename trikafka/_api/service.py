@@ -83,7 +83,10 @@ class Service:
         """Start a background task. What it raises ends the ``async with`` block. Raises :exc:`ClientClosed` after that."""
         if self._nursery is None:
             raise ClientClosed("the client was closed")
-        self._nursery.start_soon(self._guard, async_fn, args, name=async_fn)
+        try:
+            self._nursery.start_soon(self._guard, async_fn, args, name=async_fn)
+        except RuntimeError as error:  # its last task has just ended
+            raise ClientClosed("the client was closed") from error
 
     @trio.lowlevel.enable_ki_protection  # Ctrl-C is for the task of the user, who waits for these or will soon
     async def _guard(self, async_fn: Callable[..., Awaitable[object]], args: tuple[object, ...]) -> None:

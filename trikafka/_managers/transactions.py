@@ -8,7 +8,8 @@ What the calls may do when stands in :mod:`trikafka._state.transaction`; this ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TypeVar
 
 import trio
@@ -17,7 +18,7 @@ from .._net import reasons
 from .._net.deadlines import Call, run_call
 from .._net.gather import with_background
 from .._net.retry import Retry
-from .._net.singleflight import StartSoon, again
+from .._net.singleflight import SingleFlight, StartSoon, again
 from .._state.sequences import Identity
 from .._state.transaction import ProducerTransaction, TransactionState
 from ..config import ProducerConfig
@@ -79,6 +80,7 @@ class Transactions:
         self._config, self._coordinator, self._produce, self._start_soon = config, coordinator, produce, start_soon
         self._transaction, self._signals = transaction, signals
         self._ending: _Ending | None = None  # the last
+        self._sending_offsets: set[trio.Event] = set()  # set when one is done
 
     # --- the calls ---------------------------------------------------------------------------------------------------
 
@@ -106,9 +108,8 @@ class Transactions:
         try:
             await call.step("EndTxn of what was prepared", lambda: self._coordinator.end(identity, 2, commit=True))
         except ProducerFencedError as error:
-            _log.warning(
-                "transaction %s was completed before: %s", prepared, error
-            )  # its producer went on to the next one, or another came
+            # Its producer went on to the next one, or another came.
+            _log.warning("transaction %s was completed before: %s", prepared, error)
         except TrikafkaError as error:
             if error.retriable:
                 raise
@@ -151,37 +152,51 @@ class Transactions:
     ) -> None:
         """Make offsets part of transaction ``number`` (KIP-447). ``group`` is asked anew for each attempt.
 
-        If this raises, :exc:`trio.Cancelled` included, the transaction can only be aborted.
+        If this raises, :exc:`trio.Cancelled` included, the transaction can only be aborted. A commit waits for it.
         """
         self._same(number)
         self._transaction.check("send_offsets")
-
-        async def attempt(call: Call) -> None:
-            self._transaction.check("send_offsets")
-            await self._send_offsets_once(call, offsets, group)
-
-        try:
-            await run_call("send_offsets", attempt, config=self._config, timeout=timeout, recover=self._coordinator.failed)
-        except trio.Cancelled:
-            self._transaction.failed(TransactionError("send_offsets was cancelled"))
-            raise
-        except (TransactionError, KafkaTimeoutError, IllegalStateError) as error:
-            self._transaction.failed(error)
-            raise
-        except TrikafkaError as error:
-            raise self._broken("send_offsets", error) from error
+        with self._offsets_under_way():
+            try:
+                await run_call(
+                    "send_offsets",
+                    lambda call: self._send_offsets_once(call, number, offsets, group),
+                    config=self._config,
+                    timeout=timeout,
+                    recover=self._coordinator.failed,
+                )
+            except trio.Cancelled:
+                if self._is_open(number):
+                    self._transaction.failed(TransactionError("send_offsets was cancelled"))
+                raise
+            except TrikafkaError as error:
+                if not self._is_open(number):
+                    raise IllegalStateError("send_offsets: the transaction was ended meanwhile") from error
+                if isinstance(error, TransactionError | KafkaTimeoutError | IllegalStateError):
+                    self._transaction.failed(error)
+                    raise
+                raise self._broken("send_offsets", error) from error
 
     async def _send_offsets_once(
-        self, call: Call, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Callable[[], GroupMetadata]
+        self, call: Call, number: int, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Callable[[], GroupMetadata]
     ) -> None:
+        self._still(number)
         transaction, identity, member = self._transaction, self._identity, group()
         transaction.adding()
         if transaction.version < 2 and not transaction.knows_group(member.group_id):
             await call.step("AddOffsetsToTxn", lambda: self._coordinator.add_offsets(identity, member.group_id))
+            self._still(number)
             transaction.group_added(member.group_id)
         version = transaction.version
+
+        async def commit_offsets() -> None:
+            with self._offsets_under_way():
+                await self._coordinator.commit_offsets(identity, member, offsets, version)
+
+        # In version 1 a late one would join the next transaction: waited for before that, though this call may be cancelled.
+        once = SingleFlight(self._start_soon, commit_offsets) if version < 2 else commit_offsets
         try:
-            await call.step("TxnOffsetCommit", lambda: self._coordinator.commit_offsets(identity, member, offsets, version))
+            await call.step("TxnOffsetCommit", once)
         except MemberFencedError as error:
             error.retriable |= group() != member  # it has got into the next generation meanwhile, and may ask as a member of that
             if error.retriable:
@@ -197,14 +212,14 @@ class Transactions:
         self._transaction.closing()
 
         async def attempt(call: Call) -> PreparedTransaction:
-            await self._flush(call)
+            await self._flush(call, number)
             self._transaction.prepared()
             return PreparedTransaction(*self._identity)
 
         try:
             return await run_call("prepare", attempt, config=self._config, timeout=timeout)
         finally:
-            self._transaction.reopened()
+            self._transaction.reopened(number)
 
     async def commit(self, number: int, *, timeout: float | None = None) -> None:
         """Commit transaction ``number``. May be called again after it was cut off.
@@ -222,17 +237,20 @@ class Transactions:
             return
         self._same(number)
         self._transaction.check("commit")
-        if self._transaction.state is _S.IN_TRANSACTION:
+        if closing := self._transaction.state is _S.IN_TRANSACTION:
             self._transaction.closing()
 
         async def attempt(call: Call) -> None:
             if self._transaction.state is _S.IN_TRANSACTION:
-                await self._flush(call)
-            await self._await(call, self._start_end(commit=True), raises=True)
+                await self._flush(call, number)
+            ending = self._over(number) or self._start_end(commit=True)  # over: by another task's commit
+            await self._await(call, ending, raises=True)
 
         try:
             await run_call("commit", attempt, config=self._config, timeout=timeout)
         except KafkaTimeoutError as error:
+            if (over := self._over(number)) is not None and over.error is None:
+                return  # only the next epoch did not come in time
             if not self._cut_off(number, error):
                 raise
             raise _undecided(error) from error.__cause__
@@ -240,7 +258,8 @@ class Transactions:
             self._cut_off(number, TransactionError("commit was cancelled"))
             raise
         finally:
-            self._transaction.reopened()
+            if closing:
+                self._transaction.reopened(number)
 
     async def abort(self, number: int, *, timeout: float | None = None) -> None:
         """Abort transaction ``number``: what is not at a broker is dropped at once, and what is there will be seen by nobody.
@@ -281,7 +300,7 @@ class Transactions:
                 added, error = await self._coordinator.add_partitions(self._identity, missing)
             except TrikafkaError as failure:
                 added, error = [], failure
-            if self._transaction.number != number:
+            if not self._is_open(number):
                 continue
             self._transaction.added(added)
             if added:
@@ -323,6 +342,7 @@ class Transactions:
         try:
             if not ending.commit and version < 2:
                 await self._produce.landed()  # what comes after the abort would begin a transaction that nobody ends
+                await self._offsets_landed()
             following = await self._persist(lambda: self._end_once(ending.commit, version))
             upgraded = self._coordinator.version > version
             renew = following is None and (upgraded or not ending.commit)
@@ -392,21 +412,54 @@ class Transactions:
         if number != self._transaction.number:
             raise IllegalStateError("this transaction is over")
 
-    def _over(self, number: int) -> _Ending | None:
-        """How transaction ``number`` ended, if it has and nothing came after it."""
-        ending = self._ending
-        return ending if ending is not None and ending.number == number and ending.done.is_set() else None
+    def _is_open(self, number: int) -> bool:
+        return number == self._transaction.number and self._transaction.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR)
 
-    async def _flush(self, call: Call) -> None:
-        """Have all records delivered. Raises :exc:`TransactionAbortableError` as soon as one of them is not."""
+    def _still(self, number: int) -> None:
+        self._same(number)
+        if self._transaction.state is not _S.IN_TRANSACTION:  # a commit that waits for these offsets is no hindrance
+            self._transaction.check("send_offsets")
+
+    @contextmanager
+    def _offsets_under_way(self) -> Iterator[None]:
+        done = trio.Event()
+        self._sending_offsets.add(done)
+        try:
+            yield
+        finally:
+            self._sending_offsets.remove(done)
+            done.set()
+
+    async def _offsets_landed(self) -> None:
+        for done in list(self._sending_offsets):
+            await done.wait()
+
+    def _over(self, number: int) -> _Ending | None:
+        """How transaction ``number`` ended, if it has and nothing came after it. The next epoch may still be missing."""
+        ending = self._ending
+        if ending is None or ending.number != number:
+            return None
+        return ending if ending.done.is_set() or self._transaction.state is _S.INITIALIZING else None
+
+    async def _flush(self, call: Call, number: int) -> None:
+        """Have all records and offsets delivered. Raises :exc:`TransactionAbortableError` as soon as one of them is not."""
+
+        def check() -> None:
+            over = self._over(number)
+            if over is None or not over.commit:  # else another task's commit was as far before
+                self._transaction.check("commit")
 
         async def watch() -> None:
             while self._transaction.state is _S.IN_TRANSACTION:
                 await self._signals.changed.wait()
-            self._transaction.check("commit")
+            check()
 
-        await call.wait(lambda: with_background([watch], self._produce.drain))
-        self._transaction.check("commit")
+        async def deliver() -> None:
+            await self._produce.drain()
+            await self._offsets_landed()
+
+        await call.wait(lambda: with_background([watch], deliver))
+        check()
 
     async def _await(self, call: Call, ending: _Ending, *, raises: bool = False) -> None:
         await call.wait(ending.settled)

@@ -127,8 +127,8 @@ class ProducerTransaction:
         self.error: Exception | None = None
         #: Whether a coordinator may know of it, so that it has to be ended there.
         self.started = False
-        #: Nothing joins any more, though it is still to be seen whether all of it arrives.
-        self.sealed = False
+        #: How many calls want nothing more to join, though it is still to be seen whether all of it arrives.
+        self.sealed = 0
         self._partitions: dict[TopicPartition, bool] = {}  # those that have records: whether the coordinator knows
         self._groups: set[str] = set()  # whose offsets the coordinator expects
 
@@ -261,16 +261,15 @@ class ProducerTransaction:
     def closing(self) -> None:
         """Nothing more is to join: it will be committed or prepared, once all that is in it has arrived."""
         assert self.state in _INSIDE, self.state
-        self.sealed = True
+        self.sealed += 1
 
-    def reopened(self) -> None:
-        """That was cut off before the coordinator was asked anything: all is as before."""
-        if self.state is _S.IN_TRANSACTION:
-            self.sealed = False
+    def reopened(self, number: int) -> None:
+        """One call that closed transaction ``number`` has ended. If the coordinator was not asked anything, all is as before."""
+        if self.state is _S.IN_TRANSACTION and self.number == number:
+            self.sealed -= 1
 
     def prepared(self) -> None:
         """All of it is at the brokers, and only the outcome is missing."""
-        self.sealed = True
         self._to(_S.PREPARED)
 
     def committing(self) -> None:
@@ -307,7 +306,7 @@ class ProducerTransaction:
 
     def _forget(self) -> None:
         self._partitions, self._groups = {}, set()
-        self.started = self.sealed = False
+        self.started, self.sealed = False, 0
 
     def _to(self, state: TransactionState) -> None:
         if state not in _AFTER[self.state]:

@@ -82,8 +82,8 @@ class ProducerTransactionState(Protocol):
     def closing(self) -> None:
         """Nothing more is to join."""
 
-    def reopened(self) -> None:
-        """That was cut off: all is as before."""
+    def reopened(self, number: int) -> None:
+        """One call that closed transaction ``number`` has ended: if it was cut off, all is as before."""
 
     def prepared(self) -> None:
         """All of it is at the brokers (KIP-939)."""

@@ -1,0 +1,197 @@
+"""Transactions whose calls come from several tasks at once, or after the end: what was meant for one never gets into another."""
+
+# ruff: noqa: PT012 (it is a whole block of a transaction that raises)
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import pytest
+import trio
+from transacting import committed, transacting, until_closed
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import OffsetAndMetadata, TopicPartition, Transaction
+from trikafka.error_codes import ErrorCode
+from trikafka.errors import IllegalStateError, KafkaTimeoutError
+
+T1 = TopicPartition("t", 1)
+GROUP = trikafka.GroupMetadata("g")
+both = pytest.mark.parametrize("version", [1, 2])
+
+
+class Outcomes(list[object]):
+    """What became of calls in other tasks."""
+
+    async def of(self, call: Callable[[], Awaitable[object]]) -> None:
+        try:
+            self.append(await call())
+        except Exception as error:
+            self.append(error)
+
+
+@both
+@pytest.mark.parametrize("slow", ["refused", "late"])
+async def test_offsets_of_an_aborted_transaction_do_not_join_the_next(version: int, slow: str, autojump_clock: Clock) -> None:
+    """They were meant for what was aborted: with the next one they would be committed without their output."""
+    outcomes = Outcomes()
+    async with transacting(version) as (cluster, producer):
+        if slow == "refused":
+            cluster.fail("TxnOffsetCommit", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=3)
+        else:  # with the epoch of the one before, it is refused as somebody else's
+            cluster.move_coordinator(0)
+            cluster.delay("TxnOffsetCommit", 3, times=1)
+        async with trio.open_nursery() as nursery:
+            with pytest.raises(KeyError):
+                async with producer.transaction() as txn:
+                    await producer.send("t", b"aborted", partition=0)
+                    nursery.start_soon(outcomes.of, lambda txn=txn: txn.send_offsets({T1: 7}, GROUP))
+                    await trio.sleep(0.05)
+                    raise KeyError
+            async with producer.transaction():
+                await producer.send("t", b"x", partition=0)
+                await trio.sleep(10)
+        assert [type(outcome) for outcome in outcomes] in ([IllegalStateError], [type(None)])
+        await until_closed(cluster)
+        assert cluster.committed("g", T1) is None
+        assert await committed(cluster) == [b"x"]
+        async with producer.transaction():
+            await producer.send("t", b"y", partition=0)
+
+
+@both
+async def test_a_commit_waits_for_offsets(version: int, autojump_clock: Clock) -> None:
+    outcomes = Outcomes()
+    async with transacting(version) as (cluster, producer):
+        cluster.fail("TxnOffsetCommit", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=2)
+        async with trio.open_nursery() as nursery, producer.transaction() as txn:
+            await producer.send("t", b"x", partition=0)
+            nursery.start_soon(outcomes.of, lambda: txn.send_offsets({T1: 7}, GROUP))
+            await trio.sleep(0.05)
+        assert outcomes == [None]
+        await until_closed(cluster)
+        assert cluster.committed("g", T1) == OffsetAndMetadata(7)
+        assert await committed(cluster) == [b"x"]
+
+
+@both
+async def test_nothing_joins_while_one_of_two_commits_goes_on(version: int, autojump_clock: Clock) -> None:
+    """The other was cancelled. What joined now would be nobody's: left behind by the commit, it would go with the next one."""
+    outcomes = Outcomes()
+    async with transacting(version) as (cluster, producer), trio.open_nursery() as nursery:
+        cluster.delay("Produce", 2, times=1)
+        async with producer.transaction() as txn:
+            await producer.enqueue("t", b"a", partition=0)
+            await trio.sleep(0.1)
+            nursery.start_soon(outcomes.of, txn.commit)
+            with trio.move_on_after(0.5):
+                await txn.commit()
+            with pytest.raises(IllegalStateError, match="being committed"):
+                await producer.enqueue("t", b"b", partition=1)
+            await trio.sleep(5)
+        assert outcomes == [None]
+        async with producer.transaction():
+            await producer.send("t", b"c", partition=0)
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"a", b"c"]
+
+
+@both
+async def test_two_commits_at_once_are_one(version: int, autojump_clock: Clock) -> None:
+    outcomes = Outcomes()
+    async with transacting(version) as (cluster, producer):
+        cluster.delay("Produce", 2, times=1)
+        async with producer.transaction() as txn:
+            await producer.enqueue("t", b"a", partition=0)
+            async with trio.open_nursery() as nursery:
+                for _ in range(3):
+                    nursery.start_soon(outcomes.of, txn.commit)
+        assert outcomes == [None] * 3
+        assert len(cluster.requests("EndTxn")) == 1
+        assert await committed(cluster) == [b"a"]
+
+
+@both
+async def test_a_commit_that_waits_for_the_last_outcome_leaves_the_next_transaction_alone(
+    version: int, autojump_clock: Clock
+) -> None:
+    """It ends in the step in which the next one begins to commit: that one stays closed."""
+    outcomes = Outcomes()
+    async with transacting(version) as (cluster, producer), trio.open_nursery() as nursery:
+        cluster.delay("EndTxn", 5, times=1)
+
+        async def following() -> None:
+            async with producer.transaction():
+                cluster.delay("Produce", 2, times=1)
+                await producer.enqueue("t", b"b", partition=0)
+
+        with trio.move_on_after(1):
+            async with producer.transaction() as first:
+                await producer.send("t", b"a", partition=0)
+                await first.commit()
+        for _ in range(2):
+            nursery.start_soon(outcomes.of, lambda: Transaction.commit(first))
+        nursery.start_soon(following)
+        for _ in range(2):
+            nursery.start_soon(outcomes.of, lambda: Transaction.commit(first))
+        await trio.sleep(5)
+        with pytest.raises(IllegalStateError, match="being committed"):
+            await producer.enqueue("t", b"c", partition=1)
+        await trio.sleep(5)
+        assert outcomes == [None] * 4
+        assert await committed(cluster) == [b"a", b"b"]
+
+
+@both
+async def test_calls_of_a_transaction_whose_producer_was_closed(version: int, autojump_clock: Clock) -> None:
+    for calls in range(6):
+        async with transacting(version) as (_, producer):
+            txn = producer.transaction()
+            await producer.aclose()
+            for _ in range(calls):
+                await trio.lowlevel.checkpoint()
+            with trio.fail_after(1), pytest.raises(trio.ClosedResourceError):
+                async with txn:
+                    await txn.send_offsets({T1: 7}, GROUP)
+
+
+@pytest.mark.parametrize("commit", [True, False])
+async def test_what_has_ended_is_over_while_the_next_epoch_is_missing(commit: bool, autojump_clock: Clock) -> None:
+    """The cluster was raised to version 2 meanwhile; in version 1 each abort asks for an epoch."""
+    async with transacting(1) as (cluster, producer):
+        async with producer.transaction() as txn:
+            await producer.send("t", b"a", partition=0)
+            cluster.transactions.version = 2
+            cluster.delay("InitProducerId", 4, times=1)
+            if commit:
+                await txn.commit(timeout=1)
+                await txn.commit(timeout=1)
+            else:
+                with pytest.raises(KafkaTimeoutError, match="abort"):
+                    await txn.abort(timeout=1)
+                await txn.abort(timeout=1)
+        async with producer.transaction():
+            await producer.send("t", b"b", partition=0)
+        assert await committed(cluster) == ([b"a"] if commit else []) + [b"b"]
+
+
+@both
+async def test_offsets_that_arrive_after_their_call_was_cancelled_do_not_join_the_next(version: int, autojump_clock: Clock) -> None:
+    """Brokers before Kafka 3.6 do not verify that a transaction is open, and in version 1 the next one has the same id."""
+    async with transacting(version, nodes=3) as (cluster, producer):
+        cluster.transactions.verification = False
+        cluster.move_coordinator(0, "x")
+        cluster.move_coordinator(1, "g")
+        cluster.delay("TxnOffsetCommit", 3, times=1)
+        with trio.move_on_after(1):
+            async with producer.transaction() as txn:
+                await producer.send("t", b"a", partition=0)
+                await txn.send_offsets({T1: 7}, GROUP)
+        async with producer.transaction() as txn:
+            await producer.send("t", b"b", partition=0)
+            await trio.sleep(10)
+            await txn.send_offsets({TopicPartition("t", 0): 1}, GROUP)
+        await until_closed(cluster)
+        assert cluster.committed("g", T1) is None
+        assert await committed(cluster) == [b"b"]
