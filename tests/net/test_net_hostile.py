@@ -7,12 +7,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 import trio
 import trio.testing
 from kafka.protocol.metadata import MetadataRequest
-from netting import NODE, OFFERED, Asked, Peer, config
+from netting import NODE, OFFERED, Asked, Peer, config, open_parts
 from test_net_auth import PLAIN, endpoint, oauth, ready
 from test_net_tls import AUTHORITY, connect, server_context, serving
 from trio.testing import MockClock, wait_all_tasks_blocked
@@ -24,7 +25,9 @@ from trikafka._net.session import Authenticate
 from trikafka._net.tls_context import TlsContexts
 from trikafka._net.transport import transport_of
 from trikafka._wire.sasl import Scram
+from trikafka.error_codes import ErrorCode
 from trikafka.errors import HandshakeError, KafkaConnectionError
+from trikafka.testing import ScriptedCluster
 
 
 def _large() -> MetadataRequest:
@@ -208,3 +211,25 @@ def test_files_that_change_and_cannot_be_used_are_told_once(tmp_path: Path, capl
         "TLS files have changed and cannot be used, so those before are until they can:"
         f" ssl_cafile: {str(file)!r} holds no certificates in PEM that OpenSSL can read"
     ]
+
+
+async def test_a_refused_client_does_not_knock_all_the_time(autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    """Many attempts with a wrong password lock an account: the background asks twice a minute, and says so each time."""
+    async with ScriptedCluster() as cluster, open_parts(cluster, background=True) as parts:
+        asked: list[float] = []
+
+        async def refuse(request: Any, default: Any) -> Any:
+            asked.append(trio.current_time())
+            answer = await default()
+            answer.error_code = int(ErrorCode.SASL_AUTHENTICATION_FAILED)
+            return answer
+
+        await trio.sleep(1)
+        cluster.on("Metadata", refuse)
+        parts.metadata.request_update()
+        await trio.sleep(100)
+        rounds = [at for at, before in zip(asked, [-100.0, *asked], strict=False) if at - before > 20]
+        assert 3 <= len(rounds) <= 5
+        said = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
+        assert said
+        assert all("refuse this client" in line for line in said)

@@ -29,6 +29,8 @@ from .recovery import Recovery
 
 T = TypeVar("T")
 _STAGGER = 1.0
+#: How long (seconds) a refresh waits after the brokers have refused who this client says it is: many attempts lock an account.
+_REFUSED = 30.0
 #: A topic has the partitions from 0 on: so many may be left out of a response, and no more.
 _MOST_MISSING = 10_000
 _UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -163,6 +165,10 @@ class Metadata:
                 await self._flight()
                 retry.reset()
                 await trio.sleep(self._config.retry_backoff_ms / 1000)  # a storm of errors is one refresh
+            except AuthenticationError as error:
+                _log.error("the brokers refuse this client: %s; it asks again after %g s", error, _REFUSED)
+                self._update_requested.set()
+                await trio.sleep(_REFUSED)
             except TrikafkaError as error:
                 _log.debug("metadata refresh failed (%d in a row before): %s", retry.failures, error)
                 self._update_requested.set()
