@@ -86,12 +86,12 @@ async def test_a_long_outage_is_told_again_with_its_cause(
         await trio.sleep(1)
         stop(cluster, 0)
         parts.metadata.request_update()
-        await trio.sleep(3 * REMINDER + 120)  # each is told at an attempt's end, so up to 31 s late
+        await trio.sleep(3 * REMINDER + 150)  # each is told at an attempt's end: up to 36 s late (KIP-601, with its jitter), and a wait
         lines = told(caplog)
         assert len(lines) == 4
         for line, seconds in zip(lines[1:], (1, 2, 3), strict=True):
             assert line.startswith("WARNING broker 0 has been away for ")
-            assert float(line.split(" for ")[1].split()[0]) == pytest.approx(seconds * REMINDER, abs=seconds * 32)
+            assert float(line.split(" for ")[1].split()[0]) == pytest.approx(seconds * REMINDER, abs=seconds * 40)
             cause = r"attempts failed\): broker-0:9092 did not answer as a Kafka broker within [0-9.]+ s; it is the only broker"
             assert re.search(cause, line)  # within more than at first (KIP-601)
 
