@@ -86,7 +86,7 @@ async def test_a_long_outage_is_told_again_with_its_cause(
         await trio.sleep(1)
         stop(cluster, 0)
         parts.metadata.request_update()
-        await trio.sleep(3 * REMINDER + 150)  # each is told at an attempt's end: up to 36 s late (KIP-601, with its jitter), and a wait
+        await trio.sleep(3 * REMINDER + 150)  # each is told at an attempt's end: up to 38 s late (KIP-601)
         lines = told(caplog)
         assert len(lines) == 4
         for line, seconds in zip(lines[1:], (1, 2, 3), strict=True):

@@ -116,7 +116,10 @@ class Outages:
             _log.warning("broker %d%s does not respond: %s%s", number, self._role(number), error, self._scope())
 
     def reached(self, node: Node) -> None:
-        """A connection was made, or the broker responds again."""
+        """A connection was made, or the broker responds again. A bootstrap address may be that of one that was away."""
+        if node.node_id < 0:
+            gone = (away.node for away in self._away.values() if away.node is not None)
+            node = next((one for one in gone if (one.host, one.port) == (node.host, node.port)), node)
         self._ended.pop(node.node_id, None)
         away = self._away.pop(node.node_id, None)
         if away is not None and away.told:
