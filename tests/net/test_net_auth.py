@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import threading
 import urllib.parse
@@ -19,11 +20,13 @@ from netting import NODE, OFFERED, Line, Peer, config, metadata_request
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from trikafka._net.auth import SaslAuthenticator
+from trikafka._net.brokers import Brokers
 from trikafka._net.connection import Connection
 from trikafka._net.connection_state import ConnectionState, StateClock
 from trikafka._net.oauth import ClientCredentials
 from trikafka._net.transport import transport_of
 from trikafka.errors import AuthenticationError, HandshakeError, KafkaConnectionError
+from trikafka.testing.cancellation import assert_all_awaits_cancellable
 from trikafka.types import OAuthToken
 
 SECRET = "s3cr3t-5f2c"
@@ -331,3 +334,96 @@ async def test_an_endpoint_that_is_not_there() -> None:
     with pytest.raises((HandshakeError, KafkaConnectionError), match=r"the token endpoint http://127\.0\.0\.1") as caught:
         await ClientCredentials(config(**oauth(secret))).token()
     assert SECRET not in str(caught.value)
+
+
+# -- cancelled ----------------------------------------------------------------------------------------------------------------
+
+
+async def test_authentication_can_be_cancelled_at_every_await(autojump_clock: MockClock) -> None:
+    """The caller, and the client that closes: no socket and no task is left, and the next call has its connection."""
+
+    async def credentials() -> tuple[str, str]:
+        await trio.sleep(0.01)
+        return "alice", SECRET
+
+    @asynccontextmanager
+    async def brokers() -> AsyncIterator[tuple[Brokers, list[Broker]]]:
+        peers: list[Broker] = []
+
+        async def dial(host: str, port: int) -> trio.abc.Stream:
+            ours, theirs = trio.testing.memory_stream_pair()
+            peers.append(Broker(theirs))
+            nursery.start_soon(serve, peers[-1])
+            return ours
+
+        async def serve(peer: Broker) -> None:
+            with contextlib.suppress(EOFError, trio.BrokenResourceError, trio.ClosedResourceError):
+                await peer.shake_hands()
+                while True:
+                    await peer.answer(await peer.request())
+
+        given = config(
+            **{**PLAIN, "sasl_plain_username": None, "sasl_plain_password": None, "sasl_credentials": credentials, "dial": dial}
+        )
+        async with trio.open_nursery() as nursery:
+            made = Brokers(given, nursery.start_soon)
+            yield made, peers
+            made.close()
+        assert peers
+
+    async def dial_and_ask(made: Brokers, peers: list[Broker]) -> None:
+        await made.request(NODE, metadata_request())
+
+    async def next_call_works(made: Brokers, peers: list[Broker]) -> None:
+        with trio.fail_after(5):
+            await made.request(NODE, metadata_request())
+        [connection] = made.connections()
+        assert not connection.waiting
+        assert not connection.slots_taken
+
+    async def close_meanwhile(made: Brokers, peers: list[Broker]) -> None:
+        try:
+            await made.request(NODE, metadata_request())
+        finally:
+            made.close()
+
+    with trio.fail_after(60):
+        assert await assert_all_awaits_cancellable(_spread(dial_and_ask), _spread(next_call_works), setup=brokers) >= 2
+        assert await assert_all_awaits_cancellable(_spread(close_meanwhile), setup=brokers) >= 2
+
+
+async def test_the_conversation_can_be_cancelled_at_every_await(autojump_clock: MockClock) -> None:
+    async def credentials() -> tuple[str, str]:
+        await trio.sleep(0.01)
+        return "alice", SECRET
+
+    @asynccontextmanager
+    async def fresh() -> AsyncIterator[tuple[Line, SaslAuthenticator]]:
+        async def serve(broker: Broker) -> None:
+            with contextlib.suppress(EOFError, trio.BrokenResourceError, trio.ClosedResourceError):
+                await broker.shake_hands()
+
+        settings = {"sasl_plain_username": None, "sasl_plain_password": None, "sasl_credentials": credentials}
+        async with connecting(**settings) as (line, broker, authenticator):
+            line.nursery.start_soon(serve, broker)
+            yield line, authenticator
+
+    async def scenario(line: Line, authenticator: SaslAuthenticator) -> None:
+        await line.connection.negotiate("1")
+        await line.connection.authenticate(authenticator)
+
+    async def nothing_is_held(line: Line, authenticator: SaslAuthenticator) -> None:
+        line.connection.close()
+        await wait_all_tasks_blocked()
+        assert not line.connection.waiting
+        assert not line.connection.slots_taken
+
+    with trio.fail_after(60):
+        assert await assert_all_awaits_cancellable(_spread(scenario), _spread(nothing_is_held), setup=fresh) >= 4
+
+
+def _spread(function: Any) -> Any:
+    async def call(pair: tuple[Any, ...]) -> Any:
+        return await function(*pair)
+
+    return call

@@ -116,7 +116,7 @@ async def test_what_is_sent_comes(version: ssl.TLSVersion) -> None:
     async with serving(context) as node:
         transport = await connect(node)
         assert isinstance(transport, TlsTransport)
-        assert transport.description.startswith(version.name.replace("_", ".").replace("TLSv1.", "TLSv1."))
+        assert transport._tls.version() == version.name.replace("_", ".")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.send_all, [memoryview(piece) for piece in pieces])
             with trio.fail_after(10):
@@ -311,6 +311,13 @@ def test_files_that_change_are_read_anew(tmp_path: Path) -> None:
 def test_files_that_cannot_be_used(settings: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         make_context(config(**{"security_protocol": "SSL", "ssl_cafile": PEM, **settings}))
+
+
+def test_a_key_is_not_shown_even_if_it_is_taken_for_a_path() -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        make_context(config(security_protocol="SSL", ssl_cafile=PEM, ssl_certfile=PEM, ssl_keyfile="TOPSECRETKEY"))
+    assert "ssl_keyfile" in str(caught.value)
+    assert "TOPSECRETKEY" not in str(caught.value)
 
 
 def test_keys_that_do_not_fit_or_are_locked() -> None:

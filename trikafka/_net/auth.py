@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import trio
 from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
@@ -18,8 +18,10 @@ from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import AuthenticationError, ConfigurationError, HandshakeError, PluginError, TrikafkaError, from_code
 from ..types import Node, OAuthToken
-from .oauth import ClientCredentials
 from .session import Ask
+
+if TYPE_CHECKING:
+    from .oauth import ClientCredentials
 
 #: Of a third party: makes the mechanism for one authentication with a broker.
 MechanismFactory = Callable[[Node], Any]
@@ -32,7 +34,11 @@ class SaslAuthenticator:
     def __init__(self, config: ClientConfig, offered: MechanismFactory | None = None) -> None:
         self._config, self._offered = config, offered
         self._name = config.sasl_mechanism or ""
-        self._tokens = ClientCredentials(config) if config.sasl_oauth_token_endpoint_url is not None else None
+        self._tokens: ClientCredentials | None = None
+        if config.sasl_oauth_token_endpoint_url is not None:
+            from .oauth import ClientCredentials  # with HTTP behind it
+
+            self._tokens = ClientCredentials(config)
         self._limiter = trio.CapacityLimiter(4)
 
     async def __call__(self, ask: Ask, node: Node) -> float | None:

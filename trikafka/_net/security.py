@@ -5,21 +5,23 @@ from __future__ import annotations
 import contextlib
 import ssl
 from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING
 
 import trio
 from trio.abc import Stream
 
 from ..config import ClientConfig
 from ..types import Node
-from .auth import MechanismFactory, SaslAuthenticator
 from .session import Authenticate
 from .tls import TlsTransport
 from .tls_context import TlsContexts, make_context
-from .tls_errors import closed_in_handshake, explain
+from .tls_errors import closed_in_handshake, explain, is_wrong_name
 from .transport import Transport, transport_of
 
+if TYPE_CHECKING:
+    from .auth import MechanismFactory
+
 Dial = Callable[[str, int], Awaitable[Stream]]
-_WRONG_NAME = (62, 64)
 
 
 class Security:
@@ -28,7 +30,11 @@ class Security:
     def __init__(self, config: ClientConfig, offered: MechanismFactory | None = None) -> None:
         self._config = config
         self._contexts = TlsContexts(config) if config.uses_tls else None
-        self.authenticate: Authenticate | None = SaslAuthenticator(config, offered) if config.uses_sasl else None
+        self.authenticate: Authenticate | None = None
+        if config.uses_sasl:
+            from .auth import SaslAuthenticator  # which loads what no other client needs
+
+            self.authenticate = SaslAuthenticator(config, offered)
 
     def check(self) -> None:
         """Read what the settings name. Raises :exc:`ConfigurationError` for files that cannot be used."""
@@ -48,10 +54,9 @@ class Security:
                 await transport.aclose()
             if isinstance(error, EOFError):
                 raise closed_in_handshake(node) from error
-            if isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _WRONG_NAME:
-                raise explain(error, node, await self._names(dial, node)) from error
             if isinstance(error, ssl.SSLError):
-                raise explain(error, node) from error
+                names = await self._names(dial, node) if is_wrong_name(error) else None
+                raise explain(error, node, names) from error
             raise
         return tls
 

@@ -45,12 +45,6 @@ class TlsTransport:
         """See :class:`Transport`."""
         return bool(self._unsent) or self._inner.pending
 
-    @property
-    def description(self) -> str:
-        """The version and the cipher, as in ``TLSv1.3, TLS_AES_256_GCM_SHA384``."""
-        cipher = self._tls.cipher()
-        return f"{self._tls.version()}, {cipher[0] if cipher else 'no cipher'}"
-
     def peer_names(self) -> str | None:
         """The names that the peer's certificate is for."""
         certificate = self._tls.getpeercert() or {}

@@ -21,7 +21,7 @@ class TlsContexts:
 
     def __init__(self, config: ClientConfig) -> None:
         self._config = config
-        self._context: ssl.SSLContext | None = config.ssl_context
+        self._context: ssl.SSLContext | None = None
         self._seen: object = None
         self._refused: object = None  # what was looked at when that was told last
 
@@ -92,7 +92,7 @@ def _trust(context: ssl.SSLContext, name: str, given: str) -> None:
 
 def _present(context: ssl.SSLContext, config: ClientConfig) -> None:
     certfile, keyfile = config.ssl_certfile or "", config.ssl_keyfile
-    where = f"ssl_certfile {_shown(certfile)}" + ("" if keyfile is None else f" with ssl_keyfile {_shown(keyfile)}")
+    where = f"ssl_certfile {_shown(certfile)}" + ("" if keyfile is None else " with ssl_keyfile")  # which may be the key itself
     try:
         with _as_file(certfile) as cert, _as_file(keyfile or certfile) as key:
             context.load_cert_chain(cert, key, lambda: config.ssl_password or "")

@@ -37,6 +37,11 @@ def closed_in_handshake(node: Node) -> TrikafkaError:
     )
 
 
+def is_wrong_name(error: BaseException) -> bool:
+    """Whether the certificate is good, but for another name than the one that was dialled."""
+    return isinstance(error, ssl.SSLCertVerificationError) and error.verify_code in _WRONG_NAME
+
+
 def explain(error: ssl.SSLError, node: Node, names: str | None = None) -> TrikafkaError:
     """The typed error for one of OpenSSL's. ``names`` are those that the broker's certificate is for, where they are known."""
     explained = _of_certificate(error, node, names) if isinstance(error, ssl.SSLCertVerificationError) else _of_peer(error, node)
@@ -46,7 +51,7 @@ def explain(error: ssl.SSLError, node: Node, names: str | None = None) -> Trikaf
 
 def _of_certificate(error: ssl.SSLCertVerificationError, node: Node, names: str | None) -> TrikafkaError:
     code, said = error.verify_code, error.verify_message
-    if code in _WRONG_NAME:
+    if is_wrong_name(error):
         what = f"is for {names or 'another name'}, not for {node.host!r}: dial it by such a name, or set ssl_check_hostname=False"
     elif code == _EXPIRED:
         what = "has expired"

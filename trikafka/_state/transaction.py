@@ -7,7 +7,7 @@ transaction manager and the produce manager *tell* it what happened; nobody else
 state             meaning                                                next
 ================  =====================================================  ==================================================
 UNINITIALIZED     no producer id yet                                     INITIALIZING
-INITIALIZING      InitProducerId is under way, at first or for an epoch  READY, UNINITIALIZED, FATAL_ERROR
+INITIALIZING      InitProducerId is under way, at first or for an epoch  READY, FATAL_ERROR
 READY             no transaction is open                                 IN_TRANSACTION, FATAL_ERROR
 IN_TRANSACTION    records and offsets may join it                        PREPARED, COMMITTING, ABORTING, ABORTABLE_ERROR,
                                                                          FATAL_ERROR
@@ -80,7 +80,7 @@ _S = TransactionState
 _ENDED = frozenset({_S.READY, _S.INITIALIZING, _S.FATAL_ERROR})
 _AFTER: dict[TransactionState, frozenset[TransactionState]] = {
     _S.UNINITIALIZED: frozenset({_S.INITIALIZING}),
-    _S.INITIALIZING: frozenset({_S.READY, _S.UNINITIALIZED, _S.FATAL_ERROR}),
+    _S.INITIALIZING: frozenset({_S.READY, _S.FATAL_ERROR}),
     _S.READY: frozenset({_S.IN_TRANSACTION, _S.FATAL_ERROR}),
     _S.IN_TRANSACTION: frozenset({_S.PREPARED, _S.COMMITTING, _S.ABORTING, _S.ABORTABLE_ERROR, _S.FATAL_ERROR}),
     _S.ABORTABLE_ERROR: frozenset({_S.ABORTING, _S.FATAL_ERROR}),
@@ -194,10 +194,6 @@ class ProducerTransaction:
         """The coordinator gave an identity."""
         self.identity = identity
         self._to(_S.READY)
-
-    def not_initialized(self) -> None:
-        """It did not work, and may be tried again."""
-        self._to(_S.UNINITIALIZED)
 
     def begun(self, version: int) -> int:
         """A transaction begins, in this version of the protocol. Returns its number."""

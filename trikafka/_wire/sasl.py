@@ -106,7 +106,6 @@ class OAuthBearer:
         if "auth" in extensions or any("\1" in part for pair in extensions.items() for part in pair):
             raise ValueError("an extension cannot be called 'auth' or hold \\x01")
         self._token, self._extensions = token, extensions
-        self._refusal = ""
 
     def first(self) -> bytes:
         """See :class:`Mechanism`."""

@@ -15,7 +15,7 @@ import click
 from .cluster import KafkaCluster
 from .errors import BrokerError
 from .jars import fetch_jars
-from .security import MECHANISMS
+from .security import MECHANISMS, write_private
 from .settings import DEFAULT_VERSION
 
 
@@ -145,8 +145,7 @@ def settings_as_text(cluster: KafkaCluster) -> list[str]:
     ):
         path = cluster.security_directory / file
         path.parent.mkdir(exist_ok=True, mode=0o700)
-        path.touch(mode=0o600)
-        path.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+        write_private(path, "".join(f"{name}={value}\n" for name, value in settings.items()).encode())
         lines.append(f"for {title} (and trikafka -F): {path}")
     return lines
 

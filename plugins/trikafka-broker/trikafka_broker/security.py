@@ -9,10 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from .errors import BrokerError
 
@@ -145,11 +144,10 @@ class SecurityOptions:
         return settings
 
 
-def write_certificates(directory: Path, names: Sequence[str] = _NAMES, broker: Mapping[str, Any] | None = None) -> None:
+def write_certificates(directory: Path) -> None:
     """Write `ca.pem`, `broker.pem` and `client.pem`, the last two with their keys, unless they are there.
 
-    `broker` are further arguments of trustme's `issue_cert` for the broker's, such as `not_after`. Raises `BrokerError`
-    without trustme.
+    Raises `BrokerError` without trustme.
     """
     if (directory / "client.pem").exists():
         return
@@ -161,11 +159,11 @@ def write_certificates(directory: Path, names: Sequence[str] = _NAMES, broker: M
     authority = trustme.CA(organization_name="trikafka-broker, for tests")
     (directory / "ca.pem").write_bytes(authority.cert_pem.bytes())
     made = {
-        "broker.pem": authority.issue_cert(*names, **(broker or {})),
+        "broker.pem": authority.issue_cert(*_NAMES),
         "client.pem": authority.issue_cert(f"{USER}@clients.test", common_name=USER),
     }
     for name, certificate in made.items():
-        _write_secret(
+        write_private(
             directory / name,
             _pkcs8(certificate.private_key_pem.bytes())
             + b"".join(part.bytes() for part in certificate.cert_chain_pems),
@@ -181,8 +179,10 @@ def _pkcs8(key: bytes) -> bytes:
     return bytes(loaded.private_bytes(encoding, form, serialization.NoEncryption()))
 
 
-def _write_secret(path: Path, content: bytes) -> None:
+def write_private(path: Path, content: bytes) -> None:
+    """Write a file that only its owner may read, whatever it was before."""
     path.touch(mode=0o600)
+    path.chmod(0o600)
     path.write_bytes(content)
 
 

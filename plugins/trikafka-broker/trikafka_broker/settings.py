@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TypedDict
 
 from .ports import HOST
-from .security import SECURED, SecurityOptions
+from .security import SECURED, SecurityOptions, write_private
 
 DEFAULT_VERSION = "4.3.1"
 #: The oldest that trikafka supports; its tests run against this one and the default.
@@ -162,8 +162,7 @@ _QUICK: dict[str, object] = {
 def write_properties(path: Path, properties: Mapping[str, object]) -> None:
     """Write a Java properties file; what Java would read otherwise is escaped."""
     lines = [f"{key}={_escape(_text(value))}\n" for key, value in properties.items()]
-    path.touch(mode=0o600)  # passwords may stand in it
-    path.write_text("".join(lines), encoding="ascii")
+    write_private(path, "".join(lines).encode("ascii"))  # passwords may stand in it
 
 
 def _text(value: object) -> str:
