@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import confluent_kafka
 import trio
 from trikafka_broker import Cluster
 
 import trikafka
+from benchmarks.librdkafka import read_topic
 from trikafka import NewTopic, OffsetSpec, TopicPartition
 
 ROOT = Path(__file__).parents[2]
@@ -125,7 +125,8 @@ async def run(options: Options, cluster: Cluster, directory: Path, say: Callable
         for worker in workers:
             worker.end(signal.SIGKILL)
     for protocol, name in names.items():
-        found = Counter(await trio.to_thread.run_sync(read_committed, cluster.bootstrap_servers, name))
+        messages = await trio.to_thread.run_sync(read_topic, cluster.bootstrap_servers, name, "read_committed")
+        found = Counter(message.value() or b"" for message in messages)
         figures.lost[protocol] = sum(found[b"%d" % number] == 0 for number in range(figures.fed))
         figures.doubled[protocol] = sum(count - 1 for count in found.values())
     return figures
@@ -199,26 +200,3 @@ async def _finish(options: Options, cluster: Cluster, workers: list[Worker]) -> 
 def _is_read(committed: Any, end: Any) -> bool:
     """Whether a partition's committed offset is at its end."""
     return committed is not None and end is not None and committed.offset >= end.offset
-
-
-def read_committed(bootstrap: str, topic: str) -> list[bytes]:
-    """What librdkafka reads of a topic."""
-    settings = {"bootstrap.servers": bootstrap, "group.id": "count", "isolation.level": "read_committed"}
-    consumer = confluent_kafka.Consumer(settings | {"enable.partition.eof": True, "auto.offset.reset": "earliest"})
-    try:
-        numbers = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
-        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in numbers])
-        values: list[bytes] = []
-        left = set(numbers)
-        while left:
-            for message in consumer.consume(1_000, timeout=30):
-                error = message.error()
-                if error is None:
-                    values.append(message.value() or b"")
-                elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
-                    left.discard(message.partition())
-                else:
-                    raise confluent_kafka.KafkaException(error)
-        return values
-    finally:
-        consumer.close()

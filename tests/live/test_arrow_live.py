@@ -14,7 +14,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import confluent_kafka
 import pyarrow as pa
 import pytest
 import trio
@@ -22,6 +21,7 @@ import trio.lowlevel
 from trikafka_broker.trio_api import Cluster
 
 import trikafka
+from benchmarks.librdkafka import read_topic
 from trikafka import TopicPartition
 from trikafka._wire.partitioning import partition_for_key
 
@@ -47,21 +47,6 @@ async def read(bootstrap: str, topic: str, partitions: int) -> pa.Table:
         ends = await consumer.end_offsets(places)
         tables = [table async for table in consumer.arrow_batches(until=ends)]
     return pa.concat_tables(tables)
-
-
-def read_by_librdkafka(bootstrap: str, topic: str, count: int) -> list[Any]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest"})
-    try:
-        consumer.subscribe([topic])
-        messages: list[Any] = []
-        while len(messages) < count:
-            got = consumer.consume(min(10_000, count - len(messages)), timeout=30)
-            assert got, f"{len(messages)} of {count} records after 30 s"
-            assert all(message.error() is None for message in got)
-            messages += got
-        return messages
-    finally:
-        consumer.close()
 
 
 def a_table(count: int) -> pa.Table:
@@ -100,7 +85,8 @@ async def test_a_table_is_read_by_us_and_by_librdkafka(kafka_broker: KafkaBroker
         place = delivery.partitions[TopicPartition(topic, number)]
         assert (place.first_offset, place.last_offset, place.rows) == (0, mine.num_rows - 1, mine.num_rows)
 
-    messages = await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, topic, count)
+    messages = await trio.to_thread.run_sync(read_topic, bootstrap, topic)
+    assert len(messages) == count
     theirs = sorted((m.timestamp()[1], m.key(), m.value(), m.headers() or []) for m in messages)
     ours = [(stamp, row["key"], row["value"], row["headers"]) for stamp, row in sorted(rows.items())]
     assert theirs == [

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import confluent_kafka
 import pyarrow as pa
 import trio
 
 import trikafka
+from benchmarks.librdkafka import read_topic
 from trikafka import NewTopic
 
 if TYPE_CHECKING:
@@ -68,19 +68,9 @@ async def write(producer: trikafka.Producer, topic: str, way: str, todo: list[Ro
     await producer.flush()
 
 
-def read_by_librdkafka(bootstrap: str, topic: str, count: int, **settings: Any) -> list[Row]:
-    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": "interop", "check.crcs": True, **settings})
-    try:
-        consumer.assign([confluent_kafka.TopicPartition(topic, 0, 0)])
-        found: list[Row] = []
-        while len(found) < count:
-            got = consumer.consume(count - len(found), timeout=20)
-            assert got, f"{len(found)} of {count} records after 20 s"
-            assert all(message.error() is None for message in got)
-            found += [Row(m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1]) for m in got]
-        return found
-    finally:
-        consumer.close()
+def read_by_librdkafka(bootstrap: str, topic: str) -> list[Row]:
+    messages = read_topic(bootstrap, topic)
+    return [Row(m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1]) for m in messages]
 
 
 def as_java_prints(row: Row) -> str:
@@ -119,6 +109,6 @@ async def test_java_and_librdkafka_read_what_we_write(make_kafka_cluster: MakeKa
                     expected += (todo := rows(way, codec))
                     await write(producer, topic, way, todo)
         count = len(expected)
-        assert await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, topic, count) == expected
+        assert await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, topic) == expected
         printed = await trio.to_thread.run_sync(read_by_java, cluster, topic, count)
         assert printed == [as_java_prints(row) for row in expected]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import uuid
 from typing import TYPE_CHECKING, Any
 
-import confluent_kafka
 import kafka
 import pytest
 import trio
 from trikafka_broker.trio_api import Cluster
 
+from benchmarks.librdkafka import read_topic
 from trikafka import NewTopic, open_admin, open_producer
 from trikafka._api.producer import Ack
 from trikafka._wire.partitioning import partition_for_key
@@ -48,23 +48,6 @@ def _read_by_kafka_python(bootstrap: str, topic: str, partitions: int) -> list[l
         consumer.close()
 
 
-def read_by_librdkafka(bootstrap: str, topic: str, count: int) -> list[Any]:
-    consumer = confluent_kafka.Consumer(
-        {"bootstrap.servers": bootstrap, "group.id": topic, "auto.offset.reset": "earliest", "enable.partition.eof": False}
-    )
-    try:
-        consumer.subscribe([topic])
-        messages: list[Any] = []
-        while len(messages) < count:
-            got = consumer.consume(count - len(messages), timeout=30)
-            assert got, f"{len(messages)} of {count} records after 30 s"
-            assert all(message.error() is None for message in got)
-            messages += got
-        return messages
-    finally:
-        consumer.close()
-
-
 @pytest.mark.parametrize("compression", ["none", "lz4", "gzip", "snappy", "zstd"])
 async def test_librdkafka_reads_what_we_wrote(kafka_broker: KafkaBroker, compression: str) -> None:
     bootstrap = kafka_broker.bootstrap_servers
@@ -80,7 +63,8 @@ async def test_librdkafka_reads_what_we_wrote(kafka_broker: KafkaBroker, compres
             acks.append(await producer.enqueue(topic, value, key=key, headers=headers, timestamp=timestamp))
             expected[number] = (key, value, headers or None, timestamp)
         places = [await ack.wait() for ack in acks]
-    messages = await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, topic, 500)
+    messages = await trio.to_thread.run_sync(read_topic, bootstrap, topic)
+    assert len(messages) == 500
     found = {(m.partition(), m.offset()): (m.key(), m.value(), m.headers(), m.timestamp()[1]) for m in messages}
     assert {number: found[place.partition, place.offset or 0] for number, place in enumerate(places)} == expected
     for number, place in enumerate(places):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
-from test_producer_live import make_topic, read, read_by_librdkafka
+from test_producer_live import make_topic, read
 
+from benchmarks.librdkafka import read_topic
 from trikafka import BrokerResponseError, open_producer
 
 if TYPE_CHECKING:
@@ -56,5 +57,5 @@ async def test_levels_of_compression(kafka_broker: KafkaBroker, codec: str, leve
         acks = [await producer.enqueue(topic, b"%d " % number * 100) for number in range(100)]
         for ack in acks:
             await ack.wait()
-    found = read_by_librdkafka(bootstrap, topic, 100)
+    found = read_topic(bootstrap, topic)
     assert [message.value() for message in found] == [b"%d " % number * 100 for number in range(100)]

@@ -8,12 +8,12 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
 
-import confluent_kafka
 import pytest
 import trio
 from trikafka_broker.trio_api import Cluster
 
 import trikafka
+from benchmarks.librdkafka import read_topic
 from trikafka import NewTopic, TopicPartition
 from trikafka.errors import (
     AuthorizationError,
@@ -40,36 +40,9 @@ async def make_topic(bootstrap: str, partitions: int = 3) -> str:
     return name
 
 
-def _librdkafka(bootstrap: str, topic: str, isolation: str) -> list[bytes]:
-    consumer = confluent_kafka.Consumer(
-        {
-            "bootstrap.servers": bootstrap,
-            "group.id": uuid.uuid4().hex,
-            "auto.offset.reset": "earliest",
-            "isolation.level": isolation,
-            "enable.partition.eof": True,
-        }
-    )
-    try:
-        numbers = list(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
-        consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in numbers])
-        values: list[bytes] = []
-        left = set(numbers)
-        while left:
-            message = consumer.poll(30)
-            assert message is not None, f"{left} have not ended after 30 s"
-            if message.error() is None:
-                values.append(message.value() or b"")
-            else:
-                assert message.error().code() == confluent_kafka.KafkaError._PARTITION_EOF, message.error()
-                left.discard(message.partition())
-        return sorted(values)
-    finally:
-        consumer.close()
-
-
 async def by_librdkafka(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
-    return await trio.to_thread.run_sync(_librdkafka, bootstrap, topic, isolation)
+    messages = await trio.to_thread.run_sync(read_topic, bootstrap, topic, isolation)
+    return sorted(message.value() or b"" for message in messages)
 
 
 async def by_ourselves(bootstrap: str, topic: str) -> list[bytes | None]:

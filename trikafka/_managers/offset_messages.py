@@ -7,7 +7,7 @@ next one of that name. A request goes out in such a version only if all of its t
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 from uuid import UUID
 
@@ -24,10 +24,9 @@ TopicIdsByName = Mapping[str, UUID | None]
 _BY_ID, _BY_NAME = 10, 9
 
 
-def commit_request(group: str, identity: Identity, offsets: Positions, ids: TopicIdsByName) -> OffsetCommitRequest:
-    """An OffsetCommit of a member, or of nobody in particular where ``identity`` is in no generation."""
+def parts_by_topic(part_type: Callable[..., object], offsets: Positions) -> dict[str, list[object]]:
+    """The offsets as parts of a request to commit them, ``part_type`` each; of a member's and of a transaction's alike."""
     by_topic: dict[str, list[object]] = defaultdict(list)
-    part_type = OffsetCommitRequest.OffsetCommitRequestTopic.OffsetCommitRequestPartition
     for tp, position in offsets.items():
         by_topic[tp.topic].append(
             part_type(
@@ -37,7 +36,13 @@ def commit_request(group: str, identity: Identity, offsets: Positions, ids: Topi
                 committed_metadata=position.metadata,
             )
         )
+    return by_topic
+
+
+def commit_request(group: str, identity: Identity, offsets: Positions, ids: TopicIdsByName) -> OffsetCommitRequest:
+    """An OffsetCommit of a member, or of nobody in particular where ``identity`` is in no generation."""
     topic_type = OffsetCommitRequest.OffsetCommitRequestTopic
+    by_topic = parts_by_topic(topic_type.OffsetCommitRequestPartition, offsets)
     topics = [topic_type(name=name, partitions=parts, **_id(ids.get(name))) for name, parts in by_topic.items()]
     return OffsetCommitRequest(
         group_id=group,

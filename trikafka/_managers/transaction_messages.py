@@ -21,6 +21,7 @@ from kafka.protocol.producer.transaction import (
 from .._state.sequences import Identity
 from ..errors import BrokerResponseError, DamagedResponseError, from_code
 from ..types import GroupMetadata, OffsetAndMetadata, TopicPartition
+from .offset_messages import parts_by_topic
 
 _V2 = 5  # of EndTxn and TxnOffsetCommit
 _TWO_PHASE = 6  # of InitProducerId (KIP-939)
@@ -82,18 +83,9 @@ def commit_offsets(
     version: int,
 ) -> TxnOffsetCommitRequest:
     """Commit offsets, if the transaction is committed (KIP-447)."""
-    part_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic.TxnOffsetCommitRequestPartition
-    by_topic: dict[str, list[object]] = defaultdict(list)
-    for tp, position in offsets.items():
-        by_topic[tp.topic].append(
-            part_type(
-                partition_index=tp.partition,
-                committed_offset=position.offset,
-                committed_leader_epoch=-1 if position.leader_epoch is None else position.leader_epoch,
-                committed_metadata=position.metadata,
-            )
-        )
-    topics = [TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic(name=name, partitions=parts) for name, parts in by_topic.items()]
+    topic_type = TxnOffsetCommitRequest.TxnOffsetCommitRequestTopic
+    by_topic = parts_by_topic(topic_type.TxnOffsetCommitRequestPartition, offsets)
+    topics = [topic_type(name=name, partitions=parts) for name, parts in by_topic.items()]
     limits = {"min_version": _V2} if version >= 2 else {"max_version": _V2 - 1}
     return TxnOffsetCommitRequest(
         transactional_id=transactional_id,
