@@ -74,6 +74,7 @@ class Producer:
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         self._config, self._service = config, service
+        self._closed = False  # first: a traceback with locals shows what is half made
         self._context = ProducerParts(config, service)
         self._metadata = self._context.metadata
         self._telemetry = Telemetry(config, self._metadata)
@@ -82,7 +83,6 @@ class Producer:
         self._take: Callable[..., Ack | None] = self._manager.accumulator.appender.append
         self._append = self._take if self._transaction is None else self._append_in_transaction
         self._converting = trio.CapacityLimiter(2)
-        self._closed = False
         self._over = trio.Event()
 
     def __repr__(self) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from ..config.secrets import holds_secret
 from ..errors import ConfigurationError
 from ..types import Node
 
@@ -13,11 +14,14 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
 
     Raises :exc:`ConfigurationError` that names the address that is wrong.
     """
+    if holds_secret(servers):  # a name and a password, so nothing of it is shown
+        raise ConfigurationError("bootstrap_servers: an address has an '@' in it; names and passwords belong into sasl_ settings")
     parts = servers.split(",") if isinstance(servers, str) else servers
     good = isinstance(parts, Sequence) and not isinstance(parts, bytes | bytearray) and all(isinstance(p, str) for p in parts)
     texts = [part.strip() for part in parts if part.strip()] if good else []
     if not texts:
-        raise ConfigurationError(f"bootstrap_servers must name at least one 'host:port', not {servers!r}")
+        shown = repr(servers) if isinstance(servers, str | int | None) else "none" if good else type(servers).__name__
+        raise ConfigurationError(f"bootstrap_servers must name at least one 'host:port', not {shown}")
     return [Node(-1 - index, *_parse(text)) for index, text in enumerate(texts)]
 
 

@@ -8,7 +8,7 @@ After a change run ``make docs``: the typed keywords of ``open_*`` (``typed.py``
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,6 +18,7 @@ from ..errors import ConfigurationError
 from ..types import PreparedTransaction
 from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
+from .secrets import holds_secret, secret
 from .security import SecurityConfig
 from .setting import INT32, setting, settings_of, unknown
 
@@ -70,13 +71,30 @@ class ClientConfig(SecurityConfig):
         for name in settings:
             if name not in known:
                 raise unknown(name, known, cls.__name__)
-        config = cls(**settings)
+        config = cls(**cls.hidden(settings))
         for name, one in known.items():
             one.check(getattr(config, name))
         object.__setattr__(config, "explicit", frozenset(name for name, value in settings.items() if value is not None))
         config.check_security(config.explicit)
         config.check()
         return config
+
+    @classmethod
+    def hidden(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy of ``settings`` in which those that are secret, or of unknown names, hide themselves."""
+        known = settings_of(cls)  # type: ignore[arg-type]  # as above
+        return {
+            name: secret(value) if name not in known or known[name].secret or holds_secret(value) else value
+            for name, value in settings.items()
+        }
+
+    @classmethod
+    def take(cls, settings: MutableMapping[str, Any]) -> Self:
+        """As :meth:`build`, and empty ``settings``: who holds them lives as long as the client, and they show what is secret."""
+        try:
+            return cls.build(settings)
+        finally:
+            settings.clear()
 
     def check(self) -> None:
         """Check settings against each other. Raises :exc:`ConfigurationError`."""
