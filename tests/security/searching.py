@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, quote_plus
 
-_TESTS = str(Path(__file__).parent.parent)
-
 
 class Search:
     """Notes what came out. ``marks`` are the secrets; a mark counts in any form in which it may travel."""
@@ -37,9 +35,11 @@ class Search:
                 self.found.append(f"{where}: {text[max(0, at - 120) : at + len(form) + 40]!r}")
                 return
 
-    def log(self, records: list[logging.LogRecord]) -> None:
-        """Look through what was logged, its arguments and tracebacks included."""
+    def log(self, records: list[logging.LogRecord], only: str = "") -> None:
+        """Look through what was logged (by loggers whose names begin with ``only``), its arguments and tracebacks included."""
         for record in records:
+            if not record.name.startswith(only):
+                continue
             self.text(f"log {record.name}", record.getMessage() + repr(record.args))
             if record.exc_info is not None and record.exc_info[1] is not None:
                 self.error(record.exc_info[1])
@@ -51,7 +51,7 @@ class Search:
             self.text(f"{name} in words", f"{each!s} {each!r} {each.args!r} {vars(each)!r} {getattr(each, '__notes__', ())!r}")
             told = traceback.TracebackException.from_exception(each, capture_locals=True, compact=True)
             for frame in told.stack:
-                if frame.locals and not frame.filename.startswith(_TESTS):
+                if frame.locals and "/tests/" not in frame.filename:
                     for local, value in frame.locals.items():
                         self.text(f"{name}: {local} in {frame.name} ({Path(frame.filename).name}:{frame.lineno})", value)
 
