@@ -128,6 +128,8 @@ _HOMES = {
     ".types": (
         "BatchEvent",
         "BrokerLatency",
+        "ConnectionEvent",
+        "ConnectionStatistics",
         "GroupDescription",
         "GroupMetadata",
         "IsolationLevel",

@@ -89,6 +89,8 @@ from .interfaces import RebalanceListener
 from .types import (
     BatchEvent,
     BrokerLatency,
+    ConnectionEvent,
+    ConnectionStatistics,
     GroupDescription,
     GroupMetadata,
     IsolationLevel,
@@ -127,6 +129,8 @@ __all__ = [
     "ClusterDescription",
     "CommitFailedError",
     "ConfigurationError",
+    "ConnectionEvent",
+    "ConnectionStatistics",
     "Consumer",
     "ConsumerConfig",
     "ConsumerHealth",

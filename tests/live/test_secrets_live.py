@@ -20,7 +20,6 @@ from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
 
 import trikafka
-import trikafka.hooks
 from trikafka.cli.app import run
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "security"))
@@ -49,7 +48,7 @@ def secured(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 class Answer(http.server.BaseHTTPRequestHandler):
     """A token endpoint that is of no use in the way that its path says."""
 
-    answers: dict[str, tuple[int, object]] = {  # noqa: RUF012
+    answers: dict[str, tuple[int, object]] = {
         "/refuses": (401, {"error": "invalid_client"}),
         "/fails": (503, "no"),
         "/says-nothing": (200, {}),
@@ -148,7 +147,7 @@ class Watching:
     def __init__(self, search: Search) -> None:
         self._search = search
 
-    @trikafka.hooks.hookimpl
+    @trikafka.hookimpl
     def trikafka_observer(self, context: Any) -> Any:
         self._search.text("context", f"{context!r} {vars(context)!r} {context.config!r} {vars(context.config)!r}")
         return self
@@ -209,7 +208,12 @@ async def test_who_gives_up(secured: KafkaCluster, client: str, caplog: pytest.L
 @pytest.mark.parametrize("how", ["options", "file"])
 @pytest.mark.parametrize("command", ["topics", "consume", "produce"])
 def test_the_command_with_debug(
-    secured: KafkaCluster, how: str, command: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    secured: KafkaCluster,
+    how: str,
+    command: str,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     search = Search(MARK)
     jaas = f'org.apache.kafka.common.security.plain.PlainLoginModule required username="alice" password="{MARK}";'

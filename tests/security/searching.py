@@ -45,7 +45,7 @@ class Search:
                 self.error(record.exc_info[1])
 
     def error(self, error: BaseException) -> None:
-        """Look through an error and all that hang on it: words, attributes, notes, and the locals of frames that are not a test's."""
+        """Look through an error and all that hang on it: words, attributes, notes, and the locals of frames (not of tests)."""
         for each in _all_of(error):
             name = type(each).__name__
             self.text(f"{name} in words", f"{each!s} {each!r} {each.args!r} {vars(each)!r} {getattr(each, '__notes__', ())!r}")

@@ -69,7 +69,7 @@ async def test_the_data_source(
             if options is good:
                 assert await trio.to_thread.run_sync(read) == 10
             else:
-                with pytest.raises(PySparkException, match="127.0.0.1") as caught:
+                with pytest.raises(PySparkException, match=r"127\.0\.0\.1") as caught:
                     await trio.to_thread.run_sync(read)
                 search.text("error", f"{caught.value} {caught.value!r}")
     search.text("the session's settings", repr(spark.sparkContext.getConf().getAll()))
