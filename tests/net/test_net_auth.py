@@ -217,6 +217,34 @@ async def test_a_session_is_renewed_before_it_ends_and_others_wait_meanwhile(aut
         assert broker.said[-1] == b"\0alice\0third"
 
 
+async def test_a_session_of_a_millisecond_is_renewed_four_times_a_second_at_most(autojump_clock: MockClock) -> None:
+    async with ready(1) as (line, broker):
+        for number in range(1, 5):
+            await broker.authenticate()
+            await wait_all_tasks_blocked()
+            assert trio.current_time() == pytest.approx(number * 0.25)
+
+
+async def test_a_connection_that_only_authenticates_anew_is_idle(autojump_clock: MockClock) -> None:
+    async with ready(10_000, connections_max_idle_ms=60_000) as (line, broker):
+
+        async def serve() -> None:
+            while True:
+                await broker.authenticate()
+
+        async def served() -> None:
+            with contextlib.suppress(EOFError):
+                await serve()
+
+        line.nursery.start_soon(served)
+        with trio.fail_after(100):
+            while not line.connection.broken:
+                await trio.sleep(1)
+        assert 60 <= trio.current_time() <= 61
+        assert len(broker.said) >= 6
+        assert line.connection.failure is None
+
+
 async def test_a_session_that_is_not_renewed_ends_the_connection_with_the_reason(autojump_clock: MockClock) -> None:
     async with ready(10_000) as (line, broker):
         broker.refuse = "the password has changed"

@@ -254,7 +254,8 @@ class Connection:
         request.abandon()
 
     def _settle(self, request: InFlightRequest) -> None:
-        self._expiry.used()
+        if self._state.current is not ConnectionState.REAUTHENTICATING or not request.outgoing.api.startswith("Sasl"):
+            self._expiry.used()  # to say again who one is, is no use of a connection
         self._give_room(request)
         request.on_end(request)
 

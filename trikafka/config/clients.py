@@ -8,7 +8,7 @@ After a change run ``make docs``: the typed keywords of ``open_*`` (``typed.py``
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -89,12 +89,13 @@ class ClientConfig(SecurityConfig):
         }
 
     @classmethod
-    def take(cls, settings: MutableMapping[str, Any]) -> Self:
+    def take(cls, settings: Mapping[str, Any]) -> Self:
         """As :meth:`build`, and empty ``settings``: who holds them lives as long as the client, and they show what is secret."""
         try:
             return cls.build(settings)
         finally:
-            settings.clear()
+            if isinstance(settings, dict):
+                settings.clear()
 
     def check(self) -> None:
         """Check settings against each other. Raises :exc:`ConfigurationError`."""
