@@ -59,7 +59,7 @@ async def test_aims_are_ratios_of_what_was_measured(run: tuple[dict[str, Any], P
     found, _ = run
     lines = {case["name"]: case["median"] for case in found["cases"]}
     aims = {aim["aim"]: aim for aim in found["aims"]}
-    assert len(aims) == 29
+    assert len(aims) == 31
     ratio = aims["Arrow consume / raw limit"]
     ours, raw = (lines[f"consume/{name}"]["records_per_second"] for name in ("arrow/100/none/ours", "raw/100/none/raw"))
     assert ratio["value"] == pytest.approx(ours / raw)
