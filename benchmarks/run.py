@@ -114,7 +114,8 @@ class Runner:
         target = self._written_topic(case) if case.kind == "process" else ""
         job = Job(
             *(case.peer, case.kind, case.way, self._kafka.bootstrap, topic, case.partitions),
-            *(case.setup.size, case.setup.compression, case.records, case.tasks, case.rate, case.seconds, target),
+            *(case.setup.size, case.setup.compression, case.records, case.tasks, case.rate, case.seconds),
+            target=target,
         )
         found = run_process(job)
         if "seconds" in found and found["value_bytes"] != found["records"] * case.setup.size:
@@ -128,9 +129,9 @@ class Runner:
             if had != asked:
                 found = {"missing": f"the group was to be of type {asked}, and was of type {had}"}
         if target and "seconds" in found:
-            held, written = self._kafka.count_committed(target), found["extra"]["written"]
-            if held != (written, written * case.setup.size):
-                found = {"failed": f"{held[0]} records and {held[1]} bytes committed in the topic, {written} records told"}
+            written = found["extra"]["written"]
+            if (seen := self._kafka.count_committed(target)) != (written, written * case.setup.size):
+                found = {"failed": f"{seen[0]} records and {seen[1]} bytes committed in the topic, {written} records told"}
         for each in {topic, target} - self._made - {""}:
             self._kafka.delete(each)
         if "seconds" in found:

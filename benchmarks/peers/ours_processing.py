@@ -54,8 +54,11 @@ class _Counting:
 
 async def process(job: Job, make: Callable[[Producer, str], Handler], call: str) -> Outcome:
     reading, writing = tuning.trikafka_processing(job.target, job.compression)
-    servers = {"bootstrap_servers": job.bootstrap}
-    async with trikafka.open_producer(**servers, **writing) as producer, trikafka.open_consumer(**servers, **reading) as consumer:
+    servers = job.bootstrap
+    async with (
+        trikafka.open_producer(bootstrap_servers=servers, **writing) as producer,
+        trikafka.open_consumer(bootstrap_servers=servers, **reading) as consumer,
+    ):
         places = [TopicPartition(job.topic, number) for number in range(job.partitions)]
         await consumer.end_offsets(places)
         await producer.partitions_for(job.target)
