@@ -70,7 +70,7 @@ docs: env-test
 clean:
 	rm -rf .venv-demo .venv-test build plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis plugins/*/.pytest_cache
-	rm -f trikafka/_wire/_native*.so trikafka/_wire/_native.c
+	rm -f trikafka/*/_native*.so trikafka/*/_native.c
 
 env-demo env-test: env-%: python
 	@$(PYTHON) scripts/environment.py $*
