@@ -26,6 +26,8 @@ async def main():
                 async with trikafka.open_consumer("t", **settings, group_id="g", auto_offset_reset="earliest", **more) as consumer:
                     if not more:
                         assert {(await consumer.receive()).value for _ in range(2)} == {b"x", b"y"}
+                    else:
+                        await consumer.receive_batch(timeout=0.5)
                     await consumer.commit()
             print("done")
 trio.run(main)
