@@ -18,7 +18,7 @@ from trio.abc import Stream
 from .. import _version
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
-from ..errors import KafkaConnectionError, TrikafkaError
+from ..errors import AuthenticationError, KafkaConnectionError, TrikafkaError
 from ..types import ConnectionEvent, ConnectionStatistics, Node
 from .connection import Connection
 from .connection_state import ConnectionState, StateClock
@@ -26,6 +26,7 @@ from .expiry import Voice
 from .outages import Outages
 from .reasons import waiting_for
 from .reconnect import Reconnect
+from .refusals import Refusals
 from .security import Security
 from .singleflight import ClientClosed, SingleFlight, StartSoon
 
@@ -172,11 +173,13 @@ class Brokers:
         self._places: dict[tuple[int, str, int], Place] = {}
         self._watch: Callable[[ConnectionEvent], object] | None = None
         self.outages = Outages()
+        self._refusals = Refusals()
         self._closed = False
 
     async def connection(self, node: Node, purpose: Purpose = "general") -> Connection:
         """A negotiated connection to ``node``. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`.
 
+        A broker that has refused the credentials is not dialled again for half a minute: :exc:`AuthenticationError` at once.
         Once closed it raises :exc:`ClientClosed`, which users know as :exc:`trio.ClosedResourceError`.
         """
         if self._closed:
@@ -188,7 +191,13 @@ class Brokers:
             watch = self._watch_of(node, purpose)
             slot = ConnectionSlot(node, self._config, self._start_soon, self.outages, self._security, place, watch)
             self._slots[key] = slot
-        return await slot.get()
+        if slot.connection is None:
+            await self._refusals.check(node)
+        try:
+            return await slot.get()
+        except AuthenticationError as error:
+            self._refusals.refused(node, error)
+            raise
 
     async def request(
         self,

@@ -1,8 +1,8 @@
 """A SASL mechanism of a third party: AWS_MSK_IAM, by which Amazon's managed Kafka lets clients in.
 
 The client signs the request ``kafka-cluster:Connect`` to its broker (Signature Version 4, presigned for 15 minutes) and says
-that as JSON. Credentials come from the environment, as AWS names them; a program with others (a role, a profile) makes the plugin itself,
-``MskIam(credentials)``, with a function, async or not, that is asked at each authentication::
+that as JSON. Credentials come from the environment, as AWS names them; a program with others (a role, a profile) makes the
+plugin itself, ``MskIam(credentials)``, with a function, async or not, that is asked at each authentication::
 
     trikafka.open_consumer("t", security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM", ...)
 """
