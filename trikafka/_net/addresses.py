@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..config.secrets import holds_secret
 from ..errors import ConfigurationError
 from ..types import Node
 
@@ -14,8 +13,6 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
 
     Raises :exc:`ConfigurationError` that names the address that is wrong.
     """
-    if holds_secret(servers):  # a name and a password, so nothing of it is shown
-        raise ConfigurationError("bootstrap_servers: an address has an '@' in it; names and passwords belong into sasl_ settings")
     parts = servers.split(",") if isinstance(servers, str) else servers
     good = isinstance(parts, Sequence) and not isinstance(parts, bytes | bytearray) and all(isinstance(p, str) for p in parts)
     texts = [part.strip() for part in parts if part.strip()] if good else []
