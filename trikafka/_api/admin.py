@@ -132,7 +132,7 @@ class Admin:
         async def attempt(call: Call) -> dict[str, list[PartitionInfo]]:
             request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
             response = await call.step("list the topics", lambda: self._metadata.ask_any(request))
-            topics = sorted(read_metadata(response).topics.values(), key=lambda topic: topic.name)
+            topics = sorted((await read_metadata(response)).topics.values(), key=lambda topic: topic.name)
             return {
                 topic.name: [topic.partitions[number] for number in sorted(topic.partitions)]
                 for topic in topics

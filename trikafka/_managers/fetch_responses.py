@@ -51,7 +51,7 @@ class FetchResponses:
 
     def take(self, node: Node, session: FetchSession, request: SessionRequest, body: memoryview, version: int) -> bool:
         """Take in the response to ``request``; whether it changed anything. Raises the error of the whole response."""
-        response = read_fetch_response(body, version, session.names)
+        response = read_fetch_response(body, version, session.names, len(session.asked))
         if response.error_code:
             raise from_code(response.error_code, f"Fetch from {node}")
         session.responded(response.session_id)
