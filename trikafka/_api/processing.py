@@ -1,37 +1,22 @@
-"""Read, process, write, exactly once: a consumer's batches, what is made of them, and the consumer's offsets in one transaction.
+"""Read, process, write, exactly once, in one task and by batch: a consumer's batches and what is made of them, in transactions.
 
-Each transaction is begun, filled and ended between two receives. Rebalances reach a consumer in its receives alone, so none comes
-while a transaction is open: what is revoked has been committed or aborted before.
+:mod:`.rounds` has the transaction itself; ``run_tasks`` with a producer of transactions builds tasks and dead letters on it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from weakref import WeakSet
-
-import trio
 
 from .._net.retry import Retry
 from .._wire.columns import RecordBatch
-from ..errors import (
-    CommitFailedError,
-    ConfigurationError,
-    KafkaTimeoutError,
-    RebalanceInProgressError,
-    TransactionAbortableError,
-    TransactionUndecidedError,
-)
-from ..types import TopicPartition
+from ..errors import ConfigurationError, TransactionUndecidedError
 from .consumer import Consumer
 from .producer import Producer
+from .rounds import Round, may_be_done_again, settle
 from .transaction import Transaction
 
 _log = logging.getLogger("trikafka.transactions")
-#: After these the transaction is surely not committed, and doing its work again may succeed.
-_AGAIN = (TransactionAbortableError, CommitFailedError, RebalanceInProgressError, KafkaTimeoutError)
-#: Consumers whose last transaction was cut off in its commit: where they have to go on, its outcome tells.
-_IN_DOUBT: WeakSet[Consumer] = WeakSet()
 
 Handler = Callable[[RecordBatch, Transaction], Awaitable[object]]
 
@@ -58,85 +43,27 @@ async def process(consumer: Consumer, producer: Producer, handler: Handler, *, m
     producer.transaction()
     if max_records < 1:
         raise ConfigurationError(f"max_records must be at least 1, not {max_records}")
-    if consumer in _IN_DOUBT:
-        await _settle(consumer, producer)
+    await settle(consumer, producer)
+
+    async def handle(batches: list[RecordBatch], txn: Transaction) -> list[RecordBatch]:
+        for batch in batches:
+            await handler(batch, txn)
+        return batches
+
     retry = Retry(producer._config)
     while True:
-        work = _Work(consumer)
+        work = Round(consumer)
         try:
             await work.receive(max_records)
-            await work.process(producer, handler)
+            await work.process(producer, handle, _tell_undecided)
             retry.reset()
         except BaseException as error:
-            work.take_back()
-            if not isinstance(error, _AGAIN) or isinstance(error, TransactionUndecidedError):
-                if work.committing:
-                    _IN_DOUBT.add(consumer)
+            work.failed(error)
+            if not may_be_done_again(error):
                 raise
             _log.warning("a transaction of %s records is done again: %s", work.count, error)
             await retry.wait()
 
 
-class _Work:
-    """What is received for one transaction, and where the consumer has to go back to if that is aborted."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._batches: list[RecordBatch] = []
-        self.count = 0
-        self.committing = False
-
-    async def receive(self, max_records: int) -> None:
-        """What is there, at least one batch; no rebalance comes between the first and the last."""
-        self._add(await self._consumer.receive_batch())
-        try:
-            while self.count < max_records:
-                self._add(self._consumer.receive_batch_nowait())
-        except trio.WouldBlock:
-            pass
-
-    def _add(self, batch: RecordBatch) -> None:
-        if len(batch):
-            self._batches.append(batch)
-            self.count += len(batch)
-
-    async def process(self, producer: Producer, handler: Handler) -> None:
-        """Do it, in one transaction."""
-        async with producer.transaction() as txn:
-            for batch in self._batches:
-                await handler(batch, txn)
-            await txn.send_offsets(self._batches, self._consumer)
-            self.committing = True
-            await _commit(producer, txn)
-
-    def take_back(self) -> None:
-        """Have them delivered again. No rebalance has come since: what is assigned now was so then, if it was not lost."""
-        starts: dict[TopicPartition, int] = {}
-        for batch in self._batches:
-            starts.setdefault(TopicPartition(batch.topic, batch.partition), batch.offsets[0])
-        for tp in starts.keys() & self._consumer.assignment():
-            self._consumer.seek(tp, starts[tp])
-
-
-async def _commit(producer: Producer, txn: Transaction) -> None:
-    while True:
-        try:
-            return await txn.commit()
-        except TransactionUndecidedError as error:
-            if producer._closed:
-                raise  # nobody asks any more
-            _log.warning("still waiting to learn whether a transaction was committed: %s", error)
-
-
-async def _settle(consumer: Consumer, producer: Producer) -> None:
-    """An earlier run was cut off in its commit: find out how that ended; what is assigned goes on from what is committed."""
-    try:
-        async with producer.transaction():
-            pass
-    except TransactionAbortableError as error:
-        _log.warning("%s", error)
-    if assigned := consumer.assignment():
-        for tp, position in (await consumer.committed(assigned)).items():
-            if position is not None:
-                consumer.seek(tp, position)
-    _IN_DOUBT.discard(consumer)
+def _tell_undecided(error: TransactionUndecidedError) -> None:
+    _log.warning("still waiting to learn whether a transaction was committed: %s", error)
