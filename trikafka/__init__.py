@@ -49,6 +49,11 @@ _HOMES = {
     ),
     "._api.partition_stream": ("PartitionStream",),
     "._api.processing": ("process",),
+    "._api.tasks": (
+        "ensure_topics",
+        "run_tasks",
+    ),
+    "._api.handling": ("RetryPolicy",),
     "._api.transaction": ("Transaction",),
     "._wire.columns": ("RecordBatch",),
     ".config": (
@@ -112,6 +117,7 @@ _HOMES = {
         "RequestTimedOutError",
         "TelemetryNotSupportedError",
         "TopicAlreadyExistsError",
+        "TopicsNotReadyError",
         "TransactionAbortableError",
         "TransactionError",
         "TransactionFatalError",

@@ -16,11 +16,13 @@ from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.export import ExportProgress, ExportResult, export
 from ._api.export_store import DirectoryStore
+from ._api.handling import RetryPolicy
 from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
 from ._api.processing import process
 from ._api.producer import Producer, ProducerStatistics
+from ._api.tasks import ensure_topics, run_tasks
 from ._api.transaction import Transaction
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
@@ -73,6 +75,7 @@ from .errors import (
     RequestTimedOutError,
     TelemetryNotSupportedError,
     TopicAlreadyExistsError,
+    TopicsNotReadyError,
     TransactionAbortableError,
     TransactionError,
     TransactionFatalError,
@@ -200,11 +203,13 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLargeError",
     "RequestTimedOutError",
+    "RetryPolicy",
     "SubscriptionPattern",
     "TelemetryNotSupportedError",
     "TimestampType",
     "TopicAlreadyExistsError",
     "TopicPartition",
+    "TopicsNotReadyError",
     "Transaction",
     "TransactionAbortableError",
     "TransactionDescription",
@@ -220,6 +225,7 @@ __all__ = [
     "UnsupportedCompressionError",
     "UnsupportedVersionError",
     "__version__",
+    "ensure_topics",
     "export",
     "from_properties",
     "hookimpl",
@@ -227,4 +233,5 @@ __all__ = [
     "open_consumer",
     "open_producer",
     "process",
+    "run_tasks",
 ]
