@@ -93,6 +93,8 @@ from .interfaces import RebalanceListener
 from .types import (
     BatchEvent,
     BrokerLatency,
+    ConnectionEvent,
+    ConnectionStatistics,
     GroupDescription,
     GroupMetadata,
     IsolationLevel,
@@ -132,6 +134,8 @@ __all__ = [
     "CommitFailedError",
     "CompiledPartWarning",
     "ConfigurationError",
+    "ConnectionEvent",
+    "ConnectionStatistics",
     "Consumer",
     "ConsumerConfig",
     "ConsumerHealth",
