@@ -47,14 +47,14 @@ class LinesSink:
 
     async def write(
         self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any], report: SinkReport
-    ) -> Sequence[RangeResult]:
+    ) -> Mapping[PlannedRange, Exception]:
         client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
         results: list[RangeResult] = []
         for index, planned in enumerate(ranges):
             self.before_file(index)
             results.append(await self._write(RangeWork(self.store.root, plan.number, planned), planned, client))
             report("writing", index + 1, sum(result.rows for result in results))
-        return results
+        return {result.planned: result.error for result in results if result.error is not None}
 
     async def _write(self, work: RangeWork, planned: PlannedRange, client: Mapping[str, Any]) -> RangeResult:
         pieces = work.pieces()

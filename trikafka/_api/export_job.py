@@ -250,8 +250,8 @@ class ExportJob:
         def report(stage: ExportStage, ranges_done: int, rows_done: int) -> None:
             self._tell(stage, plan, ranges_done, rows_done)
 
-        written = await self.sink.write(plan, ranges, settings, report) if ranges else ()
-        errors |= {result.planned: result.error for result in written if result.error is not None}
+        if ranges:
+            errors |= await self.sink.write(plan, ranges, settings, report)
         settled = await self.sink.settle(plan, plan.ranges)
         await self._publish(plan, [self._judged(result, errors.get(result.planned)) for result in settled])
 

@@ -19,7 +19,6 @@ import re
 import shutil
 import socket
 import uuid
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
@@ -33,8 +32,8 @@ from .export_work import OURS, RangeWork, work_folder
 
 _NUMBERED = re.compile(r"(plan|manifest)-(\d{6,})\.json")
 _CLOSED = ".closed"
-#: The stores that hold a lock. A fork has the lock's descriptor, too, and would keep it when this process is dead.
-_locked: weakref.WeakSet[DirectoryStore] = weakref.WeakSet()
+#: The descriptors of locks that this process holds. A fork has them, too, and would keep the locks when this process is dead.
+_held: set[int] = set()
 
 
 class DirectoryStore:
@@ -68,7 +67,7 @@ class DirectoryStore:
             files.make_folder(self.root)
             files.make_own_folder(self._own)
             self._lock = self._locked_file(self._own / "lock")
-        _locked.add(self)
+        _held.add(self._lock)
         try:
             with explained(f"cannot write to {self.root}"):
                 files.make_own_folder(self._work)
@@ -97,7 +96,7 @@ class DirectoryStore:
 
     def close(self) -> None:
         """Remove what is no part of a decided piece and give back the lock. Closing twice is fine."""
-        if self._lock is not None:
+        if self._lock in _held:  # and not in a fork
             try:
                 with explained(f"cannot tidy up {self._own}"):
                     self._clear()
@@ -106,23 +105,21 @@ class DirectoryStore:
 
     def _unlock(self) -> None:
         lock, self._lock = self._lock, None
-        _locked.discard(self)
-        if lock is not None:
+        if lock is not None and lock in _held:
+            _held.remove(lock)
             os.close(lock)
-
-    def _forked(self) -> None:
-        """In a fork: its copy of the descriptor is closed, which leaves the lock with the process that has taken it."""
-        self._unlock()
 
     def _clear(self) -> None:
         """Remove work folders of plans that are done, and in the others what no record names."""
         plans, manifests = self._numbers()
         for folder in self._work.iterdir() if self._work.exists() else ():
-            number = int(folder.name) if folder.name.isdigit() else None
+            name = folder.name.removesuffix(_CLOSED)
+            number = int(name) if name.isdigit() else None
             if number is None or number not in plans - manifests:
                 shutil.rmtree(folder, ignore_errors=True)
             elif not folder.is_symlink():
                 self._clear_folder(folder)
+        shutil.rmtree(self._own / "partial", ignore_errors=True)  # of the first format
         for leaving in (*self._own.glob(".*.tmp"), *self.root.glob(".trikafka-*.probe")):
             leaving.unlink(missing_ok=True)
 
@@ -243,8 +240,9 @@ class DirectoryStore:
 
 
 def _after_fork() -> None:
-    for store in list(_locked):
-        store._forked()
+    """In a fork: close its copies, which leaves the locks with the process that has taken them."""
+    while _held:
+        os.close(_held.pop())
 
 
 os.register_at_fork(after_in_child=_after_fork)

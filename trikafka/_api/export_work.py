@@ -22,6 +22,7 @@ from pathlib import Path
 from ..errors import ExportError
 from ..interfaces import LostRange, PlannedRange, RangeResult, WrittenFile
 from . import export_files as files
+from .export_plan import file_name
 
 OURS = "_trikafka"
 
@@ -70,6 +71,11 @@ class RangeWork:
             found.append(piece)
             at = piece.end
         return found
+
+    def name_of(self, start: int) -> str:
+        """The name of the file of the piece that begins there."""
+        planned = self._planned
+        return planned.name if start == planned.start else file_name(planned.topic, planned.partition, start, planned.end)
 
     def stage(self) -> Path:
         """A new file to write at, on the file system of the destination; no two workers share one."""

@@ -207,11 +207,11 @@ class Sink(Protocol):
 
     async def write(
         self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any], report: SinkReport
-    ) -> Sequence[RangeResult]:
-        """Write these ranges of the plan, each file visible to readers only when it is whole; return one result for each.
+    ) -> Mapping[PlannedRange, Exception]:
+        """Write these ranges of the plan, each file visible to readers only when it is whole.
 
-        What an earlier run has finished is kept. An error of Kafka's in one range is that range's result and does not stop
-        the others; any other is raised. ``settings`` are those of a consumer without a group; beside them stands
+        What an earlier run has finished is kept. An error of Kafka's in one range does not stop the others: such errors are
+        returned; any other is raised. ``settings`` are those of a consumer without a group; beside them stands
         ``fail_on_data_loss``: whether offsets that the broker has deleted are an error.
         """
 
