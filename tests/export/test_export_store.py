@@ -14,7 +14,7 @@ from test_export_plan import plan_of
 from trikafka import ConfigurationError, ExportError
 from trikafka._api.export_plan import complete
 from trikafka._api.export_store import DirectoryStore
-from trikafka._api.export_work import ExportPiece, RangeWork, StagedFile, finish_piece
+from trikafka._api.export_work import ExportPiece, RangeWork, StagedFile
 from trikafka.interfaces import ExportPlan, RangeResult
 
 
@@ -249,7 +249,6 @@ def test_each_folder_is_synced_in_its_parent_and_data_before_its_name(tmp_path: 
     del done[:]
     work = RangeWork(store.root, 1, plan.ranges[0])
     staged = work.stage()
-    finish_piece([staged])
     work.decide(ExportPiece(0, 5, (StagedFile(staged.name, "date=1/x.parquet", 0, 0),)))
     folder = "a/b/_trikafka/work/000001"
     assert [each for each in done if ".tmp" not in each] == [
@@ -277,14 +276,15 @@ def test_a_fork_does_not_keep_the_lock_of_a_dead_process(tmp_path: Path) -> None
         "import os, sys; from pathlib import Path; from trikafka._api.export_store import DirectoryStore as D\n"
         "D(Path(sys.argv[1])).open()\n"
         "child = os.fork()\n"
-        "if child == 0: sys.stdin.read(); os._exit(0)\n"
-        "print('forked', flush=True); os.kill(os.getpid(), 9)"
+        "if child == 0: print('forked', flush=True); sys.stdin.read(); os._exit(0)\n"
+        "import time; time.sleep(60)"
     )
     command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
         assert holder.stdout is not None
         assert holder.stdin is not None
         assert holder.stdout.readline() == "forked\n"
+        holder.kill()
         assert holder.wait() == -9
         opened(tmp_path).close()
         holder.stdin.close()

@@ -119,7 +119,12 @@ class ExportJob:
         self.state = await self.sink.load()
         asked = self.options.settings.get("isolation_level")
         self._level = export_plan.isolation_of(self.state, asked, self.options.destination)
+        if self.state.last_number:
+            await self.sink.pin(self.state, (), self._settings())  # refuses what contradicts the destination's format
         return self.state.unfinished is not None
+
+    def _settings(self) -> dict[str, Any]:
+        return {**self.options.settings, "isolation_level": self._level, "fail_on_data_loss": self.options.fail_on_data_loss}
 
     # --- rounds ---
 
@@ -212,14 +217,13 @@ class ExportJob:
 
     async def _plan(self, view: SourceView, work: Work) -> None:
         wanted = [OffsetRange(*tp, at, view.ends[tp]) for tp, at in work.starts.items() if at < view.ends[tp]]
-        settings = {**self.options.settings, "isolation_level": self._level, "fail_on_data_loss": self.options.fail_on_data_loss}
         plan = export_plan.new_plan(
             self.state,
             view,
             work,
             max_records_per_file=self.options.max_records_per_file,
             isolation_level=self._level,
-            format=await self.sink.pin(self.state, [*work.carried, *wanted], settings),
+            format=await self.sink.pin(self.state, [*work.carried, *wanted], self._settings()),
         )
         if plan is not None:
             await self.sink.store_plan(plan)
@@ -241,17 +245,12 @@ class ExportJob:
                 errors[planned] = self._broken[planned.tp]
             else:
                 ranges.append(planned)
-        settings = {
-            **self.options.settings,
-            "isolation_level": plan.isolation_level,
-            "fail_on_data_loss": self.options.fail_on_data_loss,
-        }
 
         def report(stage: ExportStage, ranges_done: int, rows_done: int) -> None:
             self._tell(stage, plan, ranges_done, rows_done)
 
         if ranges:
-            errors |= await self.sink.write(plan, ranges, settings, report)
+            errors |= await self.sink.write(plan, ranges, self._settings(), report)
         settled = await self.sink.settle(plan, plan.ranges)
         await self._publish(plan, [self._judged(result, errors.get(result.planned)) for result in settled])
 

@@ -183,9 +183,9 @@ def _check_result(result: RangeResult) -> None:
     planned = result.planned
     if not planned.start <= result.reached <= planned.end:
         raise ExportError(f"the sink's result for {planned} ends at {result.reached}, outside of it")
-    for part in (*result.files, *result.lost):
-        if not planned.start <= part.start <= part.end <= result.reached:
-            raise ExportError(f"the sink's result for {planned} has a part outside of it: [{part.start}, {part.end})")
+    for start, end in [(file.start, file.end) for file in result.files] + [(lost.start, lost.end) for lost in result.lost]:
+        if not planned.start <= start <= end <= result.reached:
+            raise ExportError(f"the sink's result for {planned} has a part outside of it: [{start}, {end})")
 
 
 def after(manifest: ExportManifest) -> ExportState:

@@ -46,8 +46,8 @@ class ExportSource:
     async def topic_ids(self, topics: Iterable[str], isolation_level: str) -> tuple[str | None, dict[str, str | None]]:
         """The cluster's id, and the ids of those topics that exist (``None`` where the broker gives none)."""
         async with self._client(isolation_level) as consumer:
-            there = [topic for topic in dict.fromkeys(topics) if await consumer.partitions_for(topic)]
-            return _identity(consumer, there)
+            ids = {topic: _id_of(consumer, topic) for topic in dict.fromkeys(topics) if await consumer.partitions_for(topic)}
+            return consumer._parts.metadata.snapshot.cluster_id, ids
 
     async def look(
         self, topics: Iterable[str], isolation_level: str, only: frozenset[TopicPartition] | None, timeout: float | None
@@ -56,13 +56,15 @@ class ExportSource:
         look = Look(SourceView(None, {}, {}, {}))
         async with self._client(isolation_level) as consumer:
             infos: list[PartitionInfo] = []
+            ids: dict[str, str | None] = {}
             for topic in topics:
                 partitions = await consumer.partitions_for(topic)
-                if not partitions:
+                if partitions:
+                    ids[topic] = _id_of(consumer, topic)
+                else:
                     look.missing.append(topic)
                 infos += [info for info in partitions if only is None or TopicPartition(topic, info.partition) in only]
-            cluster_id, topic_ids = _identity(consumer, {info.topic for info in infos})
-            look.view = SourceView(cluster_id, topic_ids, {}, {})
+            look.view = SourceView(consumer._parts.metadata.snapshot.cluster_id, ids, {}, {})
             by_leader: dict[object, list[TopicPartition]] = {}
             for info in infos:
                 tp = TopicPartition(info.topic, info.partition)
@@ -120,7 +122,7 @@ async def _ask(consumer: Consumer, tps: list[TopicPartition], look: Look, timeou
     )
 
 
-def _identity(consumer: Consumer, topics: Iterable[str]) -> tuple[str | None, dict[str, str | None]]:
-    snapshot = consumer._parts.metadata.snapshot
-    ids = {topic: getattr(snapshot.topics.get(topic), "topic_id", None) for topic in topics}
-    return snapshot.cluster_id, {topic: None if known == NO_TOPIC_ID else known for topic, known in ids.items()}
+def _id_of(consumer: Consumer, topic: str) -> str | None:
+    """The id of a topic that was just asked for: later the snapshot may not have it any more."""
+    known: str | None = getattr(consumer._parts.metadata.snapshot.topics.get(topic), "topic_id", None)
+    return None if known == NO_TOPIC_ID else known

@@ -15,7 +15,6 @@ import hashlib
 import json
 import os
 import uuid
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -84,11 +83,9 @@ class RangeWork:
         return path
 
     def decide(self, piece: ExportPiece) -> ExportPiece:
-        """Make it the piece at its beginning, and publish its files; return the one that another worker decided before, if so.
-
-        Its staged files are synced by then.
-        """
+        """Make it the piece at its beginning, and publish its files; return the one that another worker decided before, if so."""
         path = self._record(piece.start)
+        self._sync(piece)
         body = {
             "from": piece.start,
             "to": piece.end,
@@ -119,6 +116,13 @@ class RangeWork:
             written += [WrittenFile(planned, f.name, piece.start, piece.end, f.rows, f.bytes) for f in piece.files if f.data]
         lost = tuple(LostRange(planned.topic, planned.partition, *gap) for piece in pieces for gap in piece.lost)
         return RangeResult(planned, at, tuple(written), lost, sum(piece.dead_letters for piece in pieces), error)
+
+    def _sync(self, piece: ExportPiece) -> None:
+        """Staged files, then their folder, before the record that names them."""
+        for file in piece.files:
+            if (self._folder / file.staged).exists():
+                files.sync(self._folder / file.staged)
+        files.sync(self._folder)
 
     def _record(self, start: int) -> Path:
         return self._folder / f"{self._key}-{start:020d}.json"
@@ -168,14 +172,6 @@ class RangeWork:
         for part in Path(name).parts[:-1]:
             folder /= part
             files.make_own_folder(folder)
-
-
-def finish_piece(staged: Sequence[Path]) -> None:
-    """Sync staged files, then their folder, before the record that names them."""
-    for path in staged:
-        files.sync(path)
-    for folder in {path.parent for path in staged}:
-        files.sync(folder)
 
 
 def _check_inside(name: str, where: Path) -> None:

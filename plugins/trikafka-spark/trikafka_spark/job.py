@@ -19,13 +19,14 @@ import trio
 from trikafka import ExportError
 
 from .session import answers, first_line, text_of
-from .task import WriteTask, error_of, run_task
+from .task import WriteTask, error_from_text, error_of, run_task
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _POLL_EVERY = 0.2
-_CANCEL_LIMIT = 5.0
+#: A JVM that does not answer (frozen, or busy collecting garbage) is not waited for longer, in seconds.
+CANCEL_LIMIT = 0.6
 
 
 class SparkJob:
@@ -39,12 +40,14 @@ class SparkJob:
         self._ended = threading.Event()
         self._rows: Any = None
 
-    async def run(self, report: Callable[[int, int], None]) -> list[tuple[int, int]]:
+    async def run(self, report: Callable[[int, int], None]) -> list[Exception | None]:
         """Run the job; ``report(tasks done, rows done)`` a few times a second. A cancelled scope cancels the job.
+
+        Returns for each task the error of Kafka's that ended it, or ``None``.
 
         Raises :exc:`ExportError` with the worker's own error as its cause, and what ``report`` raises.
         """
-        results: list[list[tuple[int, int]]] = []
+        results: list[list[Exception | None]] = []
         failures: list[Exception] = []
         finished = trio.Event()
 
@@ -54,8 +57,8 @@ class SparkJob:
             except Exception as error:
                 failures.append(error)
             except BaseException:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(self._cancel, limiter=self._limiter)
+                with trio.move_on_after(CANCEL_LIMIT, shield=True):
+                    await trio.to_thread.run_sync(self._cancel, abandon_on_cancel=True, limiter=self._limiter)
                 raise
             finally:
                 finished.set()
@@ -66,7 +69,7 @@ class SparkJob:
                 while not finished.is_set():
                     with trio.move_on_after(_POLL_EVERY):
                         await finished.wait()
-                    report(*await trio.to_thread.run_sync(self._progress, limiter=self._limiter))
+                    report(*await trio.to_thread.run_sync(self._progress, abandon_on_cancel=True, limiter=self._limiter))
             except Exception as error:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
@@ -74,7 +77,7 @@ class SparkJob:
             raise failures[0]
         return results[0]
 
-    def _collect(self) -> list[tuple[int, int]]:
+    def _collect(self) -> list[Exception | None]:
         context, secret = self._context, self._secret
         try:
             context.addJobTag(self._tag)
@@ -82,15 +85,13 @@ class SparkJob:
             rows = context.accumulator(0)
             self._rows = rows
 
-            def counted(task: WriteTask) -> tuple[int, int]:
-                result = run_task(task, secret)
-                rows.add(result[0])
-                return result
+            def counted(task: WriteTask) -> str | None:
+                return run_task(task, secret, rows.add)
 
             work = context.parallelize(self._tasks, len(self._tasks)).map(counted)
             if self._cancelled:
                 return []
-            return work.collect()
+            return [None if text is None else error_from_text(text) for text in work.collect()]
         except Exception as error:
             failure, cause = self._explained(error)
             raise failure from cause
@@ -121,7 +122,7 @@ class SparkJob:
     def _cancel(self) -> None:
         """Cancel until the job's thread has come back: the job may be about to be submitted just now."""
         self._cancelled = True
-        for _ in range(int(_CANCEL_LIMIT / 0.05)):
+        for _ in range(100):
             with contextlib.suppress(Exception):  # without its JVM the job ends by itself
                 self._context.cancelJobsWithTag(self._tag)
             if self._ended.wait(0.05):
