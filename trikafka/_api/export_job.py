@@ -204,7 +204,7 @@ class ExportJob:
         return await self.source.first_offsets(start, self.state, view, self._level)
 
     def _to_try(self, tp: TopicPartition) -> bool:
-        return self._only is None or tp in self._only
+        return tp not in self._broken and (self._only is None or tp in self._only)
 
     async def _carried(self) -> list[OffsetRange]:
         """What earlier plans have left and can be read now, or given up now."""
@@ -241,7 +241,7 @@ class ExportJob:
         for planned in export_plan.turns(plan.ranges):
             if planned.topic in gone:
                 errors[planned] = _GoneError(gone[planned.topic])
-            elif not self._to_try(planned.tp) and planned.tp in self._broken:
+            elif planned.tp in self._broken:
                 errors[planned] = self._broken[planned.tp]
             else:
                 ranges.append(planned)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -57,13 +58,28 @@ async def test_all_then_nothing_then_exactly_what_is_new(kafka_broker: Any, new_
     assert (progress[-1].ranges_done, progress[-1].rows_done) == (4, 4_000)
     assert pq.read_schema(data_files(root)[0]).equals(SCHEMA)
     assert pq.read_metadata(data_files(root)[0]).row_group(0).column(1).compression == "ZSTD"
-    assert "pyspark" not in sys.modules or not sys.modules["pyspark"].SparkContext._active_spark_context
     before = times_of_files(root)
     assert (await export()).already_done
     assert times_of_files(root) == before
     await add_records(servers, topic, 4_000, 1_000, 4)
     assert (await export()).rows == 1_000
     check_whole(root, 5_000, 4)
+
+
+async def test_neither_java_nor_pyspark_is_touched(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    topic = await new_topic(1_000)
+    program = (
+        "import sys, trikafka, trio\n"
+        "async def main():\n"
+        "    result = await trikafka.export(sys.argv[1], sys.argv[2], bootstrap_servers=sys.argv[3])\n"
+        "    print(result.rows, 'pyspark' in sys.modules)\n"
+        "trio.run(main)"
+    )
+    command = [sys.executable, "-c", program, topic, str(tmp_path), kafka_broker.bootstrap_servers]
+    environment = {name: value for name, value in os.environ.items() if name != "JAVA_HOME"} | {"PATH": "/nonexistent"}
+    done = await trio.run_process(command, capture_stdout=True, env=environment)
+    assert done.stdout == b"1000 False\n"
+    check_whole(tmp_path, 1_000, 4)
 
 
 async def test_an_exporter_keeps_its_destination_locked_and_exports_again(

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _POLL_EVERY = 0.2
-#: A JVM that does not answer (frozen, or busy collecting garbage) is not waited for longer, in seconds.
-CANCEL_LIMIT = 0.6
+#: For how long a cancelled job is waited for (seconds), and a JVM that does not answer, because it is frozen.
+_CANCEL_LIMIT, _SILENCE_LIMIT = 5.0, 0.5
 
 
 class SparkJob:
@@ -37,6 +38,9 @@ class SparkJob:
         self._tag = f"trikafka-export-{uuid.uuid4()}"
         self._secret = secrets.token_hex(16)
         self._cancelled = False
+        #: Whether the JVM did not answer when it was told to cancel.
+        self.silent = False
+        self._answered = 0.0
         self._ended = threading.Event()
         self._rows: Any = None
 
@@ -57,8 +61,7 @@ class SparkJob:
             except Exception as error:
                 failures.append(error)
             except BaseException:
-                with trio.move_on_after(CANCEL_LIMIT, shield=True):
-                    await trio.to_thread.run_sync(self._cancel, abandon_on_cancel=True, limiter=self._limiter)
+                await self._cancelled_job()
                 raise
             finally:
                 finished.set()
@@ -119,12 +122,29 @@ class SparkJob:
                 done += known.numCompletedTasks if known is not None else 0
         return done, self._rows.value if self._rows is not None else 0
 
+    async def _cancelled_job(self) -> None:
+        """Cancel the job and wait until it has ended, as long as the JVM answers."""
+        self._answered = time.monotonic()
+        with trio.move_on_after(_CANCEL_LIMIT, shield=True):
+            async with trio.open_nursery() as nursery:
+
+                async def cancel() -> None:
+                    await trio.to_thread.run_sync(self._cancel, abandon_on_cancel=True, limiter=self._limiter)
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(cancel)
+                while (left := self._answered + _SILENCE_LIMIT - time.monotonic()) > 0:
+                    await trio.sleep(left)
+                self.silent = True
+                nursery.cancel_scope.cancel()
+
     def _cancel(self) -> None:
         """Cancel until the job's thread has come back: the job may be about to be submitted just now."""
         self._cancelled = True
         for _ in range(100):
             with contextlib.suppress(Exception):  # without its JVM the job ends by itself
                 self._context.cancelJobsWithTag(self._tag)
+            self._answered = time.monotonic()
             if self._ended.wait(0.05):
                 return
 

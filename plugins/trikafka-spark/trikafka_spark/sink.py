@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _log = logging.getLogger("trikafka.spark")
 #: How long Spark may take to stop (seconds): at the end, and when the export was cancelled. Then its JVM is killed.
-_STOP_LIMIT, _CANCELLED_LIMIT = 15.0, 0.8
+#: When it did not even answer, hardly at all.
+_STOP_LIMIT, _CANCELLED_LIMIT, _SILENT_LIMIT = 15.0, 2.0, 0.2
 
 
 class SparkSink:
@@ -117,7 +118,11 @@ class SparkSink:
         if context is not None:
             from .job import SparkJob
 
-            errors = await SparkJob(context, tasks, self._limiter).run(told)
+            job = SparkJob(context, tasks, self._limiter)
+            try:
+                errors = await job.run(told)
+            finally:
+                self._spark.silent = job.silent
         else:
             from .local import LocalJob
 
@@ -165,6 +170,8 @@ class _Spark:
         self._handing_over = threading.Lock()
         self._context: SparkContext | None = None
         self._unwanted = False
+        #: Whether the JVM did not answer when it was asked last.
+        self.silent = False
 
     async def started(self) -> SparkContext:
         """The context, which is started where there is none."""
@@ -198,7 +205,7 @@ class _Spark:
         context, self._context = self._context, None
         if context is None:
             return
-        with trio.move_on_after(limit, shield=True) as scope:
+        with trio.move_on_after(_SILENT_LIMIT if self.silent else limit, shield=True) as scope:
             await trio.to_thread.run_sync(session.release, context, abandon_on_cancel=True, limiter=self._limiter)
         if scope.cancelled_caught:
             session.kill(context)
