@@ -83,6 +83,7 @@ _HOMES = {
         "BrokerResponseError",
         "ClientFailedError",
         "CommitFailedError",
+        "CompiledPartWarning",
         "ConfigurationError",
         "CoordinatorError",
         "CorruptRecordError",
