@@ -133,7 +133,7 @@ class SparkJob:
                     nursery.cancel_scope.cancel()
 
                 nursery.start_soon(cancel)
-                while (left := self._answered + _SILENCE_LIMIT - time.monotonic()) > 0:
+                while (left := self._answered + _SILENCE_LIMIT - time.monotonic()) > 0:  # noqa: ASYNC110  (a thread moves it on)
                     await trio.sleep(left)
                 self.silent = True
                 nursery.cancel_scope.cancel()
