@@ -369,7 +369,6 @@ async def test_authentication_can_be_cancelled_at_every_await(autojump_clock: Mo
             made = Brokers(given, nursery.start_soon)
             yield made, peers
             made.close()
-        assert peers
 
     async def dial_and_ask(made: Brokers, peers: list[Broker]) -> None:
         await made.request(NODE, metadata_request())
@@ -377,6 +376,7 @@ async def test_authentication_can_be_cancelled_at_every_await(autojump_clock: Mo
     async def next_call_works(made: Brokers, peers: list[Broker]) -> None:
         with trio.fail_after(5):
             await made.request(NODE, metadata_request())
+        assert peers
         [connection] = made.connections()
         assert not connection.waiting
         assert not connection.slots_taken

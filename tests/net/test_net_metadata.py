@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -64,6 +65,30 @@ async def test_each_address_that_does_not_answer_is_named_with_its_cause(autojum
         assert "cannot connect to nobody:1: there is no host nobody:1" in str(error)
         assert isinstance(error.__cause__, KafkaConnectionError)
         assert trio.current_time() == 0
+
+
+async def of_nobody(request: Any, default: Any) -> Any:
+    """The metadata of a broker that has just started: it does not even know of itself."""
+    return respond(request, brokers=[], cluster_id=None, controller_id=-1, topics=[])
+
+
+async def test_a_cluster_that_is_starting_is_waited_for(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trikafka")
+    async with ScriptedCluster(nodes=1) as cluster:
+        cluster.on("Metadata", of_nobody, times=4)
+        async with open_parts(cluster) as parts:
+            assert set(parts.metadata.snapshot.nodes) == {0}
+            assert 1 < trio.current_time() < 2  # 100, 200, 400 and 800 ms, with a jitter of a fifth
+        told = [line for line in caplog.messages if "does not know of any broker yet; it is asked again" in line]
+        assert len(told) == 1
+
+
+async def test_one_that_goes_on_starting_is_given_up_at_the_limit_of_a_call(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(nodes=1) as cluster:
+        cluster.on("Metadata", of_nobody)
+        error = await opening_fails(cluster, default_api_timeout_ms=5_000)
+        assert str(error).startswith("no bootstrap address answered as a Kafka broker: the broker is not available")
+        assert 3.8 < trio.current_time() <= 5
 
 
 async def test_one_that_is_not_kafka(autojump_clock: Clock) -> None:
@@ -253,14 +278,10 @@ async def test_an_error_that_may_mend_counts_more_than_one_that_cannot(autojump_
 
 async def test_a_broker_that_knows_of_none_is_passed_over(autojump_clock: Clock) -> None:
     async with ScriptedCluster(nodes=2, topics={"t": 1}) as cluster, open_parts(cluster) as parts:
-
-        async def nothing(request: Any, default: Any) -> Any:
-            return respond(request, brokers=[], cluster_id=None, controller_id=-1, topics=[])
-
-        cluster.on("Metadata", nothing, node=0)
+        cluster.on("Metadata", of_nobody, node=0)
         for _ in range(5):
             assert set((await parts.metadata.refresh(["t"])).nodes) == {0, 1}
-        cluster.on("Metadata", nothing, node=1)
+        cluster.on("Metadata", of_nobody, node=1)
         with pytest.raises(TrikafkaError, match="does not know of any broker yet") as caught:
             await parts.metadata.refresh(["t"])
         assert caught.value.retriable

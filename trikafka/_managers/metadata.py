@@ -23,7 +23,15 @@ from .._net.singleflight import SingleFlight, StartSoon
 from .._state.cluster import ClusterSnapshot, TopicInfo
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
-from ..errors import AuthenticationError, BootstrapError, KafkaConnectionError, ProtocolError, TrikafkaError, from_code
+from ..errors import (
+    AuthenticationError,
+    BootstrapError,
+    BrokerResponseError,
+    KafkaConnectionError,
+    ProtocolError,
+    TrikafkaError,
+    from_code,
+)
 from ..types import Node, PartitionInfo, TopicPartition
 from .recovery import Recovery
 
@@ -123,7 +131,7 @@ class Metadata:
     async def bootstrap(self) -> None:
         """Make the first contact. Raises :exc:`BootstrapError` with each address's cause when none of them responds."""
         names = self._names()
-        responses, errors = await self._first(self._recovery.addresses, lambda node: self._ask(node, names))
+        responses, errors = await self._first_contact(names)
         if not responses:
             for error in errors:
                 if isinstance(error, AuthenticationError):  # the other addresses are of no help
@@ -134,6 +142,19 @@ class Metadata:
         for error in errors:
             _log.warning("a bootstrap address is of no use: %s", error)
         self._take(responses[0], names)
+
+    async def _first_contact(self, names: frozenset[str] | None) -> tuple[list[MetadataResponse], list[TrikafkaError]]:
+        """Ask the bootstrap addresses. A cluster that has just started knows of no broker for a moment: it is waited for."""
+        retry, ends = Retry(self._config), trio.current_time() + self._config.default_api_timeout
+        while True:
+            responses, errors = await self._first(self._recovery.addresses, lambda node: self._ask(node, names))
+            refused = any(isinstance(error, AuthenticationError) for error in errors)
+            starting = any(isinstance(error, BrokerResponseError) and error.code == _BROKER_NOT_AVAILABLE for error in errors)
+            if responses or refused or not starting or trio.current_time() + (delay := retry.delay()) > ends:
+                return responses, errors
+            if retry.failures == 1:
+                _log.info("%s; it is asked again for up to %g s", errors[-1], self._config.default_api_timeout)
+            await trio.sleep(delay)
 
     async def ask_any(self, message: Callable[[], Any]) -> Any:
         """Send a request that any broker can respond; ``message`` makes it anew for each broker that is asked.
