@@ -28,7 +28,18 @@ from .managers import (
     TransactionManager,
 )
 from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
-from .sink import ExportManifest, ExportPlan, ExportStage, ExportState, PlannedFile, Sink, SinkReport, WrittenFile
+from .sink import (
+    ExportManifest,
+    ExportPlan,
+    ExportStage,
+    ExportState,
+    LostRange,
+    PlannedRange,
+    RangeResult,
+    Sink,
+    SinkReport,
+    WrittenFile,
+)
 from .state import ConsumerState
 
 __all__ = [
@@ -51,6 +62,7 @@ __all__ = [
     "FetchManager",
     "Found",
     "HeartbeatManager",
+    "LostRange",
     "ManagerKind",
     "MembershipManager",
     "MetadataManager",
@@ -58,12 +70,13 @@ __all__ = [
     "OffsetsManager",
     "OfferedAssignor",
     "Partitioner",
-    "PlannedFile",
+    "PlannedRange",
     "PositionsManager",
     "ProduceManager",
     "ProducerObserver",
     "ProducerContext",
     "Purpose",
+    "RangeResult",
     "RebalanceListener",
     "RecordAccumulator",
     "Response",
