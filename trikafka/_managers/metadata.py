@@ -128,7 +128,7 @@ class Metadata:
         if info is None or info.error_code == _UNKNOWN_TOPIC:
             return None
         if info.error_code:
-            raise from_code(info.error_code, f"topic {name!r}")
+            raise from_code(info.error_code, f"topic {name!r}", operation="Describe")
         return info
 
     async def bootstrap(self) -> None:
