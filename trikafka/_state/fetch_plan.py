@@ -158,10 +158,9 @@ class FetchPlan:
 
     def let_go(self, node: int) -> bool:
         """This broker is not in the cluster any more: forget it, if nothing is wanted of it. Whether that is so."""
-        if self.sessions[node].wanted:
+        if self.sessions[node].wanted or self._full_at[node]:
             return False
         del self.sessions[node]
-        self._full_at.pop(node, None)
         return True
 
     def distrust_replicas(self, until: float) -> None:
