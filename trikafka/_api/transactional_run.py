@@ -96,7 +96,7 @@ class _Part:
         async with Lanes(self._plan.concurrency, partial(self._handle, task)) as lanes:
             for batch in batches:
                 for work in self._plan.handling.works(batch):
-                    if end is not None and trio.current_time() >= self._until:
+                    if end is not None and (self._ending.stopping or trio.current_time() >= self._until):
                         break
                     await lanes.put(task.known(work))
                     end, leader_epoch = work.offset + 1, batch.leader_epoch
