@@ -79,6 +79,7 @@ _HOMES = {
         "BrokerResponseError",
         "ClientFailedError",
         "CommitFailedError",
+        "CompiledPartWarning",
         "ConfigurationError",
         "CoordinatorError",
         "CorruptRecordError",

@@ -8,9 +8,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable
 
+import trio
+
 from .._net.retry import Retry
 from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError, TransactionUndecidedError
+from ..types import TopicPartition
 from .consumer import Consumer
 from .producer import Producer
 from .rounds import Round, may_be_done_again, settle
@@ -21,18 +24,21 @@ _log = logging.getLogger("trikafka.transactions")
 Handler = Callable[[RecordBatch, Transaction], Awaitable[object]]
 
 
-async def process(consumer: Consumer, producer: Producer, handler: Handler, *, max_records: int = 10_000) -> None:
+async def process(
+    consumer: Consumer, producer: Producer, handler: Handler, *, max_records: int = 100_000, commit_interval: float = 0.1
+) -> None:
     """Read, process, write, exactly once, until cancelled: ``await handler(batch, txn)`` for each batch of records, all in
     transactions.
 
     What the handler sends by ``producer`` is seen by ``read_committed`` readers if and only if the batch counts as processed. A
-    transaction holds what is buffered, up to ``max_records`` records (which the last batch may exceed); it is open for as long
-    as the handlers take. If it fails or the group has moved on, it is aborted, the consumer goes back, and the handler sees the
-    records again: what it does besides sending must bear that.
+    transaction takes in batches as long as there are some in the buffer, for up to ``commit_interval`` seconds and up to
+    ``max_records`` records (the last batch may exceed both); then it is committed. If it fails or the group has moved on, it is
+    aborted, the consumer goes back, and the handler sees the records again: what it does besides sending must bear that.
 
     The consumer needs a ``group_id`` and ``enable_auto_commit=False`` (and ``isolation_level="read_committed"`` to see no aborted
     records itself), the producer a ``transactional_id`` of its own for each instance of the program. Keep
-    ``transaction_timeout_ms`` above what the handlers take for ``max_records``, and below ``max_poll_interval_ms``.
+    ``transaction_timeout_ms`` above what the handler takes for a batch and ``commit_interval``, and below
+    ``max_poll_interval_ms``.
 
     Raises :exc:`ConfigurationError` for such settings, what the handler raises, :exc:`ProducerFencedError` and
     :exc:`TransactionFatalError`, and what stops the consumer; :exc:`TransactionUndecidedError` if the producer is closed before
@@ -43,18 +49,24 @@ async def process(consumer: Consumer, producer: Producer, handler: Handler, *, m
     producer.transaction()
     if max_records < 1:
         raise ConfigurationError(f"max_records must be at least 1, not {max_records}")
+    if not commit_interval >= 0:
+        raise ConfigurationError(f"commit_interval must be a number of seconds, at least 0, not {commit_interval!r}")
     await settle(consumer, producer)
-
-    async def handle(batches: list[RecordBatch], txn: Transaction) -> list[RecordBatch]:
-        for batch in batches:
-            await handler(batch, txn)
-        return batches
-
     retry = Retry(producer._config)
     while True:
         work = Round(consumer)
+
+        async def handle(txn: Transaction) -> dict[TopicPartition, int]:
+            batch, until = work.last, trio.current_time() + commit_interval  # noqa: B023 - it does not outlive this round
+            while batch is not None:
+                await handler(batch, txn)
+                await trio.lowlevel.checkpoint()
+                more = work.count < max_records and trio.current_time() < until  # noqa: B023
+                batch = work.further() if more else None  # noqa: B023
+            return work.ends  # noqa: B023
+
         try:
-            await work.receive(max_records)
+            await work.receive()
             await work.process(producer, handle, _tell_undecided)
             retry.reset()
         except BaseException as error:

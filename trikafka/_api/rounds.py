@@ -15,6 +15,7 @@ import trio
 from .._wire.columns import RecordBatch
 from ..errors import (
     CommitFailedError,
+    CorruptRecordError,
     KafkaTimeoutError,
     RebalanceInProgressError,
     TransactionAbortableError,
@@ -43,37 +44,37 @@ class Round:
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self.batches: list[RecordBatch] = []
-        self.count = 0
+        self._starts: dict[TopicPartition, int] = {}
         self._committing = False
+        self.last: RecordBatch | None = None  # that was received
+        self.ends: dict[TopicPartition, int] = {}  # the offsets after what was received
+        self.count = 0
 
-    @property
-    def partitions(self) -> set[TopicPartition]:
-        """Of which there are records."""
-        return {TopicPartition(batch.topic, batch.partition) for batch in self.batches}
+    async def receive(self, timeout: float | None = None) -> RecordBatch | None:
+        """The first batch; ``None`` past ``timeout`` seconds."""
+        return self._received(await self._consumer.receive_batch(timeout))
 
-    def end_of(self, tp: TopicPartition) -> int:
-        """The offset after what was received of a partition."""
-        return max(batch.next_offset for batch in self.batches if (batch.topic, batch.partition) == tp)
-
-    async def receive(self, max_records: int, timeout: float | None = None) -> None:
-        """What is there, at least one batch; no rebalance comes between the first and the last. None past ``timeout`` seconds."""
-        self._add(await self._consumer.receive_batch(timeout))
+    def further(self) -> RecordBatch | None:
+        """Another one, if there is one in the buffer; no rebalance comes between the first and the last."""
         try:
-            while 0 < self.count < max_records:
-                self._add(self._consumer.receive_batch_nowait())
-        except trio.WouldBlock:
-            pass
+            return self._received(self._consumer.receive_batch_nowait())
+        except (trio.WouldBlock, CorruptRecordError):  # the next receive meets what is corrupt again; what came before is committed
+            return None
 
-    def _add(self, batch: RecordBatch) -> None:
-        if len(batch):
-            self.batches.append(batch)
-            self.count += len(batch)
+    def _received(self, batch: RecordBatch) -> RecordBatch | None:
+        if not batch:
+            return None
+        tp = TopicPartition(batch.topic, batch.partition)
+        self._starts.setdefault(tp, batch.offsets[0])
+        self.ends[tp] = batch.next_offset
+        self.count += len(batch)
+        self.last = batch
+        return batch
 
     async def process(
         self,
         producer: Producer,
-        handle: Callable[[list[RecordBatch], Transaction], Awaitable[ToCommit]],
+        handle: Callable[[Transaction], Awaitable[ToCommit]],
         undecided: Callable[[TransactionUndecidedError], None],
     ) -> None:
         """Do it, in one transaction, with the offsets that ``handle`` returns.
@@ -81,7 +82,7 @@ class Round:
         ``undecided`` is told each time that the outcome did not come in time, and may raise.
         """
         async with producer.transaction() as txn:
-            done = await handle(self.batches, txn)
+            done = await handle(txn)
             await txn.send_offsets(done, self._consumer)
             self._committing = True
             while True:
@@ -97,11 +98,8 @@ class Round:
 
         No rebalance has come since: what is assigned now was so then, if it was not lost.
         """
-        starts: dict[TopicPartition, int] = {}
-        for batch in self.batches:
-            starts.setdefault(TopicPartition(batch.topic, batch.partition), batch.offsets[0])
-        for tp in starts.keys() & self._consumer.assignment():
-            self._consumer.seek(tp, starts[tp])
+        for tp in self._starts.keys() & self._consumer.assignment():
+            self._consumer.seek(tp, self._starts[tp])
         if self._committing and not may_be_done_again(error):
             _IN_DOUBT.add(self._consumer)
 
