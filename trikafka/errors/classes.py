@@ -46,6 +46,13 @@ class ConfigurationError(TrikafkaError, ValueError):
     """A setting, an address or an argument is wrong. Raised before any I/O."""
 
 
+class CompiledPartWarning(RuntimeWarning):
+    """The compiled part of trikafka was not built, or cannot be loaded: records take about twenty times as long.
+
+    Warned of once, when the first client opens. ``TRIKAFKA_PURE=1`` in the environment says that this is meant.
+    """
+
+
 class PluginError(TrikafkaError):
     """A plugin failed to load, returned something of the wrong shape, or does not know what was asked of it."""
 
@@ -286,6 +293,26 @@ class ClientFailedError(TrikafkaError):
 
 class ExportError(TrikafkaError):
     """An export could not be carried out. What had been published before stays valid."""
+
+
+class TopicsNotReadyError(TrikafkaError):
+    """Topics that a program needs are not there, or not as they should be. Attribute: ``problems``, topic -> what is wrong."""
+
+    def __init__(self, problems: Mapping[str, str], limit: float | None = None) -> None:
+        self.problems = dict(problems)
+        tried = "" if limit is None else f" after {limit:g} s"
+        super().__init__(f"not ready{tried}: " + "; ".join(f"topic {name!r} {problem}" for name, problem in self.problems.items()))
+
+
+class ExportIncompleteError(ExportError):
+    """Some partitions could not be exported; what the others had is published. The cause is chained.
+
+    Attribute: ``result``, the :class:`ExportResult` of what was done. The next export goes on with the rest.
+    """
+
+    def __init__(self, text: str, result: Any = None) -> None:
+        self.result = result
+        super().__init__(text)
 
 
 class BrokerResponseError(TrikafkaError):
