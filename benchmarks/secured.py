@@ -134,7 +134,7 @@ async def _run(cluster: KafkaCluster) -> None:
 def main() -> int:
     """Run them all."""
     sessions = {"listener.name.secured.scram-sha-512.connections.max.reauth.ms": 2_000}
-    with KafkaCluster(tls=True, sasl=["scram"], properties=sessions) as cluster:
+    with KafkaCluster(tls=True, sasl=["scram"], properties=sessions, jvm_options=["-Xmx1g"]) as cluster:
         trio.run(_run, cluster)
     return 0
 
