@@ -10,6 +10,7 @@ import statistics
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -122,12 +123,11 @@ async def _run(cluster: KafkaCluster) -> None:
         _say("send_arrow", port, rate / 1e6, "M/s")
     for port, settings in secured.items():
         for how, count in (("arrow", _RECORDS), ("batches", _RECORDS), ("async for", _RECORDS // 4)):
-            work = lambda settings=settings, how=how, count=count: _consume(settings, how, count)  # noqa: E731
-            _say(f"consume, {how}", port, await _best(work) / 1e6, "M/s")
-        rate = await trio.to_thread.run_sync(lambda port=port: max(_confluent(others[port], _RECORDS) for _ in range(2)))
+            _say(f"consume, {how}", port, await _best(partial(_consume, settings, how, count)) / 1e6, "M/s")
+        rate = await trio.to_thread.run_sync(_confluent, others[port], _RECORDS)
         _say("confluent-kafka consume()", port, rate / 1e6, "M/s")
     for port, settings in secured.items():
-        _say("send_nowait", port, await _best(lambda settings=settings: _send_nowait(settings)) / 1e6, "M/s")
+        _say("send_nowait", port, await _best(partial(_send_nowait, settings)) / 1e6, "M/s")
     _say("authenticate anew", "TLS+SCRAM", await _renewing(cluster.client_settings("SCRAM-SHA-512")), "ms")
 
 

@@ -34,15 +34,18 @@ async def worked_out(elements: int, work: Callable[[], T]) -> T:
 
 def busy() -> bool:
     """Whether a large response has come and is being read."""
-    limiter = _threads.get(None)
-    return limiter is not None and limiter.borrowed_tokens > 0
+    return _limiter().borrowed_tokens > 0
 
 
 async def in_thread(work: Callable[[], T]) -> T:
     """Do ``work`` in the thread for it."""
+    return await trio.to_thread.run_sync(work, limiter=_limiter(), abandon_on_cancel=True)
+
+
+def _limiter() -> trio.CapacityLimiter:
     try:
-        limiter = _threads.get()
+        return _threads.get()
     except LookupError:
-        limiter = trio.CapacityLimiter(1)
-        _threads.set(limiter)
-    return await trio.to_thread.run_sync(work, limiter=limiter, abandon_on_cancel=True)
+        made = trio.CapacityLimiter(1)
+        _threads.set(made)
+        return made
