@@ -30,6 +30,14 @@ def spark_context() -> Iterator[Any]:
     session.release(started[0])
 
 
+@pytest.fixture(scope="session")
+def spark(spark_context: Any) -> Any:
+    """The session over it."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession(spark_context)
+
+
 @pytest.fixture
 def new_topic(kafka_broker: Any) -> MakeTopic:
     """``await new_topic(records, partitions=4)``: a new topic with so many records; returns its name."""
