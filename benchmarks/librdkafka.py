@@ -20,10 +20,11 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_uncommitted", 
         consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in left])
         messages: list[Any] = []
         while left:
-            got = consumer.consume(10_000, timeout=patience)
-            if not got:
+            first = consumer.poll(patience)
+            if first is None:
                 raise TimeoutError(f"nothing came for {patience:g} s; partitions {sorted(left)} of {topic} have not ended")
-            for message in got:
+            # consume() waits until its number is full, so it may take only what is here already
+            for message in (first, *consumer.consume(10_000, timeout=0)):
                 error = message.error()
                 if error is None:
                     messages.append(message)
