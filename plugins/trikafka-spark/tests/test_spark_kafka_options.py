@@ -79,7 +79,7 @@ def test_what_would_change_the_meaning_of_a_write_is_refused(name: str) -> None:
 
 
 def test_a_wrong_name_and_a_wrong_value_are_named_before_anything_is_dialled() -> None:
-    with pytest.raises(ConfigurationError, match="did you mean 'isolation.level'"):
+    with pytest.raises(ConfigurationError, match=r"did you mean 'isolation\.level'"):
         consumer_settings(SERVERS | {"isolation.levell": "x"})
     with pytest.raises(ConfigurationError, match="isolation_level must be one of"):
         consumer_settings(SERVERS | {"isolation.level": "x"})
