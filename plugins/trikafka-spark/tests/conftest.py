@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from spark_kafka import make_topic
+from spark_kafka import connector_jars, make_topic
 from trikafka_spark import session
 
 _numbers = itertools.count()
@@ -21,7 +21,8 @@ def spark_context() -> Iterator[Any]:
     started: list[Any] = []
 
     def start() -> None:
-        started.append(session.acquire("local[2]", "tests", {}))
+        jars = connector_jars()
+        started.append(session.acquire("local[2]", "tests", {"spark.jars": ",".join(jars)} if jars else {}))
 
     thread = threading.Thread(target=start)
     thread.start()
@@ -36,6 +37,13 @@ def spark(spark_context: Any) -> Any:
     from pyspark.sql import SparkSession
 
     return SparkSession(spark_context)
+
+
+@pytest.fixture
+def sparks_connector() -> None:
+    """Skips the test where the jars of Spark's own Kafka connector are not to be had."""
+    if not connector_jars():
+        pytest.skip("Spark's Kafka connector could not be downloaded")
 
 
 @pytest.fixture

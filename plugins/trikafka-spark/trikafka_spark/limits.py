@@ -36,7 +36,7 @@ class Patience:
         self._last = -math.inf
 
     def waits(self, new: int, now: float) -> bool:
-        """Whether to wait with ``new`` offsets there at the time ``now`` (seconds); a batch that does not wait is counted from now."""
+        """Whether to wait when ``new`` offsets are there at the time ``now`` (seconds). Where not, the next delay begins now."""
         if self._least is not None and new < self._least and now - self._last < self._delay:
             return True
         self._last = now

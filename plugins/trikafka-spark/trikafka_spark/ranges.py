@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any, NamedTuple
 
@@ -29,10 +29,9 @@ def open_reader(options: ReadOptions) -> Any:
 async def bind_ranges(options: ReadOptions) -> list[Planned]:
     """Ask the cluster and return what to read, one range a partition. Raises :exc:`trikafka.TrikafkaError`."""
     async with open_reader(options) as consumer:
-        tps = await find_partitions(consumer, options)
+        tps, ids = await find_partitions(consumer, options)
         if not tps:
             return []
-        ids = await topic_ids(consumer, {tp.topic for tp in tps})
         beginnings = await consumer.beginning_offsets(tps)
         ends = await consumer.end_offsets(tps)
         starts = await resolve(consumer, options, "starting", tps, beginnings, ends)
@@ -59,29 +58,27 @@ async def limit_ranges(options: ReadOptions, planned: Sequence[Planned], limits:
     return [one for one in late if one.wanted.start < one.wanted.end]
 
 
-async def topic_ids(consumer: Any, topics: Iterable[str]) -> dict[str, str | None]:
-    """The ids of topics as text."""
-    ids = await consumer.topic_ids(sorted(topics))
-    return {topic: None if topic_id is None else str(topic_id) for topic, topic_id in ids.items()}
+async def find_partitions(
+    consumer: Any, options: ReadOptions, *, gone_is_an_error: bool = True
+) -> tuple[list[TopicPartition], dict[str, str | None]]:
+    """The partitions that the options choose now, sorted, and the ids of their topics (as text).
 
-
-async def find_partitions(consumer: Any, options: ReadOptions, *, gone_is_an_error: bool = True) -> list[TopicPartition]:
-    """The partitions that the options choose, sorted. Raises :exc:`trikafka.TrikafkaError` for what does not exist."""
+    Raises :exc:`trikafka.TrikafkaError` for what does not exist, unless ``gone_is_an_error`` is false.
+    """
     if options.pattern is not None:
         pattern = java_pattern(options.pattern)
         topics = [topic for topic in await consumer.list_topics() if pattern.search(topic)]
     else:
         topics = list(options.subscribe or dict.fromkeys(tp.topic for tp in options.assign))
-    found: list[TopicPartition] = []
-    for topic in sorted(topics):
-        infos = await consumer.partitions_for(topic)
-        if not infos and options.pattern is None and gone_is_an_error:
-            raise TrikafkaError(f"topic {topic!r} does not exist")
-        found.extend(TopicPartition(topic, info.partition) for info in infos)
+    ids = await consumer.topic_ids(topics) if topics else {}
+    if gone_is_an_error and options.pattern is None and (gone := [topic for topic in topics if topic not in ids]):
+        raise TrikafkaError(f"topic {gone[0]!r} does not exist")
+    found = [TopicPartition(topic, info.partition) for topic in ids for info in await consumer.partitions_for(topic)]
     unknown = [str(tp) for tp in options.assign if tp not in found]
     if unknown and gone_is_an_error:
         raise TrikafkaError(f"partitions to read do not exist: {', '.join(unknown)}")
-    return sorted(tp for tp in options.assign if tp in found) if options.assign else sorted(found)
+    chosen = [tp for tp in found if tp in options.assign] if options.assign else found
+    return sorted(chosen), {topic: None if known is None else str(known) for topic, known in ids.items()}
 
 
 async def resolve(

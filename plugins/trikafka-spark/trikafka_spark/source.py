@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import trio
-from pyspark.sql.datasource import DataSource, DataSourceReader, Filter, InputPartition
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
 from pyspark.sql.types import StructType
 
 from trikafka import ConfigurationError, TrikafkaError
 
 from .filters import Limits, limits_of
 from .options import ReadOptions, read_options
-from .ranges import Planned
+from .partition import RangePartition, read_planned
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,20 +61,18 @@ class TrikafkaDataSource(DataSource):
         kind = FilteringReader if options.push_filters and _is_pushing() else TrikafkaReader
         return kind(options, schema, self._token)
 
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """The reader of one streaming query."""
+        from .stream import TrikafkaStreamReader
+
+        return TrikafkaStreamReader(read_options(self.options, streaming=True), schema)
+
 
 def _is_pushing() -> bool:
     """Whether this process hands filters over. Where Spark's setting forbids that, it refuses any reader that could take them, and
     a data source cannot see the setting; but the work is done by another program then."""
     main = getattr(sys.modules.get("__main__"), "__spec__", None)
     return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
-
-
-class RangePartition(InputPartition):
-    """One task: an offset range, and the topic it was planned for."""
-
-    def __init__(self, planned: Planned) -> None:
-        super().__init__(tuple(planned.wanted))
-        self.planned = planned
 
 
 class TrikafkaReader(DataSourceReader):
@@ -121,20 +119,3 @@ class FilteringReader(TrikafkaReader):
                 " load() it anew for each, or leave pushFilters out"
             )
         return filters
-
-
-def read_planned(planned: Planned, options: ReadOptions, columns: object) -> Iterator[pa.RecordBatch]:
-    """The records of a planned range, in the columns that are wanted."""
-    from .pruning import Columns
-    from .reading import read_range
-
-    assert isinstance(columns, Columns)
-    batches = read_range(
-        planned.wanted,
-        options.settings,
-        fail_on_data_loss=options.fail_on_data_loss,
-        stall_limit=options.stall_limit,
-        topic_id=planned.topic_id,
-    )
-    for batch in batches:
-        yield columns.of(batch.to_arrow())
