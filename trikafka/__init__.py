@@ -74,6 +74,7 @@ _HOMES = {
         "BrokerResponseError",
         "ClientFailedError",
         "CommitFailedError",
+        "CompiledPartWarning",
         "ConfigurationError",
         "CoordinatorError",
         "CorruptRecordError",

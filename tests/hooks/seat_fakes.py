@@ -336,8 +336,8 @@ class Passed:
     def close(self) -> None:
         self._inner.close()
 
-    def drop(self, error: Exception, at_most: float = float("inf")) -> bool:
-        return self._inner.drop(error, at_most)
+    def drop(self, error: Exception, at_most: float = float("inf"), *, unsent: bool = False) -> bool:
+        return self._inner.drop(error, at_most, unsent=unsent)
 
     def identify(self, identity: tuple[int, int]) -> None:
         self._inner.identify(identity)

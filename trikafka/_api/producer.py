@@ -106,18 +106,28 @@ class Producer:
         ``default_api_timeout_ms``): past them it raises :exc:`KafkaTimeoutError`, or :exc:`TransactionUndecidedError` if the
         outcome of a commit is still missing. It raises :exc:`TransactionAbortableError` if such a commit turned out to be refused;
         :exc:`ProducerFencedError` if another producer has this ``transactional_id`` now; :exc:`IllegalStateError` while
-        another one is open; :exc:`ConfigurationError` without a ``transactional_id``. See :class:`Transaction` for its end.
+        another one is open; :exc:`trio.ClosedResourceError` once the producer is closed;
+        :exc:`ConfigurationError` without a ``transactional_id``. See :class:`Transaction` for its end.
         """
         check_timeout(timeout, 0.0)
         self._check_open()
         if self._transactions is None or self._transaction is None:
             raise ConfigurationError("transactions need a producer that was opened with a transactional_id")
-        return Transaction(self._transactions, self._transaction, self._config, timeout)
+        return Transaction(self._transactions, self._transaction, self._config, timeout, self._check_open)
 
-    def _append_in_transaction(self, *record: Any) -> Ack | None:
-        assert self._transaction is not None
-        self._transaction.check("send")
-        return self._take(*record)
+    def _append_in_transaction(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: HeaderPairs,
+        timestamp: int | None,
+        partition: int | None,
+    ) -> Ack | None:
+        transaction: Any = self._transaction
+        if not transaction.takes_records:
+            transaction.check("send")
+        return self._take(topic, value, key, headers, timestamp, partition)
 
     def _joining(self) -> Callable[[], None]:
         """Raise if no record may join a transaction now; returns what raises once it could not join the same one."""

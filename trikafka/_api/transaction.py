@@ -45,8 +45,10 @@ class Transaction:
         state: ProducerTransaction,
         config: ProducerConfig,
         timeout: float | None,
+        check_open: Callable[[], object],
     ) -> None:
         self._manager, self._state, self._config, self._timeout = manager, state, config, timeout
+        self._check_open = check_open
         self._number = 0  # not begun
         self._over = False  # there is nothing to do for this one any more, or nothing that can be done here
 
@@ -56,6 +58,7 @@ class Transaction:
     async def __aenter__(self) -> Transaction:
         if self._number:
             raise IllegalStateError("a transaction cannot begin twice: ask the producer for another")
+        self._check_open()
         self._number = await self._manager.begin(timeout=self._timeout)
         return self
 

@@ -41,6 +41,8 @@ _STAGGER = 1.0
 _REFUSED = 30.0
 #: A topic has the partitions from 0 on: so many may be left out of a response, and no more.
 _MOST_MISSING = 10_000
+#: How many topics that do not exist are named in the log at a time.
+_MOST_TOLD = 5
 _UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _BROKER_NOT_AVAILABLE = ErrorCode.BROKER_NOT_AVAILABLE
 _log = logging.getLogger("trikafka.metadata")
@@ -228,8 +230,11 @@ class Metadata:
         keep = frozenset(self._wanted) if names is not None else frozenset()
         self._replace(self._snapshot.updated(known, keep))
         missing = {name for name in self._wanted if name in known.topics and known.topics[name].error_code == _UNKNOWN_TOPIC}
-        for name in sorted(missing - self._told):
+        news = sorted(missing - self._told)
+        for name in news[:_MOST_TOLD]:
             _log.warning("topic %r does not exist; what was asked of it waits until it does", name)
+        if len(news) > _MOST_TOLD:
+            _log.warning("nor do %d other topics exist that were asked for", len(news) - _MOST_TOLD)
         self._told = missing
 
     def _replace(self, snapshot: ClusterSnapshot) -> None:

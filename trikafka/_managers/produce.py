@@ -24,6 +24,7 @@ from .._state.producer_batch import ProducerBatch
 from .._state.producer_identity import IdempotentIdentity, NoIdentity, ProducerIdentity
 from .._state.sequences import Identity
 from .._state.transaction import ProducerTransaction, TransactionalIdentity
+from .._state.unknown_topics import UnknownTopics
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
@@ -43,8 +44,6 @@ T = TypeVar("T")
 Fields = tuple[str, bytes | None, bytes | None, HeaderPairs, int | None, int | None]
 #: How many batches expire before other tasks run.
 _STEP = 1_000
-#: How many topics and partitions are looked up at a time of which nobody knows.
-_MOST_ASKED = 1_000
 
 
 class ProduceManager(Generic[Ack]):
@@ -66,7 +65,7 @@ class ProduceManager(Generic[Ack]):
     ) -> None:
         self._config, self._metadata = config, metadata
         self._topics: set[str] = set()
-        self._asked: dict[tuple[str, int | None], float] = {}  # what nobody knew yet, and since when it is looked up
+        self._unknown = UnknownTopics(trio.current_time)
         self._failures = FailureLog()
         self._ids: ProducerIds | None = None
         identity: ProducerIdentity = NoIdentity()
@@ -162,13 +161,12 @@ class ProduceManager(Generic[Ack]):
         error = from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}" + _of(info, partition))
         if info is not None and info.error_code and not (refused := from_code(info.error_code, f"topic {topic!r}")).retriable:
             error = refused
-        if len(self._asked) > _MOST_ASKED:
-            self._asked.clear()
-        since = self._asked.setdefault((topic, partition), trio.current_time())
-        self._topics.add(topic)
-        self._metadata.add_topic(topic)
+        before = self._unknown.changes
+        never = self._unknown.look_for((topic, partition), error.patience if error.retriable else 0.0)
+        if self._unknown.changes != before:
+            self._metadata.want(self._topics | self._unknown.topics)
         self._metadata.request_update()
-        if not error.retriable or trio.current_time() - since >= error.patience:
+        if never or not error.retriable:
             raise error
 
     async def wait_for_room(self, take: Callable[[], T | None], topic: str, partition: int | None) -> T:
@@ -195,11 +193,15 @@ class ProduceManager(Generic[Ack]):
         """Let nobody in any more: who waits for room gets :exc:`trio.ClosedResourceError`."""
         self._room.close()
 
-    def drop(self, error: Exception, at_most: float = math.inf) -> bool:
+    def drop(self, error: Exception, at_most: float = math.inf, *, unsent: bool = False) -> bool:
         """Fail everything that has no outcome, what is in flight included; not more than ``at_most`` batches in one step.
 
         Returns whether something is left. Of a :exc:`DeliveryTimeoutError` each record gets one that says where its time went.
+        ``unsent``: only what was never sent; the first that waits for room looks again, too.
         """
+        if unsent:
+            self._accumulator.pool.wake()
+            return self._accumulator.abort_unsent(error, at_most) == at_most
         if isinstance(error, DeliveryTimeoutError):
             self._explain_delays()
         self._failures.hold()
@@ -232,7 +234,7 @@ class ProduceManager(Generic[Ack]):
         """Take over the leaders of each new snapshot; ask for the next one as long as leaders are missing."""
         seen = self._metadata.snapshot
         while True:
-            self._adopt(seen, self._topics)
+            self._adopt(seen, self._topics | self._unknown.topics)
             self._senders.keep(seen.nodes)
             if self._accumulator.leaderless:
                 self._metadata.request_update()
@@ -247,8 +249,8 @@ class ProduceManager(Generic[Ack]):
                 found = (info.partitions.get(number) for number in range(max(info.partitions) + 1))
                 leaders = [None if part is None or part.leader not in snapshot.nodes else part.leader for part in found]
                 self._accumulator.update_topic(name, leaders)
-                for asked in [asked for asked in self._asked if asked[0] == name and (asked[1] or 0) < len(leaders)]:
-                    del self._asked[asked]
+                self._unknown.found(name, len(leaders))
+                self._topics.add(name)
 
     async def _expire(self) -> None:
         while True:

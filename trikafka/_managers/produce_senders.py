@@ -153,7 +153,8 @@ class Senders:
         except TrikafkaError as error:
             _log.debug("no connection to %s: %s", node, error)
             if not error.retriable:
-                self._refuse(self._accumulator.drain(sender.node_id, math.inf, self._config.max_request_size), error)
+                drained = self._accumulator.drain(sender.node_id, math.inf, self._config.max_request_size)
+                self._refuse(drained, error, unsent=True)
             self._accumulator.unreachable(sender.node_id, error)
             self._metadata.request_update()
             return None
@@ -174,7 +175,7 @@ class Senders:
             connection.begin(self._request(batches), ended)
         except TrikafkaError as error:
             self._end(sender)
-            self._refuse(batches, error)
+            self._refuse(batches, error, unsent=True)
 
     def _request(self, batches: list[ProducerBatch]) -> ProduceMessage:
         topics: dict[str, list[Part]] = {}
@@ -245,11 +246,11 @@ class Senders:
         doubtful.__cause__ = error
         return doubtful
 
-    def _refuse(self, batches: list[ProducerBatch], error: TrikafkaError) -> None:
+    def _refuse(self, batches: list[ProducerBatch], error: TrikafkaError, *, unsent: bool = False) -> None:
         if error.refresh_metadata:
             self._metadata.request_update()
         for batch in batches:
-            self._accumulator.refused(batch, error, trio.current_time())
+            self._accumulator.refused(batch, error, trio.current_time(), unsent=unsent)
 
 
 class _Compression:

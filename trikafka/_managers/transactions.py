@@ -38,6 +38,7 @@ from ..errors import (
 from ..interfaces import ProduceManager
 from ..types import GroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 from .transaction_coordinator import TransactionCoordinator
+from .transaction_failures import TransactionFailures, undecided
 from .transaction_signals import TransactionSignals
 
 T = TypeVar("T")
@@ -79,8 +80,10 @@ class Transactions:
     ) -> None:
         self._config, self._coordinator, self._produce, self._start_soon = config, coordinator, produce, start_soon
         self._transaction, self._signals = transaction, signals
+        self._failures = TransactionFailures(produce, transaction, signals)
         self._ending: _Ending | None = None  # the last
         self._sending_offsets: set[trio.Event] = set()  # set when one is done
+        self._finished = False
 
     # --- the calls ---------------------------------------------------------------------------------------------------
 
@@ -119,7 +122,8 @@ class Transactions:
         """Begin a transaction, once the last one is over; returns its number.
 
         Raises :exc:`TransactionAbortableError` if the last one, which was undecided, was not committed (it is aborted then),
-        :exc:`TransactionUndecidedError` or :exc:`KafkaTimeoutError` if it is not over within ``timeout`` seconds.
+        :exc:`TransactionUndecidedError` or :exc:`KafkaTimeoutError` if it is not over within ``timeout`` seconds,
+        :exc:`trio.ClosedResourceError` if the producer is being closed.
         """
 
         async def attempt(call: Call) -> int:
@@ -132,6 +136,8 @@ class Transactions:
                     refused = self._transaction.error
                     await self._await(call, self._start_end(commit=False))
                     raise TransactionAbortableError(f"the transaction before was not committed: {refused}") from refused
+            if self._finished:  # meanwhile
+                raise trio.ClosedResourceError("this producer is closed")
             self._transaction.check("begin")
             return self._transaction.begun(self._coordinator.version)
 
@@ -140,7 +146,7 @@ class Transactions:
         except KafkaTimeoutError as error:
             if self._transaction.state is not _S.UNDECIDED:
                 raise
-            raise _undecided(error) from error.__cause__
+            raise undecided(error) from error.__cause__
 
     async def send_offsets(
         self,
@@ -175,7 +181,7 @@ class Transactions:
                 if isinstance(error, TransactionError | KafkaTimeoutError | IllegalStateError):
                     self._transaction.failed(error)
                     raise
-                raise self._broken("send_offsets", error) from error
+                raise self._failures.broken("send_offsets", error) from error
 
     async def _send_offsets_once(
         self, call: Call, number: int, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Callable[[], GroupMetadata]
@@ -253,7 +259,7 @@ class Transactions:
                 return  # only the next epoch did not come in time
             if not self._cut_off(number, error):
                 raise
-            raise _undecided(error) from error.__cause__
+            raise undecided(error) from error.__cause__
         except trio.Cancelled:
             self._cut_off(number, TransactionError("commit was cancelled"))
             raise
@@ -278,7 +284,8 @@ class Transactions:
         await run_call("abort", lambda call: self._await(call, ending, raises=True), config=self._config, timeout=timeout)
 
     async def finish(self) -> None:
-        """The producer closes: what is open is aborted, unless it is prepared; wait until it has ended."""
+        """The producer closes: nothing begins any more, what is open is aborted unless it is prepared; wait until it has ended."""
+        self._finished = True
         if self._transaction.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR):
             self._start_end(commit=False)
         if self._ending is not None:
@@ -287,7 +294,13 @@ class Transactions:
     # --- tasks -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Tell the coordinator of partitions before their first record (version 1), until cancelled."""
+        """The background work, until cancelled."""
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._failures.run)
+            await self._add_partitions()
+
+    async def _add_partitions(self) -> None:
+        """Tell the coordinator of partitions before their first record (version 1)."""
         retry = Retry(self._config)
         while True:
             missing = self._transaction.missing
@@ -310,7 +323,7 @@ class Transactions:
                 continue
             self._coordinator.failed(error)
             if not error.retriable:
-                self._broken("AddPartitionsToTxn", error)
+                self._failures.broken("AddPartitionsToTxn", error)
             else:
                 self._produce.delayed(error)
                 await _back_off(retry, error)
@@ -327,8 +340,7 @@ class Transactions:
             transaction.committing()
         else:
             transaction.aborting()
-            self._produce.drop(TransactionAbortableError("the transaction was aborted"))
-        if transaction.started:
+        if (not commit and self._failures.begin_to_abort()) or transaction.started:
             self._start_soon(self._end, ending)
         else:
             transaction.ended()
@@ -340,6 +352,12 @@ class Transactions:
         ending.error = TransactionUndecidedError("the producer was closed before the outcome of the transaction was known")
         transaction, version = self._transaction, self._transaction.version
         try:
+            if not ending.commit:
+                await self._failures.abort_all()
+            if not transaction.started:
+                transaction.ended()
+                ending.error = None
+                return
             if not ending.commit and version < 2:
                 await self._produce.landed()  # what comes after the abort would begin a transaction that nobody ends
                 await self._offsets_landed()
@@ -380,7 +398,6 @@ class Transactions:
                 error.add_note("Whether the transaction was committed cannot be told if an earlier attempt got no response.")
             transaction.ruined(error)
             ending.error = transaction.error
-        self._produce.drop(ending.error or error)
 
     async def _renew(self) -> None:
         """Ask for the next epoch (KIP-360): what is still on its way with this one is nothing to any broker then."""
@@ -474,24 +491,6 @@ class Transactions:
         ending.told = False
         self._transaction.undecided(why)
         return True
-
-    def _broken(self, what: str, error: TrikafkaError) -> Exception:
-        """Something was refused for good: the transaction, or the producer, is at its end. Returns what to raise."""
-        if error.fatal:
-            self._transaction.ruined(error)
-            self._produce.drop(error)
-            assert self._transaction.error is not None
-            return again(self._transaction.error)
-        failed = TransactionAbortableError(f"{what} was refused, so the transaction can only be aborted: {error}")
-        failed.__cause__ = error
-        self._transaction.failed(error)
-        self._produce.drop(failed)
-        return failed
-
-
-def _undecided(error: KafkaTimeoutError) -> TransactionUndecidedError:
-    text = f"{error}; whether the transaction is committed is not known yet, and only commit() may be tried again"
-    return TransactionUndecidedError(text, error.limit, error.attempts, error.last_error, error.call)
 
 
 async def _back_off(retry: Retry, error: TrikafkaError) -> None:

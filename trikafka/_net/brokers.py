@@ -15,12 +15,13 @@ from trio.abc import Stream
 from .. import _version
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
-from ..errors import KafkaConnectionError, TrikafkaError
+from ..errors import AuthenticationError, KafkaConnectionError, TrikafkaError
 from ..types import Node
 from .connection import Connection
 from .expiry import Voice
 from .outages import Outages
 from .reasons import waiting_for
+from .refusals import Refusals
 from .retry import Retry, backoff
 from .security import Security
 from .singleflight import ClientClosed, SingleFlight, StartSoon
@@ -153,11 +154,13 @@ class Brokers:
         self._security = security or Security(config)
         self._slots: dict[_Key, ConnectionSlot] = {}
         self.outages = Outages()
+        self._refusals = Refusals()
         self._closed = False
 
     async def connection(self, node: Node, purpose: Purpose = "general") -> Connection:
         """A negotiated connection to ``node``. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`.
 
+        A broker that has refused the credentials is not dialled again for half a minute: :exc:`AuthenticationError` at once.
         Once closed it raises :exc:`ClientClosed`, which users know as :exc:`trio.ClosedResourceError`.
         """
         if self._closed:
@@ -168,7 +171,13 @@ class Brokers:
             voice = self._voice_of(node)
             slot = ConnectionSlot(node, self._config, self._start_soon, self.outages, self._security, voice)
             self._slots[key] = slot
-        return await slot.get()
+        if slot.connection is None:
+            await self._refusals.check(node)
+        try:
+            return await slot.get()
+        except AuthenticationError as error:
+            self._refusals.refused(node, error)
+            raise
 
     async def request(
         self,

@@ -262,9 +262,9 @@ class Accumulator(Generic[Ack]):
         """The broker has the batch."""
         self._outcomes.succeeded(batch, base_offset, append_time)
 
-    def refused(self, batch: ProducerBatch, error: TrikafkaError, now: float) -> None:
+    def refused(self, batch: ProducerBatch, error: TrikafkaError, now: float, *, unsent: bool = False) -> None:
         """The broker refused the batch, or nobody knows whether it took it; see :meth:`Outcomes.refused`."""
-        self._outcomes.refused(batch, error, now)
+        self._outcomes.refused(batch, error, now, unsent=unsent)
 
     def records_refused(self, batch: ProducerBatch, error: TrikafkaError, refused: Mapping[int, TrikafkaError], now: float) -> None:
         """The broker refused the batch because of some of its records (KIP-467); see :meth:`Outcomes.records_refused`."""
@@ -298,3 +298,7 @@ class Accumulator(Generic[Ack]):
     def abort(self, error: Exception, *, anonymous: bool = False, at_most: float = math.inf) -> int:
         """Fail everything, what is in flight included; see :meth:`Outcomes.abort`."""
         return self._outcomes.abort(error, self._clock(), anonymous=anonymous, at_most=at_most)
+
+    def abort_unsent(self, error: Exception, at_most: float = math.inf) -> int:
+        """Fail what was never sent; see :meth:`Outcomes.abort_unsent`."""
+        return self._outcomes.abort_unsent(error, self._clock(), at_most)

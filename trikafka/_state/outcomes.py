@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 
 from .._wire.records import BatchEncoder
 from ..error_codes import ErrorCode
@@ -115,15 +115,15 @@ class Outcomes:
         queue.acknowledged(batch)
         self._finish(queue, batch, base_offset, append_time, None)
 
-    def refused(self, batch: ProducerBatch, error: TrikafkaError, now: float) -> None:
-        """The broker refused the batch, or nobody knows whether it took it.
+    def refused(self, batch: ProducerBatch, error: TrikafkaError, now: float, *, unsent: bool = False) -> None:
+        """The broker refused the batch, or nobody knows whether it took it, or (``unsent``) no byte of it could be sent.
 
         A batch that has expired in flight is done now; others are sent again in their place, are split, or fail.
         """
         if batch.state is not BatchState.IN_FLIGHT:
             return
         queue, node = self._queues.of(batch), batch.node
-        batch.attempt_failed(error, now)
+        batch.attempt_failed(error, now, unsent=unsent)
         outdated = batch.sequence is not None and not queue.is_of_this_epoch(batch)
         refused_number = isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError)
         if isinstance(error, DuplicateSequenceError) or (refused_number and queue.is_known_written(batch)):
@@ -270,6 +270,17 @@ class Outcomes:
         """When the next batch expires; ``inf`` if there is none."""
         first = (next((batch.created for batch in queue.batches if not batch.settled), math.inf) for queue in self._queues.active())
         return min(first, default=math.inf) + self._timeout
+
+    def abort_unsent(self, error: Exception, now: float, at_most: float = math.inf) -> int:
+        """Fail what was never sent; returns how many batches that were. What was sent once has its outcome from the brokers."""
+        count = 0
+        for queue in self._queues.active():
+            most = int(min(at_most - count, len(queue.batches)))
+            unsent = list(islice((batch for batch in queue.batches if not batch.attempts), most))
+            for batch in unsent:
+                self._abort(queue, batch, error, now)
+            count += len(unsent)
+        return count
 
     def abort(self, error: Exception, now: float, *, anonymous: bool = False, at_most: float = math.inf) -> int:
         """Fail everything, what is in flight included; with ``anonymous`` only what waits for a producer id.

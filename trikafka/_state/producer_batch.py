@@ -15,7 +15,7 @@ from typing import Protocol, TypeVar, cast
 from .._wire._format import Buffer
 from .._wire.records import BatchEncoder, decode_records
 from ..error_codes import ErrorCode
-from ..errors import BrokerResponseError
+from ..errors import BrokerResponseError, TransactionAbortableError
 from ..types import RecordMetadata, TopicPartition
 from .delivery_time import Timeline
 from .sequences import Identity, on_wire
@@ -168,11 +168,15 @@ class ProducerBatch:
         self.attempts += 1
         self.time.sent(now)
 
-    def attempt_failed(self, error: Exception, now: float) -> None:
-        """The broker refused it, or nobody knows whether it took it. What becomes of it is still to be decided."""
-        if isinstance(error, BrokerResponseError):
-            self.maybe_written |= error.code in AMBIGUOUS
-        else:
+    def attempt_failed(self, error: Exception, now: float, *, unsent: bool = False) -> None:
+        """The broker refused it, or nobody knows whether it took it. What becomes of it is still to be decided.
+
+        ``unsent``: no byte of it has left.
+        """
+        said = error.__cause__ if isinstance(error, TransactionAbortableError) else error  # a refusal, as the transaction calls it
+        if isinstance(said, BrokerResponseError):
+            self.maybe_written |= said.code in AMBIGUOUS
+        elif not unsent:
             self.maybe_written = True
             if self.node is not None:
                 self.strays |= {self.node}

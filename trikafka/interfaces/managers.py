@@ -310,10 +310,11 @@ class ProduceManager(Protocol):
     def delayed(self, error: Exception) -> None:
         """What waits, waits since this happened: should it expire now, that is the cause."""
 
-    def drop(self, error: Exception, at_most: float = math.inf) -> bool:
+    def drop(self, error: Exception, at_most: float = math.inf, *, unsent: bool = False) -> bool:
         """Fail everything that has no outcome, what is in flight included: the producer, or its transaction, ends.
 
-        Not more than ``at_most`` batches; returns whether something is left.
+        Not more than ``at_most`` batches; returns whether something is left. ``unsent``: only what was never sent, for the
+        transaction has failed; who waits for room is to look again.
         """
 
     async def landed(self) -> None:

@@ -8,21 +8,35 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
-from spark_kafka import connector_jars, make_topic
+from spark_kafka import make_topic
 from trikafka_spark import session
+
+from benchmarks import parquet
 
 _numbers = itertools.count()
 MakeTopic = Callable[..., Awaitable[str]]
 
 
 @pytest.fixture(scope="session")
-def spark_context() -> Iterator[Any]:
-    """A Spark context on ``local[2]``, made in a thread: in the main thread it would take SIGINT from Trio."""
+def connector_jars() -> list[str]:
+    """The jars of Spark's own Kafka connector; none where they cannot be had."""
+    try:
+        return parquet.connector_jars(lambda line: None)
+    except parquet.NotMeasured:
+        return []
+
+
+@pytest.fixture(scope="session")
+def spark_context(connector_jars: list[str]) -> Iterator[Any]:
+    """A Spark context on ``local[2]``, made in a thread: in the main thread it would take SIGINT from Trio.
+
+    One for all: so it has Spark's own connector as well.
+    """
     started: list[Any] = []
+    conf = {"spark.jars": ",".join(connector_jars)} if connector_jars else {}
 
     def start() -> None:
-        jars = connector_jars()
-        started.append(session.acquire("local[2]", "tests", {"spark.jars": ",".join(jars)} if jars else {}))
+        started.append(session.acquire("local[2]", "tests", conf))
 
     thread = threading.Thread(target=start)
     thread.start()
@@ -40,9 +54,9 @@ def spark(spark_context: Any) -> Any:
 
 
 @pytest.fixture
-def sparks_connector() -> None:
+def sparks_connector(connector_jars: list[str]) -> None:
     """Skips the test where the jars of Spark's own Kafka connector are not to be had."""
-    if not connector_jars():
+    if not connector_jars:
         pytest.skip("Spark's Kafka connector could not be downloaded")
 
 

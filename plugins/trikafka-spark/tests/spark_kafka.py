@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections import Counter
 from pathlib import Path
 
@@ -18,19 +17,6 @@ TIME = 1_700_000_000_000
 def value_of(number: int) -> bytes | None:
     """The value of a topic's record ``number``; one in fifty is a tombstone."""
     return None if number % 50 == 3 else b'{"n": %d, "pad": "%s"}' % (number, b"x" * 80)
-
-
-@functools.cache
-def connector_jars() -> tuple[str, ...]:
-    """The jars of Spark's own Kafka connector, as the benchmarks have them; none where they are not to be had."""
-    try:
-        from benchmarks import parquet
-    except ImportError:
-        return ()
-    try:
-        return tuple(parquet.connector_jars(lambda _: None))
-    except parquet.NotMeasured:
-        return ()
 
 
 async def make_topic(bootstrap_servers: str, name: str, records: int, partitions: int) -> str:

@@ -60,7 +60,10 @@ def test_offsets_are_written_as_sparks_connector_writes_them() -> None:
     assert to_json({}) == {}
 
 
-@pytest.mark.parametrize("wrong", [{"offset": 3}, {"t": [1]}, {"t": {"x": 1}}, {"t": {"0": "1"}}, {"t": {"0": -1}}, {"t": {"0": True}}])
+WRONG = [{"offset": 3}, {"t": [1]}, {"t": {"x": 1}}, {"t": {"0": "1"}}, {"t": {"0": -1}}, {"t": {"0": True}}]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
 def test_the_checkpoint_of_another_source_is_named(wrong: dict[str, object]) -> None:
-    with pytest.raises(TrikafkaError, match="the checkpoint has .* for offsets"):
+    with pytest.raises(TrikafkaError, match=r"the checkpoint has .* for offsets"):
         from_json(wrong)

@@ -1,0 +1,101 @@
+"""A producer whose credentials the brokers do not take any more: told at once, and no broker is dialled again and again."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+import trio
+from producing import opened, values
+from trio.testing import MockClock as Clock
+
+from trikafka import AuthenticationError, Producer
+from trikafka._net.refusals import REFUSED_FOR
+from trikafka.error_codes import ErrorCode
+from trikafka.testing import ScriptedCluster, respond
+
+PLAIN: dict[str, Any] = {
+    "security_protocol": "SASL_PLAINTEXT",
+    "sasl_mechanism": "PLAIN",
+    "sasl_plain_username": "alice",
+    "sasl_plain_password": "wonder",
+}
+Default = Callable[[], Awaitable[Any]]
+
+
+class Guarded:
+    """A cluster that lets in whom ``welcome`` says."""
+
+    def __init__(self, cluster: ScriptedCluster) -> None:
+        self.cluster, self.welcome, self.asked = cluster, True, 0
+        cluster.offer("SaslHandshake", (0, 1))
+        cluster.offer("SaslAuthenticate", (0, 2))
+        cluster.on("SaslHandshake", self._shake)
+        cluster.on("SaslAuthenticate", self._authenticate)
+
+    async def _shake(self, request: Any, default: Default) -> Any:
+        return respond(request, error_code=0, mechanisms=["PLAIN"])
+
+    async def _authenticate(self, request: Any, default: Default) -> Any:
+        self.asked += 1
+        code, text = (0, None) if self.welcome else (ErrorCode.SASL_AUTHENTICATION_FAILED, "Invalid username or password")
+        return respond(request, error_code=code, error_message=text, auth_bytes=b"", session_lifetime_ms=0)
+
+    def shut(self) -> None:
+        """Let nobody in any more, and send those away who are in."""
+        self.welcome, self.asked = False, 0
+        self.cluster.disconnect(0)
+
+
+@asynccontextmanager
+async def guarded(**settings: Any) -> AsyncIterator[tuple[Guarded, Producer]]:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        guard = Guarded(cluster)
+        async with opened(cluster, **PLAIN, **settings) as producer:
+            await producer.send("t", b"first")
+            yield guard, producer
+
+
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_each_record_has_its_error_at_once_and_the_broker_its_peace(idempotent: bool, autojump_clock: Clock) -> None:
+    async with guarded(enable_idempotence=idempotent) as (guard, producer):
+        guard.shut()
+        await trio.sleep(0.1)
+        begun = trio.current_time()
+        for _ in range(200):
+            with pytest.raises(AuthenticationError, match="Invalid username or password"):
+                await producer.send("t", b"x")
+            await trio.sleep(0.1)
+        assert trio.current_time() - begun < REFUSED_FOR
+        assert guard.asked <= 2, "once for metadata, once for the records"
+        ack = producer.send_nowait("t", b"y")
+        await trio.testing.wait_all_tasks_blocked()
+        assert ack.done, "not even a moment"
+
+
+async def test_credentials_that_are_good_again(autojump_clock: Clock) -> None:
+    async with guarded() as (guard, producer):
+        guard.shut()
+        await trio.sleep(0.1)
+        with pytest.raises(AuthenticationError):
+            await producer.send("t", b"x")
+        guard.welcome = True
+        await trio.sleep(REFUSED_FOR)
+        await producer.send("t", b"y")
+        assert values(guard.cluster) == [b"y"]
+
+
+async def test_a_producer_id_is_not_asked_for_again_and_again(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        guard = Guarded(cluster)
+        async with opened(cluster, **PLAIN) as producer:
+            await producer.partitions_for("t")
+            guard.shut()
+            await trio.sleep(0.1)
+            for _ in range(50):
+                with pytest.raises(AuthenticationError):
+                    await producer.send("t", b"x")
+                await trio.sleep(0.1)
+            assert guard.asked <= 2

@@ -1,0 +1,88 @@
+"""``send_nowait`` to more topics that there are not than are looked for at a time: each has its error, and no loop is endless."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from producing import ready
+from trio.testing import MockClock as Clock
+
+from trikafka import Producer, UnknownTopicOrPartitionError
+from trikafka._state.unknown_topics import MOST, UnknownTopics
+
+#: A wait (seconds) between two rounds of calls.
+_PAUSE = 0.5
+
+
+def refused(producer: Producer, topic: str) -> bool:
+    """Whether it is *never*; else it was *not now*."""
+    try:
+        producer.send_nowait(topic, b"x")
+    except UnknownTopicOrPartitionError as error:
+        return topic in str(error)
+    except trio.WouldBlock:
+        return False
+    raise AssertionError(f"{topic} was taken")
+
+
+@pytest.mark.parametrize("backwards", [False, True])
+async def test_each_of_many_unknown_topics_has_its_error(backwards: bool, autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        left = [f"no{number}" for number in range(2 * MOST + MOST // 2)]
+        with trio.fail_after(60):
+            while left:
+                left = [topic for topic in (reversed(left) if backwards else left) if not refused(producer, topic)]
+                await trio.sleep(_PAUSE)
+        asked = {topic.name for seen in cluster.requests("Metadata")[-1:] for topic in seen.request.topics}
+        assert len(asked) <= MOST + 1, "no more are asked for than are looked for, and t"
+        assert "t" in asked
+        await producer.send("t", b"x")
+
+
+async def test_one_that_appears_is_written_to_though_all_seats_are_taken(autojump_clock: Clock) -> None:
+    async with ready(retry_backoff_max_ms=20_000) as (cluster, producer):
+        for number in range(MOST):
+            assert not refused(producer, f"no{number}")
+        cluster.create_topic("late")
+        with trio.fail_after(90):
+            while True:
+                try:
+                    ack = producer.send_nowait("late", b"x")
+                    break
+                except trio.WouldBlock:
+                    await trio.sleep(20)  # nobody asks for the others again: their seats are free after a while
+            await ack.wait()
+
+
+async def test_told_and_not_told(autojump_clock: Clock) -> None:
+    """One that has been told goes on being told, and is looked for all the same."""
+    async with ready() as (cluster, producer):
+        assert not refused(producer, "late")
+        await trio.sleep(3)
+        assert refused(producer, "late")
+        assert refused(producer, "late")
+        cluster.create_topic("late")
+        await trio.sleep(2)
+        await producer.send_nowait("late", b"x").wait()
+
+
+def test_seats() -> None:
+    now = 0.0
+    places = UnknownTopics(lambda: now)
+    assert not places.look_for(("t", 5), 3.0)
+    assert not places.look_for(("t", None), 3.0)
+    assert places.topics == {"t"}
+    now = 3.0
+    assert places.look_for(("t", 5), 3.0)
+    places.found("t", 3)
+    assert places.topics == {"t"}, "partition 5 is not there"
+    for number in range(MOST - 1):
+        assert not places.look_for((f"u{number}", None), 3.0)
+    assert not places.look_for(("new", None), 3.0)
+    assert places.topics == {"new"} | {f"u{number}" for number in range(MOST - 1)}, "who was told has left"
+    assert not places.look_for(("t", 5), 3.0)
+    assert "t" not in places.topics, "nobody has left"
+    places.found("new", 1)
+    assert not places.look_for(("t", 5), 3.0)
+    now = 6.0
+    assert places.look_for(("t", 5), 3.0)
