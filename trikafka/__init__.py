@@ -32,11 +32,20 @@ _HOMES = {
     ),
     "._api.health": ("ConsumerHealth",),
     "._api.export": (
+        "Exporter",
+        "export",
+        "open_exporter",
+    ),
+    "._api.export_report": (
         "ExportProgress",
         "ExportResult",
-        "export",
     ),
     "._api.export_store": ("DirectoryStore",),
+    "._api.export_work": (
+        "ExportPiece",
+        "RangeWork",
+        "StagedFile",
+    ),
     "._api.opening": (
         "open_admin",
         "open_consumer",
@@ -88,6 +97,7 @@ _HOMES = {
         "DeserializationError",
         "DuplicateSequenceError",
         "ExportError",
+        "ExportIncompleteError",
         "FencedInstanceIdError",
         "FetchSessionError",
         "GroupFullError",
@@ -135,6 +145,8 @@ _HOMES = {
     ".types": (
         "BatchEvent",
         "BrokerLatency",
+        "ConnectionEvent",
+        "ConnectionStatistics",
         "GroupDescription",
         "GroupMetadata",
         "IsolationLevel",

@@ -14,8 +14,10 @@ from ._api.admin_types import (
 )
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
-from ._api.export import ExportProgress, ExportResult, export
+from ._api.export import Exporter, export, open_exporter
+from ._api.export_report import ExportProgress, ExportResult
 from ._api.export_store import DirectoryStore
+from ._api.export_work import ExportPiece, RangeWork, StagedFile
 from ._api.handling import RetryPolicy
 from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer, open_producer
@@ -46,6 +48,7 @@ from .errors import (
     DeserializationError,
     DuplicateSequenceError,
     ExportError,
+    ExportIncompleteError,
     FencedInstanceIdError,
     FetchSessionError,
     GroupFullError,
@@ -93,6 +96,8 @@ from .interfaces import RebalanceListener
 from .types import (
     BatchEvent,
     BrokerLatency,
+    ConnectionEvent,
+    ConnectionStatistics,
     GroupDescription,
     GroupMetadata,
     IsolationLevel,
@@ -132,6 +137,8 @@ __all__ = [
     "CommitFailedError",
     "CompiledPartWarning",
     "ConfigurationError",
+    "ConnectionEvent",
+    "ConnectionStatistics",
     "Consumer",
     "ConsumerConfig",
     "ConsumerHealth",
@@ -146,8 +153,11 @@ __all__ = [
     "DuplicateSequenceError",
     "ErrorCode",
     "ExportError",
+    "ExportIncompleteError",
+    "ExportPiece",
     "ExportProgress",
     "ExportResult",
+    "Exporter",
     "FencedInstanceIdError",
     "FetchSessionError",
     "GroupDescription",
@@ -196,6 +206,7 @@ __all__ = [
     "ProducerSettings",
     "ProducerStatistics",
     "ProtocolError",
+    "RangeWork",
     "RebalanceInProgressError",
     "RebalanceListener",
     "Record",
@@ -204,6 +215,7 @@ __all__ = [
     "RecordTooLargeError",
     "RequestTimedOutError",
     "RetryPolicy",
+    "StagedFile",
     "SubscriptionPattern",
     "TelemetryNotSupportedError",
     "TimestampType",
@@ -231,6 +243,7 @@ __all__ = [
     "hookimpl",
     "open_admin",
     "open_consumer",
+    "open_exporter",
     "open_producer",
     "process",
     "run_tasks",

@@ -62,6 +62,7 @@ class Admin:
 
     def __init__(self, config: AdminConfig, service: Service) -> None:
         self._config = config
+        self._closed = False  # first: a traceback with locals shows what is half made
         self._context = Context(config, service)
         self._brokers = self._context.brokers
         for kind in ("metadata", "coordinator", "offsets"):
@@ -71,7 +72,6 @@ class Admin:
         self._offsets = self._context.manager("offsets")
         self._transactions = TransactionLookups(self._brokers, self._metadata, self._coordinators)
         self._telemetry = Telemetry(config, self._metadata)
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"<trikafka.Admin client_id={self._config.client_id!r}{' closed' if self._closed else ''}>"

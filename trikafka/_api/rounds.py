@@ -21,7 +21,7 @@ from ..errors import (
     TransactionAbortableError,
     TransactionUndecidedError,
 )
-from ..types import TopicPartition
+from ..types import OffsetAndMetadata, TopicPartition
 from .committing import ToCommit
 from .consumer import Consumer
 from .producer import Producer
@@ -45,30 +45,37 @@ class Round:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._starts: dict[TopicPartition, int] = {}
-        self._committing = False
-        self.last: RecordBatch | None = None  # that was received
-        self.ends: dict[TopicPartition, int] = {}  # the offsets after what was received
+        self.ends: dict[TopicPartition, OffsetAndMetadata] = {}  # after what was received of each partition
         self.count = 0
+        self._committing = False
 
-    async def receive(self, timeout: float | None = None) -> RecordBatch | None:
-        """The first batch; ``None`` past ``timeout`` seconds."""
+    async def receive(self, max_records: int, timeout: float | None = None) -> list[RecordBatch]:
+        """What is there, at least one batch; no rebalance comes between the first and the last. None past ``timeout`` seconds."""
+        batches: list[RecordBatch] = []
+        batch = await self.first(timeout)
+        while batch is not None:
+            batches.append(batch)
+            batch = self.further() if self.count < max_records else None
+        return batches
+
+    async def first(self, timeout: float | None = None) -> RecordBatch | None:
+        """The first batch. None past ``timeout`` seconds."""
         return self._received(await self._consumer.receive_batch(timeout))
 
     def further(self) -> RecordBatch | None:
-        """Another one, if there is one in the buffer; no rebalance comes between the first and the last."""
+        """One more, if there is one in the buffer."""
         try:
             return self._received(self._consumer.receive_batch_nowait())
         except (trio.WouldBlock, CorruptRecordError):  # the next receive meets what is corrupt again; what came before is committed
             return None
 
     def _received(self, batch: RecordBatch) -> RecordBatch | None:
-        if not batch:
+        if not len(batch):
             return None
         tp = TopicPartition(batch.topic, batch.partition)
         self._starts.setdefault(tp, batch.offsets[0])
-        self.ends[tp] = batch.next_offset
+        self.ends[tp] = OffsetAndMetadata(batch.next_offset, batch.leader_epoch)
         self.count += len(batch)
-        self.last = batch
         return batch
 
     async def process(

@@ -304,6 +304,17 @@ class TopicsNotReadyError(TrikafkaError):
         super().__init__(f"not ready{tried}: " + "; ".join(f"topic {name!r} {problem}" for name, problem in self.problems.items()))
 
 
+class ExportIncompleteError(ExportError):
+    """Some partitions could not be exported; what the others had is published. The cause is chained.
+
+    Attribute: ``result``, the :class:`ExportResult` of what was done. The next export goes on with the rest.
+    """
+
+    def __init__(self, text: str, result: Any = None) -> None:
+        self.result = result
+        super().__init__(text)
+
+
 class BrokerResponseError(TrikafkaError):
     """A broker answered with an error code. Attributes: ``code``, ``name`` and the three flags of the table."""
 
