@@ -315,25 +315,3 @@ async def test_an_undecided_commit_counts_for_all_tasks_and_is_settled_by_the_ne
                     except* KafkaTimeoutError:
                         pass
         assert Counter(record.value for record in await seen_of(cluster, "out")) == EXPECTED
-
-
-
-
-async def test_a_transaction_that_fails_again_and_again_is_no_busy_wait(autojump_clock: Clock) -> None:
-    """The handler waits for its record, and another one of the same transaction is refused each time."""
-    async with cluster_of(1, records=1, topics={"out": 2}) as cluster:
-        async with transacting(cluster) as producer, consumer_of(cluster) as consumer:
-            cluster.fail("Produce", ErrorCode.INVALID_RECORD, times=None)
-            calls = 0
-
-            async def handler(record: Record) -> None:
-                nonlocal calls
-                calls += 1
-                await producer.enqueue("out", b"refused", partition=0)
-                await trio.sleep(0.05)
-                await producer.enqueue("out", b"after that", partition=1)
-
-            async with running(consumer, handler, producer=producer):
-                await trio.sleep(30)
-            assert 10 <= calls <= 60
-        assert await seen_of(cluster, "out") == []
