@@ -38,7 +38,6 @@ async def test_it_waits_for_its_partitions_however_late_it_joins(
         cluster.append("t", 0, [b"one", b"two"])
         cluster.on(BEAT, late)
         settings = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, "auto_offset_reset": "earliest"}
-        plan = Plan(
         form = output_format("raw", None, b"")
         plan = Plan(topics=("t",), partitions=frozenset(), group="g", start=None, until_end=True, count=None, form=form)
         with trio.fail_after(60):
