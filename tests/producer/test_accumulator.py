@@ -144,7 +144,7 @@ def test_without_a_key_a_partition_is_kept_until_its_batch_is_full() -> None:
         partition = bench.put(b"x" * 50)[0].partition
         if not runs or runs[-1] != partition:
             runs.append(partition)
-    assert 10 <= len(runs) <= 20
+    assert 6 <= len(runs) <= 20, "at times the same again, as in Java's client"
     assert set(runs) == {0, 1, 2}
 
 

@@ -15,6 +15,7 @@ from typing import Any, Generic
 from .._wire.columns import Columns
 from .._wire.records import BatchEncoder
 from ..errors import RecordTooLargeError, TrikafkaError
+from ..types import UnsentRecord
 from .arguments import HeaderPairs
 from .buffer_pool import BufferPool, Waiter
 from .delivery_time import PRODUCER_ID, Obstacles
@@ -82,8 +83,9 @@ class Accumulator(Generic[Ack]):
         )
 
     def _is_out_of_reach(self, node: int) -> bool:
-        since = self._obstacles.since(node)
-        return since is not None and 0 < self._patience <= self._clock() - since
+        known = (self._obstacles.since(obstacle) for obstacle in (node, _full(node)))
+        first = min((since for since in known if since is not None), default=math.inf)
+        return 0 < self._patience <= self._clock() - first
 
     def _closed(self, batch: ProducerBatch) -> None:
         self._outcomes.counters.closed(batch)
@@ -138,6 +140,15 @@ class Accumulator(Generic[Ack]):
     def unsettled(self) -> list[ProducerBatch]:
         """The batches whose acks have no outcome yet."""
         return [batch for batch in self._queues.batches() if not batch.settled]
+
+    @property
+    def last_error(self) -> Exception | None:
+        """What an attempt, or a batch, failed with last; ``None`` once one was delivered after that."""
+        return self._outcomes.last_error
+
+    def oldest(self) -> UnsentRecord | None:
+        """The record that has been without an outcome for longest."""
+        return self._outcomes.oldest(self._clock())
 
     # --- the cluster, and who the producer is ------------------------------------------------------------------------
 
@@ -234,6 +245,7 @@ class Accumulator(Generic[Ack]):
         linger = 0.0 if self.pool.exhausted else self._linger
         chosen: list[ProducerBatch] = []
         total = 0
+        self._obstacles.overcome(_full(node))
         for queue in list(self._queues.led_by(node)):
             batch = self._sendable(queue, node)
             if batch is None or queue.ready_at(batch, linger) > now:
@@ -270,6 +282,10 @@ class Accumulator(Generic[Ack]):
         """The broker refused the batch because of some of its records (KIP-467); see :meth:`Outcomes.records_refused`."""
         self._outcomes.records_refused(batch, error, refused, now)
 
+    def held_up(self, node: int) -> None:
+        """Something is due to ``node``, which has as many requests to respond to as it may have."""
+        self._obstacles.met(_full(node))
+
     def connecting(self, node: int) -> None:
         """There is no connection to ``node`` yet."""
         self._obstacles.met(node)
@@ -302,3 +318,8 @@ class Accumulator(Generic[Ack]):
     def abort_unsent(self, error: Exception, at_most: float = math.inf) -> int:
         """Fail what was never sent; see :meth:`Outcomes.abort_unsent`."""
         return self._outcomes.abort_unsent(error, self._clock(), at_most)
+
+
+def _full(node: int) -> tuple[str, int]:
+    """The obstacle that a broker is which has as many requests to respond to as it may have."""
+    return "full", node

@@ -22,6 +22,7 @@ from ..errors import (
     UnknownProducerIdError,
     from_code,
 )
+from ..types import UnsentRecord
 from .buffer_pool import BufferPool
 from .delivery_time import PRODUCER_ID, Obstacles
 from .partition_queue import PartitionQueue
@@ -82,6 +83,7 @@ class Outcomes:
         "_retries",
         "_timeout",
         "counters",
+        "last_error",
     )
 
     def __init__(
@@ -104,6 +106,8 @@ class Outcomes:
         self._timeout, self._make_encoder, self._delay = delivery_timeout, make_encoder, delay
         self._on_work, self._on_failed = on_work, on_failed
         self.counters = counters or Counters()
+        #: What an attempt, or a batch, failed with last; ``None`` once a batch was delivered after that.
+        self.last_error: Exception | None = None
 
     # --- responses ---------------------------------------------------------------------------------------------------
 
@@ -111,6 +115,7 @@ class Outcomes:
         """The broker has the batch."""
         if batch.state is not BatchState.IN_FLIGHT:
             return
+        self.last_error = None
         queue = self._queues.of(batch)
         queue.acknowledged(batch)
         self._finish(queue, batch, base_offset, append_time, None)
@@ -124,6 +129,7 @@ class Outcomes:
             return
         queue, node = self._queues.of(batch), batch.node
         batch.attempt_failed(error, now, unsent=unsent)
+        self.last_error = error
         outdated = batch.sequence is not None and not queue.is_of_this_epoch(batch)
         refused_number = isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError)
         if isinstance(error, DuplicateSequenceError) or (refused_number and queue.is_known_written(batch)):
@@ -140,7 +146,8 @@ class Outcomes:
             # One that may be in the log must not come again in other pieces, unless its numbers tell the broker.
             self._split_in_two(queue, batch)
         elif error.retriable and batch.attempts <= self._retries:
-            queue.back_off(now, self._delay)
+            if queue.leader is None or queue.leader == node:  # else another broker leads by now, which has refused nothing
+                queue.back_off(now, self._delay)
             batch.wait_again(queue.not_before)
         else:
             if isinstance(error, ProducerFencedError):
@@ -211,6 +218,7 @@ class Outcomes:
     def unreachable(self, node: int, error: Exception) -> None:
         """There is no connection to ``node``, or no producer id: what waits for it knows why, should its time be up."""
         for queue in self._queues.led_by(node):
+            self.last_error = error
             for batch in queue.batches:
                 if batch.state is not BatchState.IN_FLIGHT:
                     batch.delayed(error)
@@ -255,6 +263,17 @@ class Outcomes:
         )
         error.__cause__ = batch.last_error
         return error
+
+    def oldest(self, now: float) -> UnsentRecord | None:
+        """The record that has been without an outcome for longest."""
+        first = ((queue, next((batch for batch in queue.batches if not batch.settled), None)) for queue in self._queues.active())
+        waiting = [(queue, batch) for queue, batch in first if batch is not None]
+        if not waiting:
+            return None
+        queue, batch = min(waiting, key=lambda each: each[1].created)
+        in_flight = batch.state is BatchState.IN_FLIGHT
+        phase, _ = batch.time.report(now, in_flight, None if in_flight else self._obstacle(queue))
+        return UnsentRecord(batch.place, now - batch.created, phase, batch.last_error)
 
     def _obstacle(self, queue: PartitionQueue) -> tuple[str, float] | None:
         """What keeps the queue's batches from being sent, and since when."""
@@ -331,5 +350,6 @@ class Outcomes:
         batch.settle(base_offset, append_time, error)
         self.counters.settled(batch)
         if error is not None:
+            self.last_error = error
             self._identity.batch_failed(error)
             self._on_failed(batch)

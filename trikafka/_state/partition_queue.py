@@ -45,8 +45,10 @@ class PartitionQueue:
         self.topic = topic
 
     def lead(self, leader: int | None) -> None:
-        """The broker that leads it now."""
+        """The broker that leads it now. What failed at the one before need not wait for this one."""
         self.leader = leader
+        if leader is not None:
+            self.not_before = 0.0
 
     # --- the batch that takes records --------------------------------------------------------------------------------
 
