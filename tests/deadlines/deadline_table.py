@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import trio
+import trio.testing
 
 import trikafka
 from trikafka import GroupMetadata, NewTopic, OffsetSpec, TopicPartition
@@ -60,6 +61,7 @@ class Row:
     remembered: bool = False  # once answered, the broker is not asked again
     before: Callable[[Any], Awaitable[Any]] | None = None
     then: Callable[[Any], Awaitable[Any]] | None = None
+    alone: bool = False  # one at a time
     version: int = 2  # of the protocol of transactions
 
     def __str__(self) -> str:
@@ -85,7 +87,7 @@ CALLS = [
     Row("consumer", "client_instance_id", TELEMETRY, 41, lambda _, c, k: c.client_instance_id(**k), remembered=True),
     Row("consumer", "partitions_for", "Metadata", 5, lambda cluster, c, k: c.partitions_for(_existing(cluster), **k)),
     Row("consumer", "list_topics", "Metadata", None, lambda _, c, k: c.list_topics(**k)),
-    Row("consumer", "receive_batch", "Fetch", 6, lambda _, c, k: _receive(c, k), ends="quiet"),
+    Row("consumer", "receive_batch", "Fetch", 6, lambda _, c, k: _receive(c, k), ends="quiet", alone=True),
     Row("producer", "send", "Produce", 6, lambda _, p, k: p.send("t", b"v"), limited=False),
     Row("producer", "enqueue", "Metadata", 5, lambda cluster, p, k: p.enqueue(_existing(cluster), b"v"), limited=False),
     Row("producer", "flush", "Produce", 6, lambda _, p, k: _flush(p, k)),
@@ -114,7 +116,7 @@ CALLS = [
     ),
     Row(
         "transactions", "prepare", "Produce", 6, lambda _, t, k: t.txn.prepare(**k),
-        before=lambda t: t.filled(), then=lambda t: t.producer.enqueue("t", b"v"),
+        before=lambda t: t.filled(), then=lambda t: t.producer.enqueue("t", b"v"), alone=True,
     ),
     Row(
         "transactions", "commit that delivers", "Produce", 6, lambda _, t, k: t.txn.commit(**k), call="commit",
@@ -237,7 +239,7 @@ async def opened(row: Row, **settings: Any) -> AsyncIterator[tuple[ScriptedClust
             settings = {"delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 300} | settings
         given = SETTINGS[row.client] | {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial} | settings
         async with OPENERS[row.client](**given) as client:
-            if row.client == "producer":
+            if row.client in ("producer", "transactions"):
                 await client.partitions_for("t")  # what is sent later waits for nothing but its delivery
             yield cluster, Transacting(client) if row.client == "transactions" else client
 
@@ -247,6 +249,7 @@ async def afflict(fault: Fault, cluster: ScriptedCluster, row: Row, client: Any)
     if row.before is not None:
         await row.before(client)
     begin(fault, cluster, row)
+    await trio.testing.wait_all_tasks_blocked()  # what is lost is known to be lost
     if row.then is not None:
         await row.then(client)
 

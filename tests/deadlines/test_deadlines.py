@@ -56,6 +56,8 @@ def check_error(row: Row, fault: Fault, error: KafkaTimeoutError, limit: float) 
     assert text.startswith(f"{name} did not finish within {limit:g} s (")
     assert error.attempts >= 1 or isinstance(error, DeliveryTimeoutError)
     assert f"{error.attempts} attempt" in text
+    if error.last_error is None and getattr(error, "phase", "") == "waiting for the transaction's coordinator":
+        return  # it is still being dialled: nothing has failed yet
     assert error.last_error is not None
     assert error.__cause__ is error.last_error
     cause = root(error)
@@ -123,8 +125,8 @@ def how_many(row: Row, fault: Fault) -> int:
 
 @cases(CALLS)
 async def test_many_at_once(autojump_clock: Clock, row: Row, fault: Fault) -> None:
-    if row.name == "receive_batch":
-        pytest.skip("one task at a time receives")
+    if row.alone:
+        pytest.skip("one task at a time")
     async with opened(row) as (cluster, client):
         ends: list[tuple[Any, float]] = []
         many = how_many(row, fault)

@@ -88,11 +88,11 @@ async def test_a_slow_broker_gets_less_of_two_partitions(adaptive: bool, autojum
     """They are not served in turn: each choice is by the weights (KIP-794)."""
     settings = {"partitioner_adaptive_partitioning_enable": adaptive, "batch_size": 100, "max_in_flight_requests_per_connection": 1}
     async with ready(nodes=2, partitions=2, **settings) as (cluster, producer):
-        cluster.delay("Produce", 0.5, node=1)
+        cluster.delay("Produce", 0.2, node=1)
         for _ in range(600):
             await producer.enqueue("t", b"x" * 50)
             await trio.sleep(0.005)
-        await producer.flush()
+        await producer.flush(timeout=600)
         found = Counter(cluster.partition("t", number).leader for number in range(2) for _ in cluster.records("t", number)[1:])
         assert found.total() == 600
         assert (found[1] < 150) == adaptive, found

@@ -18,7 +18,7 @@ from ..errors import RecordTooLargeError, TrikafkaError
 from ..types import UnsentRecord
 from .arguments import HeaderPairs
 from .buffer_pool import BufferPool, Waiter
-from .delivery_time import PRODUCER_ID, Obstacles
+from .delivery_time import PRODUCER_ID, Obstacles, not_added
 from .intake import Ack, Intake, Limits
 from .outcomes import Counters, Outcomes
 from .partition_chooser import Partitioner, Partitioning
@@ -263,9 +263,10 @@ class Accumulator(Generic[Ack]):
 
     def _sendable(self, queue: PartitionQueue, node: int) -> ProducerBatch | None:
         if self.identity.numbered and not self.identity.admits(queue.place, queue.sequences.identity):
-            if self.identity.current is None:
-                self._obstacles.met(PRODUCER_ID)
+            self._obstacles.met(PRODUCER_ID if self.identity.current is None else not_added(queue.place))
             return None
+        if self.identity.transactional:
+            self._obstacles.overcome(not_added(queue.place))
         return queue.sendable(node)
 
     # --- what became of them -----------------------------------------------------------------------------------------

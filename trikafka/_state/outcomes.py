@@ -24,7 +24,7 @@ from ..errors import (
 )
 from ..types import UnsentRecord
 from .buffer_pool import BufferPool
-from .delivery_time import PRODUCER_ID, Obstacles
+from .delivery_time import PRODUCER_ID, Obstacles, not_added
 from .partition_queue import PartitionQueue
 from .producer_batch import BatchState, ProducerBatch
 from .producer_identity import ProducerIdentity
@@ -279,7 +279,8 @@ class Outcomes:
         """What keeps the queue's batches from being sent, and since when."""
         if queue.leader is None:
             return "a leader", self._obstacles.since(queue.place) or 0.0
-        for what, key in (("a producer id", PRODUCER_ID), ("a connection", queue.leader)):
+        coordinator = "the transaction's coordinator"
+        for what, key in (("a producer id", PRODUCER_ID), (coordinator, not_added(queue.place)), ("a connection", queue.leader)):
             since = self._obstacles.since(key)
             if since is not None:
                 return what, since
