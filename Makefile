@@ -2,15 +2,16 @@
 # ARGS go to what is run: make test ARGS="-k wire", make bench ARGS="--records 100000", make chaos ARGS="--seed 7".
 
 PYTHON ?= python3
-DEMO := .venv-demo/bin
-TEST := .venv-test/bin
+# While a program runs in an environment, nobody makes that anew.
+DEMO := $(PYTHON) scripts/environment.py run demo
+TEST := $(PYTHON) scripts/environment.py run test
 # Plugins are imported from their folders: a type checker does not follow editable installs.
 export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 
 #: One release of each line that trikafka supports; the oldest and the default are in `make test` too.
 BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1
 
-.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once smoke docs clean python env-demo env-test
+.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once smoke docs locks wheels clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
@@ -23,54 +24,66 @@ help:
 	@echo 'make exactly-once  sixty workers and ten brokers killed while records are read, processed and written in transactions'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make docs    write anew what is made from the code: docs/reference.md, the types of settings and of the package'
+	@echo 'make locks   write anew which packages the environments are made of, with their hashes (needs uv)'
+	@echo 'make wheels  a source package and wheels in dist/, each tried in an environment of its own'
 	@echo 'make clean   remove environments and whatever was built (downloads in the cache stay)'
 
 demo: env-demo
-	@$(DEMO)/python examples/flights.py $(ARGS)
+	@$(DEMO) python examples/flights.py $(ARGS)
 
 test: lint pytest
 
 lint: style types
 
 style: env-test
-	@$(TEST)/ruff check .
+	@$(TEST) ruff check .
 
 types: env-test
-	@$(TEST)/mypy --strict -p trikafka -p trikafka_broker -p trikafka_spark -p pyspark_trikafka
-	@$(TEST)/mypy --strict -p flights -p benchmarks
+	@$(TEST) mypy --strict -p trikafka -p trikafka_broker -p trikafka_spark -p pyspark_trikafka
+	@$(TEST) mypy --strict -p flights -p benchmarks
 
 pytest: env-test
-	@$(TEST)/python -m pytest --durations=10 $(ARGS)
+	@$(TEST) python -m pytest --durations=10 $(ARGS)
 
 test-brokers: env-test
 	@for version in $(BROKERS); do \
 		echo "Kafka $$version"; \
-		$(TEST)/python -m pytest -q tests/live/test_broker_versions_live.py --kafka-version $$version $(ARGS) || exit 1; \
+		$(TEST) python -m pytest -q tests/live/test_broker_versions_live.py --kafka-version $$version $(ARGS) || exit 1; \
 	done
 
 fuzz: env-test
-	@$(TEST)/python tests/wire/sanitized.py -m pytest -q tests/wire tests/producer/test_table_rows.py tests/producer/test_quick_way.py
-	@$(TEST)/python tests/wire/sanitized.py tests/wire/fuzz.py --seconds 300 $(ARGS)
+	@$(TEST) python tests/wire/sanitized.py -m pytest -q tests/wire tests/producer/test_table_rows.py tests/producer/test_quick_way.py
+	@$(TEST) python tests/wire/sanitized.py tests/wire/fuzz.py --seconds 300 $(ARGS)
 
 bench: env-test
-	@$(TEST)/python -m benchmarks $(ARGS)
+	@$(TEST) python -m benchmarks $(ARGS)
 
 chaos: env-test
-	@$(TEST)/python -m benchmarks.chaos $(ARGS)
+	@$(TEST) python -m benchmarks.chaos $(ARGS)
 
 exactly-once: env-test
-	@$(TEST)/python -m benchmarks.exactly_once $(ARGS)
+	@$(TEST) python -m benchmarks.exactly_once $(ARGS)
 
 smoke: env-test
-	@$(TEST)/python benchmarks/smoke.py $(ARGS)
+	@$(TEST) python benchmarks/smoke.py $(ARGS)
 
 docs: env-test
-	@$(TEST)/python scripts/generate.py
+	@$(TEST) python scripts/generate.py
+
+locks:
+	@for name in build demo test; do \
+		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
+			--no-emit-package trikafka --no-emit-package trikafka-broker --no-emit-package trikafka-spark \
+			locks/$$name.in --output-file locks/$$name.txt $(ARGS) || exit 1; \
+	done
+
+wheels: env-test
+	@$(TEST) python scripts/wheels.py $(ARGS)
 
 clean:
 	rm -rf .venv-demo .venv-test build plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis plugins/*/.pytest_cache
-	rm -f trikafka/_wire/_native*.so trikafka/_wire/_native.c
+	rm -f trikafka/*/_native*.so trikafka/*/_native.c
 
 env-demo env-test: env-%: python
 	@$(PYTHON) scripts/environment.py $*

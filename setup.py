@@ -1,6 +1,6 @@
-"""Builds the compiled record path (``trikafka/_wire/_native.pyx``) where Cython and a C compiler are at hand.
+"""Builds the compiled part (the record path in ``trikafka/_wire``, the checksum) where Cython and a C compiler are at hand.
 
-Without them the package is installed all the same, and ``trikafka/_wire/_fallback.py`` does the work. In the environment,
+Without them the package is installed all the same, and the modules ``_fallback.py`` do the work. In the environment,
 ``TRIKAFKA_PURE=1`` leaves the extension out. For a run under the sanitizers ``tests/wire/sanitized.py`` compiles it once more.
 """
 
@@ -17,13 +17,17 @@ def extensions() -> list[Extension]:
         from Cython.Build import cythonize
     except ImportError:
         return []
-    native = Extension(
-        "trikafka._wire._native",
-        ["trikafka/_wire/_native.pyx"],
-        depends=sorted(glob("trikafka/_wire/_native_*.pxi")),
-        extra_compile_args=["-O3"],
-    )
-    built: list[Extension] = cythonize([native], language_level=3)
+    header = "trikafka/_checksum/crc32c.h"
+    parts = [
+        Extension("trikafka._checksum._native", ["trikafka/_checksum/_native.pyx"], depends=[header], extra_compile_args=["-O3"]),
+        Extension(
+            "trikafka._wire._native",
+            ["trikafka/_wire/_native.pyx"],
+            depends=[header, *sorted(glob("trikafka/_wire/_native_*.pxi"))],
+            extra_compile_args=["-O3"],
+        ),
+    ]
+    built: list[Extension] = cythonize(parts, language_level=3)
     for extension in built:
         extension.optional = True
     return built

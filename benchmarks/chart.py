@@ -96,6 +96,8 @@ def grids(found: Document) -> Iterator[Grid]:
     columns = {"records/s": "records_per_second ,.0f", "CPU s/million": "cpu_per_million .2f", "peak MB": "peak_mb ,.0f"}
     columns["idle MB"] = "idle_mb ,.0f"
     yield from _grid_of("Consumers in one program, reading at the same time", _of(found, "many"), columns, way="consumers")
+    title = "Reading, processing and writing, exactly once, a commit every 100 ms"
+    yield from _grid_of(title, _of(found, "process"), columns)
     yield from _grid_of("Reading 16 partitions, a stream and a task each, beside one loop", _of(found, "streams"), columns)
 
 

@@ -10,13 +10,12 @@ from collections.abc import Callable
 from .jobs import Job, Missing, Outcome
 
 #: Kinds that have a module of their own beside the peer's first one.
-_OF_CONSUMERS = ("assigned", "group", "many", "streams")
+_MODULES = {**dict.fromkeys(("assigned", "group", "many", "streams"), "_consumers"), "process": "_processing"}
 
 
 def main() -> int:
     job = Job.from_json(sys.argv[1])
-    more = "_consumers" if job.kind in _OF_CONSUMERS else ""
-    peer = importlib.import_module(f"benchmarks.peers.{job.peer}{more}")
+    peer = importlib.import_module(f"benchmarks.peers.{job.peer}{_MODULES.get(job.kind, '')}")
     ways: dict[tuple[str, str], Callable[[Job], Outcome]] = peer.WAYS
     try:
         if (job.kind, job.way) not in ways:

@@ -26,7 +26,8 @@ DISTINCT = 10_000
 class Job:
     """One case in one round. ``records`` is how many to move; what follows is for the ways that need it.
 
-    ``tasks``: tasks, consumers or members; ``rate``: records a second; ``seconds``: how long to measure, or to let things settle.
+    ``tasks``: tasks, consumers or members; ``rate``: records a second; ``seconds``: how long to measure, to let things settle, or
+    to keep a transaction open; ``target``: the topic that is written to what is read from the other.
     """
 
     peer: str
@@ -41,6 +42,7 @@ class Job:
     tasks: int = 0
     rate: int = 0
     seconds: float = 0.0
+    target: str = ""
 
     @classmethod
     def from_json(cls, text: str) -> Job:

@@ -34,6 +34,16 @@ class Kafka:
         """How many records a topic holds."""
         return trio.run(self._count, topic, partitions)
 
+    def count_committed(self, topic: str) -> tuple[int, int]:
+        """How many records of a topic, and bytes of values, readers of committed records see: librdkafka is asked."""
+        from .librdkafka import messages_of
+
+        count = size = 0
+        for message in messages_of(self.bootstrap, topic, "read_committed"):
+            count += 1
+            size += len(message.value())
+        return count, size
+
     def delete(self, topic: str) -> None:
         trio.run(self._delete, topic)
 

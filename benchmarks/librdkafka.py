@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import confluent_kafka
 
 
 def read_topic(bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 30) -> list[Any]:
+    """As :func:`messages_of`, in a list."""
+    return list(messages_of(bootstrap, topic, isolation, patience))
+
+
+def messages_of(bootstrap: str, topic: str, isolation: str = "read_uncommitted", patience: float = 30) -> Iterator[Any]:
     """Every message of a topic, from the beginning to the end of each partition; in order within one.
 
     No group and no subscription: whether that works is another question. Raises :exc:`TimeoutError` when nothing comes for
@@ -18,7 +24,6 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_uncommitted", 
     try:
         left = set(consumer.list_topics(topic, timeout=patience).topics[topic].partitions)
         consumer.assign([confluent_kafka.TopicPartition(topic, number, 0) for number in left])
-        messages: list[Any] = []
         while left:
             first = consumer.poll(patience)
             if first is None:
@@ -27,11 +32,10 @@ def read_topic(bootstrap: str, topic: str, isolation: str = "read_uncommitted", 
             for message in (first, *consumer.consume(10_000, timeout=0)):
                 error = message.error()
                 if error is None:
-                    messages.append(message)
+                    yield message
                 elif error.code() == confluent_kafka.KafkaError._PARTITION_EOF:
                     left.discard(message.partition())
                 else:
                     raise confluent_kafka.KafkaException(error)
-        return messages
     finally:
         consumer.close()

@@ -61,7 +61,7 @@ class Case:
     @property
     def reads(self) -> bool:
         """Whether it reads a topic that was filled before."""
-        return self.kind in ("consume", "streams", "many")
+        return self.kind in ("consume", "streams", "many", "process")
 
     @property
     def writes(self) -> bool:
@@ -144,7 +144,12 @@ MEMBERS = 3
 _GROUP_PARTITIONS, _GROUP_RATE, _GROUP_SETTLES = 12, 1_000, 1.5
 _GROUPS = {"cooperative": ("ours", "confluent", "java"), "eager": ("aio",), "consumer": ("ours", "confluent", "java")}
 
+#: Records that are read, processed and written in transactions, each open for so many seconds.
+_PROCESS_RECORDS = {("one", "ours"): 600_000, ("arrow", "ours"): 1_200_000, ("one", "confluent"): 400_000, ("one", "java"): 600_000}
+_COMMIT_EVERY = 0.1
+
 _QUICK_PARTITIONS, _QUICK_SECONDS, _QUICK_MEMBERS = 20, 0.3, 2
+_AND_MORE = 3
 #: In a quick run a latency case lasts for so many records.
 _QUICK_LATENCY = 100
 
@@ -152,7 +157,7 @@ _QUICK_LATENCY = 100
 def all_cases(*, cap: int | None = None, quick: bool = False) -> list[Case]:
     """Every case; with ``cap`` none moves more records. ``quick`` leaves out the setups between the first and the last."""
     setups = (SETUPS[0], SETUPS[-1]) if quick else SETUPS
-    cases = [*_throughput(setups), *_crowds(), *_streams(), *_latencies(), *_assigned(), *_groups(), *_many()]
+    cases = [*_throughput(setups), *_crowds(), *_streams(), *_latencies(), *_assigned(), *_groups(), *_many(), *_processing()]
     if cap is not None:
         cases = [capped(case, cap) for case in cases]
     return [_quick(case) for case in cases] if quick else cases
@@ -201,6 +206,11 @@ def _many() -> Iterator[Case]:
             yield Case("many", str(count), peer, SETUPS[0], records, tasks=count)
 
 
+def _processing() -> Iterator[Case]:
+    for (way, peer), records in _PROCESS_RECORDS.items():
+        yield Case("process", way, peer, SETUPS[0], records, seconds=_COMMIT_EVERY)
+
+
 def capped(case: Case, cap: int) -> Case:
     """The same case with no more than ``cap`` records."""
     return replace(case, records=min(cap, case.records))
@@ -216,11 +226,14 @@ def _quick(case: Case) -> Case:
 
 
 def filled(cases: Iterable[Case]) -> dict[Setup, int]:
-    """How many records each topic that is read must hold. One of many consumers reads a single partition of it."""
+    """How many records each topic that is read must hold. One of many consumers reads a single partition of it.
+
+    What is processed in transactions ends with one of them, some records later.
+    """
     need: dict[Setup, int] = {}
     for case in cases:
         if case.reads:
-            records = case.records * (case.partitions if case.kind == "many" else 1)
+            records = case.records * {"many": case.partitions, "process": _AND_MORE}.get(case.kind, 1)
             need[case.setup] = max(records, need.get(case.setup, 0))
     return need
 

@@ -16,7 +16,7 @@ from .run import Findings
 SCHEMA = 2
 #: The first tenth of the latencies of a run is left out: connections and caches are cold.
 _WARM = 0.1
-_PACKAGES = ("trio", "confluent-kafka", "aiokafka", "kafka-python", "pyarrow", "cramjam", "crc32c")
+_PACKAGES = ("trio", "confluent-kafka", "aiokafka", "kafka-python", "pyarrow", "cramjam")
 _MB = 1e6
 #: What an aim allows beside the buffers.
 _BESIDE_BUFFERS = 100e6
@@ -170,6 +170,10 @@ _AIMS = (
         for size in (100, 1_000)
     ),
     _Aim("10,000 send() / aiokafka send_and_wait()", "produce/crowd/100/none/ours", ("produce/crowd/100/none/aio",), 1.0),
+    *(
+        _Aim(f"process() / {name} in transactions", "process/one/100/none/ours", (f"process/one/100/none/{peer}",), 1.0)
+        for peer, name in (("java", "Java"), ("confluent", "confluent-kafka"))
+    ),
     _Aim("p99 of send() at 1,000/s: confluent-kafka / trikafka", _ACKS + "ours", (_ACKS + "confluent",), 1.0, _P99),
     _Aim("p99 latency: confluent-kafka / trikafka", _LATE + "ours", (_LATE + "confluent",), 1.0, _P99),
     _Aim("p99 latency: aiokafka / trikafka", _LATE + "ours", (_LATE + "aio",), 1.0, _P99),

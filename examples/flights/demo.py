@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
+import os
 import shutil
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +28,10 @@ from .source import Flights
 from .writing import Log
 
 
+class OutputInUseError(Exception):
+    """Another demo is under way there."""
+
+
 @dataclass(frozen=True)
 class Options:
     """What to do: how many flights (None: all), how many more for the last export, where to leave things, which broker."""
@@ -41,7 +47,15 @@ class Options:
 
 
 async def run(options: Options, screen: Screen) -> None:
-    """Do all of it and note every comparison on the screen. Cancelled, it leaves no process."""
+    """Do all of it and note every comparison on the screen. Cancelled, it leaves no process.
+
+    Raises :exc:`OutputInUseError` if another demo writes to the same place.
+    """
+    with _ours(options.output):
+        await _run(options, screen)
+
+
+async def _run(options: Options, screen: Screen) -> None:
     parquet = options.output / "flights"
     await trio.to_thread.run_sync(_clean, options.output, parquet)
     async with _flights_and_broker(options, screen) as (flights, servers):
@@ -60,9 +74,25 @@ async def run(options: Options, screen: Screen) -> None:
     await _read_back(options.output, parquet, flights.then(more), log, screen)
 
 
+@contextmanager
+def _ours(output: Path) -> Iterator[None]:
+    """No other demo may remove what this one writes: a lock on the folder, which ends with the process at the latest."""
+    output.mkdir(parents=True, exist_ok=True)
+    folder = os.open(output, os.O_RDONLY)
+    try:
+        fcntl.flock(folder, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    except BlockingIOError:
+        raise OutputInUseError(
+            f"another demo is writing to {output}: wait for its end, or give this one a place of its own, as in "
+            "make demo ARGS='--output other'"
+        ) from None
+    finally:
+        os.close(folder)
+
+
 def _clean(output: Path, parquet: Path) -> None:
     """Remove what an earlier demo left: its Kafka is gone, so nothing can be added to its export."""
-    output.mkdir(parents=True, exist_ok=True)
     shutil.rmtree(parquet, ignore_errors=True)
     (output / "flights.png").unlink(missing_ok=True)
 

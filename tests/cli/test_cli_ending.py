@@ -26,7 +26,7 @@ def described(command: Command, group: str) -> dict[str, object]:
     return found
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_a_signal_leaves_the_group_and_commits_what_was_printed(
     command: Command, topic: str, send: Send, number: signal.Signals, code: int
 ) -> None:

@@ -59,7 +59,7 @@ async def test_aims_are_ratios_of_what_was_measured(run: tuple[dict[str, Any], P
     found, _ = run
     lines = {case["name"]: case["median"] for case in found["cases"]}
     aims = {aim["aim"]: aim for aim in found["aims"]}
-    assert len(aims) == 29
+    assert len(aims) == 31
     ratio = aims["Arrow consume / raw limit"]
     ours, raw = (lines[f"consume/{name}"]["records_per_second"] for name in ("arrow/100/none/ours", "raw/100/none/raw"))
     assert ratio["value"] == pytest.approx(ours / raw)
@@ -93,7 +93,7 @@ async def test_the_chart_and_the_tables_are_made_from_the_json(run: tuple[dict[s
 async def test_a_round_has_the_slow_cases_or_the_other_setups_but_a_single_one_has_all() -> None:
     cases = plan.all_cases()
     odd, even = plan.order_of_round(cases, 1, slow=False), plan.order_of_round(cases, 2, main=True)
-    assert {case.kind for case in odd} == {"consume", "produce", "streams", "latency"}
+    assert {case.kind for case in odd} == {"consume", "produce", "streams", "latency", "process"}
     assert {case.kind for case in even} >= {"assigned", "group", "many"}
     assert all(case.setup.main for case in even)
     assert set(odd) | set(even) == set(plan.order_of_round(cases, 1)) == set(cases)

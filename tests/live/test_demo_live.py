@@ -70,6 +70,14 @@ async def test_a_record_that_is_changed_after_writing_is_told(
     assert not screen.ok
 
 
+async def test_a_second_demo_leaves_the_first_ones_files_alone(tmp_path: Path, screen: Screen) -> None:
+    (tmp_path / "flights").mkdir()
+    (tmp_path / "flights" / "part").write_text("the first one's")
+    with demo._ours(tmp_path), pytest.raises(demo.OutputInUseError, match=r"another demo is writing to .*--output"):
+        await demo.run(options("localhost:1", tmp_path), screen)
+    assert (tmp_path / "flights" / "part").exists()
+
+
 async def trio_nothing(*_: object) -> None:
     await trio.lowlevel.checkpoint()
 

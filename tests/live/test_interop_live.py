@@ -1,4 +1,7 @@
-"""Live: what we write, in every way and with every codec, is read by Java's consumer and by librdkafka: by their tools."""
+"""Live: what we write, in every way and with every codec, is read by Java's consumer and by librdkafka: by their tools.
+
+Also in transactions: with ``read_committed`` they see what was committed, and nothing of what was aborted.
+"""
 
 from __future__ import annotations
 
@@ -68,8 +71,25 @@ async def write(producer: trikafka.Producer, topic: str, way: str, todo: list[Ro
     await producer.flush()
 
 
-def read_by_librdkafka(bootstrap: str, topic: str) -> list[Row]:
-    messages = read_topic(bootstrap, topic)
+async def write_in_transactions(bootstrap: str, topic: str) -> list[Row]:
+    """Three transactions of each codec, of which the second is committed and the others are aborted; returns what counts."""
+    committed = []
+    for codec in CODECS:
+        settings: dict[str, Any] = {"compression_type": codec, "transactional_id": f"interop-{codec}"}
+        async with trikafka.open_producer(bootstrap_servers=bootstrap, **settings) as producer:
+            await producer.partitions_for(topic)
+            for number, abort in enumerate((True, False, True)):
+                async with producer.transaction() as txn:
+                    for way in WAYS:
+                        await write(producer, topic, way, todo := rows(f"{way} {number}", codec))
+                        committed += [] if abort else todo
+                    if abort:
+                        await txn.abort()
+    return committed
+
+
+def read_by_librdkafka(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> list[Row]:
+    messages = read_topic(bootstrap, topic, isolation)
     return [Row(m.key(), m.value(), tuple(m.headers() or ()), m.timestamp()[1]) for m in messages]
 
 
@@ -97,11 +117,11 @@ def read_by_java(cluster: KafkaCluster, topic: str, count: int, *options: str) -
 
 
 async def test_java_and_librdkafka_read_what_we_write(make_kafka_cluster: MakeKafkaCluster) -> None:
-    topic, expected = "interop", []
+    topic, in_transactions, expected = "interop", "interop-in-transactions", []
     with make_kafka_cluster() as cluster, trio.fail_after(60):
         bootstrap = cluster.bootstrap_servers
         async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
-            await admin.create_topics({topic: NewTopic(1, 1, {"retention.ms": -1})})
+            await admin.create_topics(dict.fromkeys((topic, in_transactions), NewTopic(1, 1, {"retention.ms": -1})))
         for codec in CODECS:
             async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type=codec) as producer:
                 await producer.partitions_for(topic)
@@ -112,3 +132,10 @@ async def test_java_and_librdkafka_read_what_we_write(make_kafka_cluster: MakeKa
         assert await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, topic) == expected
         printed = await trio.to_thread.run_sync(read_by_java, cluster, topic, count)
         assert printed == [as_java_prints(row) for row in expected]
+        committed = await write_in_transactions(bootstrap, in_transactions)
+        found = await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, in_transactions, "read_committed")
+        assert found == committed
+        assert len(await trio.to_thread.run_sync(read_by_librdkafka, bootstrap, in_transactions)) == 3 * len(committed)
+        isolated = ("--isolation-level", "read_committed")
+        printed = await trio.to_thread.run_sync(read_by_java, cluster, in_transactions, len(committed), *isolated)
+        assert printed == [as_java_prints(row) for row in committed]

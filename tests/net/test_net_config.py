@@ -359,3 +359,10 @@ def test_every_setting_is_heeded_somewhere() -> None:
     read |= {call.args[1].value for call in calls if isinstance(call.args[1], ast.Constant)}
     read |= {setting for derived, setting in DERIVED.items() if derived in read}
     assert {one.name for _, one in SETTINGS} - read == NOT_HEEDED_YET
+
+
+@pytest.mark.parametrize("servers", ["me:hunter2@a:9092", ["a:9092", "me:hunter2@b:9092"], "SASL_SSL://me:hunter2@a:9092"])
+def test_a_password_in_an_address_is_refused_and_not_repeated(servers: object) -> None:
+    with pytest.raises(ConfigurationError, match=r"has no '@'.*\(sasl_\.\.\.\)") as caught:
+        AdminConfig.build({"bootstrap_servers": servers})
+    assert "hunter2" not in str(caught.value)

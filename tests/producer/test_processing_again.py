@@ -53,6 +53,7 @@ async def test_what_was_received_before_a_corrupt_batch_is_not_lost(autojump_clo
             for _ in range(3):
                 with pytest.raises(CorruptRecordError), trio.fail_after(10):
                     await trikafka.process(consumer, producer, handler)
+            assert [cluster.committed("g", tp) for tp in (IN0, IN1)] == [trikafka.OffsetAndMetadata(5)] * 2
             consumer.seek(IN1, 10)
             with trio.move_on_after(10):
                 await trikafka.process(consumer, producer, handler)

@@ -86,6 +86,7 @@ RAISED: dict[TransactionState, type[Exception]] = {
 @pytest.mark.parametrize("state", S)
 def test_each_call_in_each_state(state: TransactionState, call: Call) -> None:
     transaction = in_state(state)
+    assert transaction.takes_records is (state in LEGAL["send"])
     if state in LEGAL[call]:
         transaction.check(call)
         return
@@ -160,6 +161,7 @@ def test_nothing_joins_what_is_being_committed() -> None:
     transaction = ready()
     transaction.closing()
     assert transaction.state is S.IN_TRANSACTION
+    assert not transaction.takes_records
     with pytest.raises(IllegalStateError, match="being committed"):
         transaction.check("send")
     transaction.check("commit")

@@ -11,9 +11,9 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import trio
-from crc32c import crc32c
 from rawclient import RawClient, fetch_fields, produce_fields
 
+from trikafka._checksum import crc32c
 from trikafka.testing import encode_batch
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import cramjam
-from crc32c import crc32c
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 from kafka.record.legacy_records import LegacyRecordBatchBuilder
 
+from trikafka._checksum import crc32c
 from trikafka._wire.columns import Columns, RecordBatch
 from trikafka._wire.records import decode_records, decode_some
 

@@ -20,8 +20,8 @@ _PACKAGES = {
 #: In the order in which they need each other, so that none loads more than a few that do not stand here before it.
 _SHARED = (
     "kafka.errors", "kafka.protocol.api_message", "kafka.protocol.metadata", "kafka.protocol.consumer", "kafka.protocol.producer",
-    "trikafka._wire.extra_messages", "datetime", "email.utils", "email.message", "importlib.metadata", "argparse", "crc32c",
-    "cramjam", "trikafka._wire._format", "trikafka._wire.messages", "trikafka.types", "trikafka._wire.compression",
+    "trikafka._wire.extra_messages", "datetime", "email.utils", "email.message", "importlib.metadata", "argparse", "cramjam",
+    "trikafka._checksum", "trikafka._wire._format", "trikafka._wire.messages", "trikafka.types", "trikafka._wire.compression",
     "trikafka._wire._implementation", "trikafka._net.in_flight", "trikafka._net.connection", "trikafka._net.tls",
     "trikafka._net.security", "trikafka._net.brokers", "trikafka._net.deadlines", "trikafka.interfaces",
     "trikafka._managers.metadata", "trikafka._wire.columns", "trikafka._state.progress", "trikafka._state.assignment",
@@ -51,6 +51,9 @@ async def load(names: tuple[str, ...]) -> None:
             if step not in sys.modules:
                 import_module(step)
                 await trio.lowlevel.checkpoint()
+    from .._wire._implementation import warn_if_missing
+
+    warn_if_missing(stacklevel=4)  # at the ``async with``, above load(), open_*() and contextlib's __aenter__()
 
 
 def _steps(name: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from .._wire.columns import RecordBatch
 from ..errors import (
     CommitFailedError,
     ConfigurationError,
+    CorruptRecordError,
     KafkaTimeoutError,
     RebalanceInProgressError,
     TransactionAbortableError,
@@ -36,18 +37,21 @@ _IN_DOUBT: WeakSet[Consumer] = WeakSet()
 Handler = Callable[[RecordBatch, Transaction], Awaitable[object]]
 
 
-async def process(consumer: Consumer, producer: Producer, handler: Handler, *, max_records: int = 10_000) -> None:
+async def process(
+    consumer: Consumer, producer: Producer, handler: Handler, *, max_records: int = 100_000, commit_interval: float = 0.1
+) -> None:
     """Read, process, write, exactly once, until cancelled: ``await handler(batch, txn)`` for each batch of records, all in
     transactions.
 
     What the handler sends by ``producer`` is seen by ``read_committed`` readers if and only if the batch counts as processed. A
-    transaction holds what is buffered, up to ``max_records`` records (which the last batch may exceed); it is open for as long
-    as the handlers take. If it fails or the group has moved on, it is aborted, the consumer goes back, and the handler sees the
-    records again: what it does besides sending must bear that.
+    transaction takes in batches as long as there are some in the buffer, for up to ``commit_interval`` seconds and up to
+    ``max_records`` records (the last batch may exceed both); then it is committed. If it fails or the group has moved on, it is
+    aborted, the consumer goes back, and the handler sees the records again: what it does besides sending must bear that.
 
     The consumer needs a ``group_id`` and ``enable_auto_commit=False`` (and ``isolation_level="read_committed"`` to see no aborted
     records itself), the producer a ``transactional_id`` of its own for each instance of the program. Keep
-    ``transaction_timeout_ms`` above what the handlers take for ``max_records``, and below ``max_poll_interval_ms``.
+    ``transaction_timeout_ms`` above what the handler takes for a batch and ``commit_interval``, and below
+    ``max_poll_interval_ms``.
 
     Raises :exc:`ConfigurationError` for such settings, what the handler raises, :exc:`ProducerFencedError` and
     :exc:`TransactionFatalError`, and what stops the consumer; :exc:`TransactionUndecidedError` if the producer is closed before
@@ -58,14 +62,15 @@ async def process(consumer: Consumer, producer: Producer, handler: Handler, *, m
     producer.transaction()
     if max_records < 1:
         raise ConfigurationError(f"max_records must be at least 1, not {max_records}")
+    if not commit_interval >= 0:
+        raise ConfigurationError(f"commit_interval must be a number of seconds, at least 0, not {commit_interval!r}")
     if consumer in _IN_DOUBT:
         await _settle(consumer, producer)
     retry = Retry(producer._config)
     while True:
         work = _Work(consumer)
         try:
-            await work.receive(max_records)
-            await work.process(producer, handler)
+            await work.process(producer, handler, max_records, commit_interval)
             retry.reset()
         except BaseException as error:
             work.take_back()
@@ -82,40 +87,42 @@ class _Work:
 
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
-        self._batches: list[RecordBatch] = []
+        self._starts: dict[TopicPartition, int] = {}
+        self._ends: dict[TopicPartition, int] = {}
         self.count = 0
         self.committing = False
 
-    async def receive(self, max_records: int) -> None:
-        """What is there, at least one batch; no rebalance comes between the first and the last."""
-        self._add(await self._consumer.receive_batch())
-        try:
-            while self.count < max_records:
-                self._add(self._consumer.receive_batch_nowait())
-        except trio.WouldBlock:
-            pass
-
-    def _add(self, batch: RecordBatch) -> None:
-        if len(batch):
-            self._batches.append(batch)
-            self.count += len(batch)
-
-    async def process(self, producer: Producer, handler: Handler) -> None:
-        """Do it, in one transaction."""
+    async def process(self, producer: Producer, handler: Handler, max_records: int, commit_interval: float) -> None:
+        """Do it, in one transaction, of at least one batch; no rebalance comes between the first and the last."""
+        batch: RecordBatch | None = self._received(await self._consumer.receive_batch())
+        until = trio.current_time() + commit_interval
         async with producer.transaction() as txn:
-            for batch in self._batches:
+            while batch is not None:
                 await handler(batch, txn)
-            await txn.send_offsets(self._batches, self._consumer)
+                await trio.lowlevel.checkpoint()
+                more = self.count < max_records and trio.current_time() < until
+                batch = self._further() if more else None
+            await txn.send_offsets(self._ends, self._consumer)
             self.committing = True
             await _commit(producer, txn)
 
+    def _further(self) -> RecordBatch | None:
+        try:
+            return self._received(self._consumer.receive_batch_nowait())
+        except (trio.WouldBlock, CorruptRecordError):  # the next receive meets what is corrupt again; what came before is committed
+            return None
+
+    def _received(self, batch: RecordBatch) -> RecordBatch:
+        tp = TopicPartition(batch.topic, batch.partition)
+        self._starts.setdefault(tp, batch.offsets[0])
+        self._ends[tp] = batch.next_offset
+        self.count += len(batch)
+        return batch
+
     def take_back(self) -> None:
         """Have them delivered again. No rebalance has come since: what is assigned now was so then, if it was not lost."""
-        starts: dict[TopicPartition, int] = {}
-        for batch in self._batches:
-            starts.setdefault(TopicPartition(batch.topic, batch.partition), batch.offsets[0])
-        for tp in starts.keys() & self._consumer.assignment():
-            self._consumer.seek(tp, starts[tp])
+        for tp in self._starts.keys() & self._consumer.assignment():
+            self._consumer.seek(tp, self._starts[tp])
 
 
 async def _commit(producer: Producer, txn: Transaction) -> None:

@@ -116,10 +116,19 @@ class Producer:
             raise ConfigurationError("transactions need a producer that was opened with a transactional_id")
         return Transaction(self._transactions, self._transaction, self._config, timeout, self._check_open)
 
-    def _append_in_transaction(self, *record: Any) -> Ack | None:
-        assert self._transaction is not None
-        self._transaction.check("send")
-        return self._take(*record)
+    def _append_in_transaction(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: HeaderPairs,
+        timestamp: int | None,
+        partition: int | None,
+    ) -> Ack | None:
+        transaction: Any = self._transaction
+        if not transaction.takes_records:
+            transaction.check("send")
+        return self._take(topic, value, key, headers, timestamp, partition)
 
     def _joining(self) -> Callable[[], None]:
         """Raise if no record may join a transaction now; returns what raises once it could not join the same one."""

@@ -151,6 +151,11 @@ class ProducerTransaction:
         """Whether the coordinator expects offsets of ``group``."""
         return group in self._groups
 
+    @property
+    def takes_records(self) -> bool:
+        """Whether a send is legal now; :meth:`check` takes too long for who asks with every record."""
+        return self.state is _S.IN_TRANSACTION and not self.sealed
+
     def check(self, call: Call) -> None:
         """Raise if ``call`` is not legal now."""
         if self.state not in _LEGAL[call] or (self.sealed and call in ("send", "send_offsets", "prepare")):

@@ -9,7 +9,7 @@ import struct
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from crc32c import crc32c
+from trikafka._checksum import crc32c
 
 Buffer = bytes | bytearray | memoryview
 

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import importlib
 import os
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from trikafka._wire._format import Buffer, Fields, Section
+from trikafka.errors import CompiledPartWarning
 from trikafka.types import Record
 
 if TYPE_CHECKING:
@@ -94,13 +96,34 @@ def use(name: str) -> str:
     return before
 
 
+def _why(error: ImportError) -> str:
+    if isinstance(error, ModuleNotFoundError) and error.name == "trikafka._wire._native":
+        return "it was not built: there was no Cython or no C compiler when trikafka was installed"
+    return f"it cannot be loaded: {error}"
+
+
+def warn_if_missing(stacklevel: int) -> None:
+    """Warn once if the compiled part is not in use although nobody asked for that. ``stacklevel`` as for :func:`warnings.warn`."""
+    global _warned
+    if missing is not None and not _warned:
+        _warned = True
+        text = f"trikafka runs without its compiled part, at about a twentieth of the speed with records; {missing}"
+        warnings.warn(f"{text} (TRIKAFKA_PURE=1 says that it is meant)", CompiledPartWarning, stacklevel=stacklevel + 1)
+
+
+_warned = False
+#: Why the compiled part is not in use; ``None``: it is.
+missing: str | None = None
 name_in_use = "pure"
 current: Implementation
 if os.environ.get("TRIKAFKA_PURE") != "1":
     try:
         current = _load("native")
         name_in_use = "native"
-    except ImportError:
+    except ImportError as error:
         current = _load("pure")
+        missing = _why(error)
 else:
     current = _load("pure")
+    missing = "TRIKAFKA_PURE=1 is in the environment"
+    _warned = True

@@ -1,65 +1,10 @@
 # Included by _native.pyx: over the headers of record batches, without the GIL.
 
-cdef extern from *:
-    """
-    #include <stdint.h>
-    #include <string.h>
-    /* CRC-32C, for batches so small that a call of Python's costs more than they do. By the processor where it can, else by tables. */
-    static uint32_t crc_tables[8][256];
-    static void make_crc_tables(void) {
-        for (int n = 0; n < 256; n++) {
-            uint32_t crc = (uint32_t)n;
-            for (int bit = 0; bit < 8; bit++) crc = crc & 1 ? crc >> 1 ^ 0x82F63B78u : crc >> 1;
-            crc_tables[0][n] = crc;
-        }
-        for (int n = 0; n < 256; n++)
-            for (int table = 1; table < 8; table++)
-                crc_tables[table][n] = crc_tables[table - 1][n] >> 8 ^ crc_tables[0][crc_tables[table - 1][n] & 0xFF];
-    }
-    static uint32_t crc_by_tables(const uint8_t *at, size_t size) {
-        uint32_t crc = 0xFFFFFFFFu;
-        for (; size >= 8; at += 8, size -= 8) {
-            crc ^= (uint32_t)at[0] | (uint32_t)at[1] << 8 | (uint32_t)at[2] << 16 | (uint32_t)at[3] << 24;
-            crc = crc_tables[7][crc & 0xFF] ^ crc_tables[6][crc >> 8 & 0xFF] ^ crc_tables[5][crc >> 16 & 0xFF]
-                ^ crc_tables[4][crc >> 24] ^ crc_tables[3][at[4]] ^ crc_tables[2][at[5]] ^ crc_tables[1][at[6]] ^ crc_tables[0][at[7]];
-        }
-        for (; size; at++, size--) crc = crc >> 8 ^ crc_tables[0][(crc ^ *at) & 0xFF];
-        return ~crc;
-    }
-    #if defined(__x86_64__) && defined(__GNUC__)
-    #include <nmmintrin.h>
-    static int crc_by_processor(void) { return __builtin_cpu_supports("sse4.2"); }
-    __attribute__((target("sse4.2"))) static uint32_t crc_of_processor(const uint8_t *at, size_t size) {
-        uint64_t crc = 0xFFFFFFFFu, word;
-        for (; size >= 8; at += 8, size -= 8) {
-            memcpy(&word, at, 8);
-            crc = _mm_crc32_u64(crc, word);
-        }
-        for (; size; at++, size--) crc = _mm_crc32_u8((uint32_t)crc, *at);
-        return ~(uint32_t)crc;
-    }
-    #elif defined(__ARM_FEATURE_CRC32)
-    #include <arm_acle.h>
-    static int crc_by_processor(void) { return 1; }
-    static uint32_t crc_of_processor(const uint8_t *at, size_t size) {
-        uint32_t crc = 0xFFFFFFFFu;
-        uint64_t word;
-        for (; size >= 8; at += 8, size -= 8) {
-            memcpy(&word, at, 8);
-            crc = __crc32cd(crc, word);
-        }
-        for (; size; at++, size--) crc = __crc32cb(crc, *at);
-        return ~crc;
-    }
-    #else
-    static int crc_by_processor(void) { return 0; }
-    static uint32_t crc_of_processor(const uint8_t *at, size_t size) { return crc_by_tables(at, size); }
-    #endif
-    """
-    void make_crc_tables()
-    int crc_by_processor()
-    uint32_t crc_by_tables(const uint8_t *at, size_t size) nogil
-    uint32_t crc_of_processor(const uint8_t *at, size_t size) nogil
+cdef extern from "../_checksum/crc32c.h":
+    void crc32c_prepare()
+    int crc32c_processor_can()
+    uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *at, size_t size) nogil
+    uint32_t crc32c_by_processor(uint32_t crc, const uint8_t *at, size_t size) nogil
 
 cdef enum:
     # Larger ones go through Python, one by one, where the checksum is faster.
@@ -73,19 +18,18 @@ cdef enum:
 
 cdef int64_t MAX_OFFSET = MAX_INT64 - ((<int64_t>1) << 31)
 
-make_crc_tables()
-cdef bint _crc_by_processor = crc_by_processor()
+crc32c_prepare()
+cdef bint _crc_by_processor = crc32c_processor_can()
 
 
 cdef inline uint32_t checksum(const uint8_t *at, Py_ssize_t size) noexcept nogil:
-    return crc_of_processor(at, size) if _crc_by_processor else crc_by_tables(at, size)
+    return crc32c_by_processor(0, at, size) if _crc_by_processor else crc32c_by_tables(0, at, size)
 
 
 def checksums(data):
     """The checksum by each way that there is here; for the tests."""
     cdef _View view = _View(data)
-    by_tables = crc_by_tables(view.data, view.size)
-    return by_tables, crc_of_processor(view.data, view.size) if _crc_by_processor else by_tables
+    return crc32c_by_tables(0, view.data, view.size), checksum(view.data, view.size)
 
 
 cdef struct Section:

@@ -10,8 +10,7 @@ import struct
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
-from crc32c import crc32c
-
+from trikafka._checksum import crc32c
 from trikafka._wire import _format as f
 from trikafka._wire import _implementation, compression, legacy
 from trikafka._wire._format import Buffer, Section

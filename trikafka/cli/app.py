@@ -1,7 +1,7 @@
 """The command line's root: which commands there are, where they are found, and how each way of ending becomes an exit code.
 
-Exit codes: 0 done, 1 it failed, 2 it was called wrongly, 130 and 143 ended by SIGINT and SIGTERM, 141 nobody reads the output
-any more. Failures are one sentence on the standard error; ``--debug`` adds the traceback.
+Exit codes: 0 done, 1 it failed, 2 it was called wrongly, 129, 130 and 143 ended by SIGHUP, SIGINT and SIGTERM, 141 nobody reads the
+output any more. Failures are one sentence on the standard error; ``--debug`` adds the traceback.
 """
 
 from __future__ import annotations
@@ -9,8 +9,10 @@ from __future__ import annotations
 import importlib
 import os
 import traceback
+import warnings
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
+from typing import Any
 
 import click
 
@@ -30,6 +32,7 @@ _OWN = {
 _PLUGINS = {"broker": ("trikafka-broker", "Run real Apache Kafka brokers on this machine.")}
 _ENTRY_POINT_GROUP = "trikafka.commands"
 BROKEN_PIPE = 141
+_PLAIN = warnings.showwarning
 
 
 class Commands(click.Group):
@@ -85,6 +88,7 @@ def run(args: Sequence[str]) -> int:
     """Run the command line and return the exit code."""
     debug = "--debug" in (args[: args.index("--")] if "--" in args else args)
     _hold_places()
+    warnings.showwarning = _show_warning
     try:
         result = trikafka.main(list(args), prog_name="trikafka", standalone_mode=False)
         return result if isinstance(result, int) else 0
@@ -107,9 +111,19 @@ def run(args: Sequence[str]) -> int:
 def _version(ctx: click.Context, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         from .._version import VERSION
+        from .._wire._implementation import missing
 
         click.echo(f"trikafka {VERSION}")
+        click.echo(f"compiled part: no ({missing})" if missing else "compiled part: yes")
         ctx.exit()
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: Any, **named: Any) -> None:
+    """Where in the code a warning of ours arose says nothing to those who call the command."""
+    if category.__module__.startswith("trikafka."):
+        click.echo(f"Warning: {message}", err=True)
+    else:
+        _PLAIN(message, category, filename, lineno, *more, **named)
 
 
 def _found() -> dict[str, EntryPoint]:

@@ -25,9 +25,13 @@ def meter(text: str, unit: str, total: int | None = None, *, beside_output: bool
     if not sys.stderr.isatty() or (beside_output and os.isatty(1)):
         yield _silent
         return
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
-    from rich.text import Text
+    try:
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, ProgressColumn, TextColumn, TimeElapsedColumn
+        from rich.text import Text
+    except ModuleNotFoundError:  # click came with something else
+        yield _silent
+        return
 
     class Count(ProgressColumn):
         def render(self, task: Any) -> Text:

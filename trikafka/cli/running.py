@@ -62,19 +62,22 @@ class Stop:
 
 
 def run(work: Callable[[Stop], Awaitable[None]]) -> None:
-    """Run ``work`` to its end. Raises :exc:`Signalled` after SIGINT or SIGTERM; a second one ends the process at once."""
+    """Run ``work`` to its end. Raises :exc:`Signalled` after SIGINT, SIGTERM or SIGHUP; a second one ends the process at once."""
     import trio
+
+    # Who has it ignored (nohup) wants the command to outlive its terminal.
+    numbers = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN else [])]
 
     async def supervised() -> tuple[int | None, Exception | None]:
         stop, failed = Stop(), None
 
         async def listen() -> None:
             async for number in signals:
-                for each in (signal.SIGINT, signal.SIGTERM):
+                for each in numbers:
                     signal.signal(each, signal.SIG_DFL)
                 stop.now(number)
 
-        with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals:
+        with trio.open_signal_receiver(*numbers) as signals:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(listen)
                 with stop.scope:

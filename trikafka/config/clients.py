@@ -73,6 +73,8 @@ class ClientConfig(SecurityConfig):
         config = cls(**settings)
         for name, one in known.items():
             one.check(getattr(config, name))
+        if "@" in "".join(config.bootstrap_servers):  # not repeated: a password may stand before it
+            raise ConfigurationError("bootstrap_servers: an address has no '@'; user and password are other settings (sasl_...)")
         object.__setattr__(config, "explicit", frozenset(name for name, value in settings.items() if value is not None))
         config.check_security(config.explicit)
         config.check()

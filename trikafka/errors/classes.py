@@ -46,6 +46,13 @@ class ConfigurationError(TrikafkaError, ValueError):
     """A setting, an address or an argument is wrong. Raised before any I/O."""
 
 
+class CompiledPartWarning(RuntimeWarning):
+    """The compiled part of trikafka was not built, or cannot be loaded: records take about twenty times as long.
+
+    Warned of once, when the first client opens. ``TRIKAFKA_PURE=1`` in the environment says that this is meant.
+    """
+
+
 class PluginError(TrikafkaError):
     """A plugin failed to load, returned something of the wrong shape, or does not know what was asked of it."""
 

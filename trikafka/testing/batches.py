@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import cramjam
-from crc32c import crc32c
 from kafka.record.default_records import DefaultRecordBatch, DefaultRecordBatchBuilder
 
+from trikafka._checksum import crc32c
 from trikafka.types import Headers, Record, TimestampType
 
 #: What a test may append: a value, or ``(key, value[, timestamp in ms[, headers]])``.

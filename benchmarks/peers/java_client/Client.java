@@ -12,8 +12,12 @@ import java.util.List;
 import java.util.Map;
 import org.apache.kafka.clients.consumer.ConsumerRecord;
 import org.apache.kafka.clients.consumer.KafkaConsumer;
+import org.apache.kafka.clients.consumer.OffsetAndMetadata;
+import org.apache.kafka.clients.producer.KafkaProducer;
+import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.common.TopicPartition;
 import org.apache.kafka.common.serialization.ByteArrayDeserializer;
+import org.apache.kafka.common.serialization.ByteArraySerializer;
 
 /** A job of the benchmarks (its argument, JSON) done by Kafka's own client. Prints one line of JSON. */
 public final class Client {
@@ -23,24 +27,38 @@ public final class Client {
 
     public static void main(String[] arguments) throws Exception {
         JsonNode job = JSON.readTree(arguments[0]);
-        Map<String, Object> found = job.get("kind").asText().equals("group") ? group(job) : consume(job);
+        Map<String, Object> found =
+                switch (job.get("kind").asText()) {
+                    case "group" -> group(job);
+                    case "process" -> process(job);
+                    default -> consume(job);
+                };
         System.out.println(JSON.writeValueAsString(found));
         System.exit(0);
     }
 
-    private static KafkaConsumer<byte[], byte[]> consumer(JsonNode job, Map<String, Object> more) {
+    private static Map<String, Object> settings(JsonNode job, Map<String, Object> more) {
         Map<String, Object> settings = new HashMap<>(more);
         job.get("settings").properties().forEach(each -> settings.put(each.getKey(), each.getValue().asText()));
         settings.put("bootstrap.servers", job.get("bootstrap").asText());
-        return new KafkaConsumer<>(settings, new ByteArrayDeserializer(), new ByteArrayDeserializer());
+        return settings;
     }
 
-    private static Map<String, Object> consume(JsonNode job) throws Exception {
-        long wanted = job.get("records").asLong();
+    private static KafkaConsumer<byte[], byte[]> consumer(JsonNode job, Map<String, Object> more) {
+        return new KafkaConsumer<>(settings(job, more), new ByteArrayDeserializer(), new ByteArrayDeserializer());
+    }
+
+    private static List<TopicPartition> places(JsonNode job) {
         List<TopicPartition> places = new ArrayList<>();
         for (int number = 0; number < job.get("partitions").asInt(); number++) {
             places.add(new TopicPartition(job.get("topic").asText(), number));
         }
+        return places;
+    }
+
+    private static Map<String, Object> consume(JsonNode job) throws Exception {
+        long wanted = job.get("records").asLong();
+        List<TopicPartition> places = places(job);
         try (KafkaConsumer<byte[], byte[]> consumer = consumer(job, Map.of())) {
             consumer.endOffsets(places);
             read(consumer, places, wanted); // for the virtual machine's compiler; what is timed is the second time
@@ -64,6 +82,48 @@ public final class Client {
             }
         }
         return new long[] {count, size};
+    }
+
+    /** Read, process, write in transactions, each open for some time. */
+    private static Map<String, Object> process(JsonNode job) throws Exception {
+        List<TopicPartition> places = places(job);
+        try (KafkaConsumer<byte[], byte[]> consumer = consumer(job, Map.of());
+                KafkaProducer<byte[], byte[]> producer =
+                        new KafkaProducer<>(settings(job, Map.of()), new ByteArraySerializer(), new ByteArraySerializer())) {
+            producer.initTransactions();
+            producer.partitionsFor(job.get("target").asText());
+            consumer.endOffsets(places);
+            long warm = transactions(job, consumer, producer, places); // as above
+            consumer.unsubscribe();
+            Window window = new Window();
+            long count = transactions(job, consumer, producer, places);
+            Map<String, Object> found = window.close(count, count * job.get("size").asLong());
+            found.put("written", warm + count);
+            return found;
+        }
+    }
+
+    private static long transactions(
+            JsonNode job, KafkaConsumer<byte[], byte[]> consumer, KafkaProducer<byte[], byte[]> producer, List<TopicPartition> places) {
+        String target = job.get("target").asText();
+        long wanted = job.get("records").asLong(), interval = (long) (job.get("seconds").asDouble() * 1e9), count = 0;
+        consumer.assign(places);
+        consumer.seekToBeginning(places);
+        while (count < wanted) {
+            producer.beginTransaction();
+            long left, until = System.nanoTime() + interval;
+            while ((left = until - System.nanoTime()) > 0) {
+                for (ConsumerRecord<byte[], byte[]> each : consumer.poll(Duration.ofNanos(left))) {
+                    producer.send(new ProducerRecord<>(target, each.value()));
+                    count++;
+                }
+            }
+            Map<TopicPartition, OffsetAndMetadata> positions = new HashMap<>();
+            places.forEach(place -> positions.put(place, new OffsetAndMetadata(consumer.position(place))));
+            producer.sendOffsetsToTransaction(positions, consumer.groupMetadata());
+            producer.commitTransaction();
+        }
+        return count;
     }
 
     /** Members join one after the other; the arrivals of their records are told. */

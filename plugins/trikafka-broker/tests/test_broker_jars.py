@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import subprocess
 import sys
 import threading
@@ -9,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from trikafka_broker import BrokerError, DownloadError, JavaError, KafkaCluster, fetch_jars
+from trikafka_broker import BrokerError, DownloadError, JavaError, KafkaCluster, fetch_jars, jars
 from trikafka_broker.java import find_java, parse_version
+from trikafka_broker.settings import DEFAULT_VERSION, OLDEST_VERSION
 
 # Stands in for `java`: answers -version, and plays Ivy by writing jars where -retrieve says.
 FAKE_JAVA = """#!/bin/sh
@@ -113,6 +115,33 @@ def test_download_is_done_once_and_reported(machine: Machine) -> None:
     assert "1 of 1 jars: kafka_2.13.jar" in lines
     assert fetch_jars("9.9.9") == libs
     assert machine.downloads() == 1
+
+
+def test_a_download_is_checked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    machine.install_java(ivy=DOWNLOADS)
+    lines: list[str] = []
+    known = {"kafka_2.13-9.9.9.jar": hashlib.sha256(b"other").hexdigest(), "x.jar": ""}
+    with monkeypatch.context() as patch:
+        patch.setattr(jars, "known_hashes", lambda version: known)
+        with pytest.raises(DownloadError, match=r"Kafka 9.9.9 is not what .* not used: kafka_2.13-9.9.9.jar, x.jar"):
+            fetch_jars("9.9.9")
+        assert list(machine.cache.glob("*kafka-9.9.9*/")) == []
+        known = {"kafka_2.13-9.9.9.jar": hashlib.sha256(b"").hexdigest()}
+        assert fetch_jars("9.9.9", progress=lines.append).is_dir()
+    assert not [line for line in lines if "no hashes" in line]
+
+
+def test_a_version_without_hashes_is_said(machine: Machine) -> None:
+    machine.install_java(ivy=DOWNLOADS)
+    lines: list[str] = []
+    fetch_jars("9.9.9", progress=lines.append)
+    assert "no hashes are known of Kafka 9.9.9: its jars are as the repository gave them" in lines
+
+
+@pytest.mark.parametrize("version", [DEFAULT_VERSION, OLDEST_VERSION])
+def test_the_jars_that_the_tests_use_are_those_that_are_known(version: str) -> None:
+    known = jars.known_hashes(version)
+    assert known == {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in fetch_jars(version).iterdir()}
 
 
 def test_download_without_the_tools_when_there_are_none(machine: Machine) -> None:

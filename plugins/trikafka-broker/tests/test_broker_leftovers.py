@@ -85,6 +85,17 @@ def test_guardian_terminated(temporary: Path) -> None:
         assert eventually(lambda: nothing_left(temporary))
 
 
+def test_guardian_killed_and_then_its_parent(temporary: Path) -> None:
+    """The first guardian cannot clean up then, nor can the parent: the second guardian does."""
+    with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
+        assert first_line(parent)
+        (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}")
+        os.kill(guardian, signal.SIGKILL)
+        parent.kill()
+        assert eventually(lambda: nothing_left(temporary))
+        assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{guardian}"))
+
+
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]])
 def test_guardian_hears_what_was_said_before_the_signals(numbers: list[signal.Signals]) -> None:
     guardian = [sys.executable, str(Path(trikafka_broker.__file__).with_name("_guardian_main.py")), str(os.getpid())]
@@ -131,7 +142,7 @@ def test_parent_that_forgets_to_close(temporary: Path) -> None:
     assert nothing_left(temporary)
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_command_prints_the_address_and_ends_on_signals(number: signal.Signals, code: int, temporary: Path) -> None:
     with running([*COMMAND, "--property", "num.partitions=2"]) as process:
         host, port = first_line(process).split(":")

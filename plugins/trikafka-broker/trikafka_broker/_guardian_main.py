@@ -5,6 +5,9 @@ input, a JSON list a line (`["group", pid]`, `["forget", pid]`, `["directory", p
 acts when the input ends. That happens whenever the parent dies, by SIGKILL too. A fork of the parent may hold the
 other end of the pipe open, so the guardian also looks whether it still has the same parent. A SIGTERM to the guardian
 itself (`pkill` by a path, the end of a session) is such an end as well.
+
+And should the guardian be killed by SIGKILL, a second one does the work: the first starts it as its child, with the
+same script, and passes on what it hears. So the brokers end with their guardian, whatever becomes of their parent.
 """
 
 from __future__ import annotations
@@ -28,14 +31,30 @@ def main() -> None:
     signal.set_wakeup_fd(mouth, warn_on_full_buffer=False)
     for number in _ENDINGS:
         signal.signal(number, lambda number, frame: None)  # what counts is the byte in the pipe
-    _listen(int(sys.argv[1]), ear, groups, directories)
+    second, pipe = _start_second() if len(sys.argv) == 2 else (0, -1)
+    _listen(int(sys.argv[1]), ear, pipe, groups, directories)
     _kill(groups)
     for directory in directories:
         _remove(directory)
+    if second:  # there is nothing left for it to do; numbers of processes are given again
+        os.kill(second, signal.SIGKILL)
+        os.waitpid(second, 0)
 
 
-def _listen(parent: int, ear: int, groups: set[int], directories: set[str]) -> None:
-    """Note what the parent says, until it is gone, has said that this is the end, or a signal has come."""
+def _start_second() -> tuple[int, int]:
+    """The second guardian: its process, and the pipe to its standard input."""
+    hears, pipe = os.pipe()
+    me = str(os.getpid())
+    child = os.fork()
+    if child == 0:
+        os.dup2(hears, 0)
+        os.execv(sys.executable, [sys.executable, "-I", "-S", __file__, me, "second"])
+    os.close(hears)
+    return child, pipe
+
+
+def _listen(parent: int, ear: int, pipe: int, groups: set[int], directories: set[str]) -> None:
+    """Note what the parent says and pass it on, until it is gone, has said that it is the end, or a signal has come."""
     pending = b""
     signalled = False
     while True:
@@ -48,6 +67,11 @@ def _listen(parent: int, ear: int, groups: set[int], directories: set[str]) -> N
         chunk = os.read(0, 65536)
         if not chunk:
             return
+        if pipe >= 0:
+            try:
+                os.write(pipe, chunk)
+            except OSError:  # somebody has killed the second
+                pipe = -1
         *lines, pending = (pending + chunk).split(b"\n")
         if not all([_obey(json.loads(line), groups, directories) for line in lines]):
             return

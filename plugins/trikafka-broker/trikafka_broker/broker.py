@@ -126,6 +126,7 @@ class KafkaBroker:
 
     def launch(self) -> None:
         """Start the process and do not wait."""
+        self._launcher.guardian.check()  # before the log is opened, which the guardian may have removed
         with self.log_file.open("ab") as log:
             self._process = self._launcher.guardian.spawn(self._launcher.broker_command(self.node_id), log)
 

@@ -152,14 +152,20 @@ def settings_as_text(cluster: KafkaCluster) -> list[str]:
 
 @contextmanager
 def _signals_raise() -> Iterator[None]:
-    """SIGINT and SIGTERM raise `_Signalled` once. A second one ends the process, and the guardian cleans up."""
+    """SIGINT, SIGTERM and SIGHUP raise `_Signalled` once. A second one ends the process, and the guardian cleans up.
+
+    A SIGHUP that is ignored (`nohup`) stays so.
+    """
+    numbers = [signal.SIGINT, signal.SIGTERM]
+    if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
+        numbers.append(signal.SIGHUP)
 
     def handler(number: int, frame: FrameType | None) -> None:
-        for each in (signal.SIGINT, signal.SIGTERM):
+        for each in numbers:
             signal.signal(each, signal.SIG_DFL)
         raise _Signalled(number)
 
-    before = {each: signal.signal(each, handler) for each in (signal.SIGINT, signal.SIGTERM)}
+    before = {each: signal.signal(each, handler) for each in numbers}
     try:
         yield
     finally:

@@ -51,6 +51,12 @@ class Guardian:
                 cwd="/",
             )
 
+    def check(self) -> None:
+        """Raises `BrokerError` if the guardian is gone; then all that it guarded is gone as well, or about to go."""
+        if self._process is not None and self._process.poll() is not None:
+            code = self._process.returncode
+            raise BrokerError(f"The guardian process was ended by somebody (code {code}); start a new cluster")
+
     def spawn(
         self, command: Sequence[str], output: IO[bytes] | int, *, keep_open: Sequence[int] = ()
     ) -> subprocess.Popen[bytes]:
@@ -59,9 +65,7 @@ class Guardian:
         It inherits the descriptors `keep_open` and no others. Raises `BrokerError` if the guardian is gone: nothing is
         started that nobody would end.
         """
-        if self._process is not None and self._process.poll() is not None:
-            code = self._process.returncode
-            raise BrokerError(f"The guardian process was ended by somebody (code {code}); start a new cluster")
+        self.check()
         process = subprocess.Popen(
             ["/bin/sh", "-c", _WAIT_FOR_GO, "sh", *command],
             stdin=subprocess.PIPE,

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import importlib.util
 import os
 import re
@@ -24,6 +25,8 @@ from .settings import DEFAULT_VERSION
 from .waiting import pause
 
 Progress = Callable[[str], None]
+#: A file a version, as sha256sum writes it.
+_HASHES = Path(__file__).with_name("hashes")
 
 
 def cache_directory() -> Path:
@@ -93,6 +96,7 @@ def _download(cache: Path, version: str, resolver: ivy.Ivy, report: Progress) ->
         guardian.own_directory(aside)
         report(f"downloading Kafka {version} into {cache}")
         resolver.retrieve(guardian, version, aside, log_file, report)
+        _check(version, aside / "libs", report)
         guardian.disown_directory(aside)
         aside.chmod(0o755)
         aside.rename(cache / f"kafka-{version}")
@@ -100,6 +104,30 @@ def _download(cache: Path, version: str, resolver: ivy.Ivy, report: Progress) ->
     finally:
         guardian.close()
         shutil.rmtree(aside, ignore_errors=True)
+
+
+def _check(version: str, libs: Path, report: Progress) -> None:
+    """Compare the jars with the hashes that this package has for the version. Raises `DownloadError`."""
+    known = known_hashes(version)
+    if known is None:
+        report(f"no hashes are known of Kafka {version}: its jars are as the repository gave them")
+        return
+    found = {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in libs.iterdir()}
+    wrong = sorted(name for name in known.keys() | found.keys() if known.get(name) != found.get(name))
+    if wrong:
+        raise DownloadError(
+            f"What was downloaded as Kafka {version} is not what it was when trikafka-broker was written, and is not"
+            f" used: {', '.join(wrong)}"
+        )
+
+
+def known_hashes(version: str) -> dict[str, str] | None:
+    """The SHA-256 of each jar of a version, by the name of its file; None if they are not known."""
+    try:
+        text = (_HASHES / f"kafka-{version}.sha256").read_text(encoding="ascii")
+    except FileNotFoundError:
+        return None
+    return {name: digest for digest, name in map(str.split, text.splitlines())}
 
 
 @contextlib.contextmanager

@@ -11,17 +11,32 @@ import pytest
 from spark_kafka import make_topic
 from trikafka_spark import session
 
+from benchmarks import parquet
+
 _numbers = itertools.count()
 MakeTopic = Callable[..., Awaitable[str]]
 
 
 @pytest.fixture(scope="session")
-def spark_context() -> Iterator[Any]:
-    """A Spark context on ``local[2]``, made in a thread: in the main thread it would take SIGINT from Trio."""
+def connector_jars() -> list[str]:
+    """The jars of Spark's own Kafka connector; none where they cannot be had."""
+    try:
+        return parquet.connector_jars(lambda line: None)
+    except parquet.NotMeasured:
+        return []
+
+
+@pytest.fixture(scope="session")
+def spark_context(connector_jars: list[str]) -> Iterator[Any]:
+    """A Spark context on ``local[2]``, made in a thread: in the main thread it would take SIGINT from Trio.
+
+    One for all: so it has Spark's own connector as well.
+    """
     started: list[Any] = []
+    conf = {"spark.jars": ",".join(connector_jars)} if connector_jars else {}
 
     def start() -> None:
-        started.append(session.acquire("local[2]", "tests", {}))
+        started.append(session.acquire("local[2]", "tests", conf))
 
     thread = threading.Thread(target=start)
     thread.start()

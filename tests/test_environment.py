@@ -1,0 +1,130 @@
+"""``scripts/environment.py``: who runs something in an environment is not pulled the rug from under; the locked versions fit."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    """A repository with an environment that has one program: it prints a line, and ends with its standard input."""
+    (tmp_path / "scripts").mkdir()
+    shutil.copy(ROOT / "scripts" / "environment.py", tmp_path / "scripts")
+    program = tmp_path / ".venv-test" / "bin" / "program"
+    program.parent.mkdir(parents=True)
+    program.write_text('#!/bin/sh\necho "runs with $*"\nread -r end\nexit 7\n')
+    program.chmod(0o755)
+    (tmp_path / ".venv-test" / "trikafka-made").write_text("all of it")
+    return tmp_path
+
+
+def begin(repository: Path, *arguments: str) -> subprocess.Popen[str]:
+    script = str(repository / "scripts" / "environment.py")
+    pipe = subprocess.PIPE
+    return subprocess.Popen([sys.executable, script, *arguments], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+
+
+def free(folder: Path) -> bool:
+    """Whether nobody holds a lock on the folder."""
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return True
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def test_a_run_holds_the_environment_but_not_the_repository(repository: Path) -> None:
+    process = begin(repository, "run", "test", "program", "-a", "b c")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "runs with -a b c\n"
+    assert not free(repository / ".venv-test")
+    assert free(repository)
+    process.communicate("\n", timeout=20)
+    assert process.returncode == 7
+    assert free(repository / ".venv-test")
+
+
+def test_a_run_waits_until_the_environment_is_ready(repository: Path) -> None:
+    preparing = os.open(repository, os.O_RDONLY)
+    fcntl.flock(preparing, fcntl.LOCK_EX)
+    process = begin(repository, "run", "test", "program")
+    assert process.stdout is not None
+    assert process.stdout.readline().startswith("waiting for a run that prepares")
+    os.close(preparing)
+    assert process.stdout.readline() == "runs with \n"
+    process.communicate("\n", timeout=20)
+
+
+def test_an_environment_that_is_not_there_is_said(repository: Path) -> None:
+    for arguments, says in (
+        (("run", "demo", "program"), "Error: .venv-demo is not ready: run python3 scripts/environment.py demo"),
+        (("run", "test", "other"), "No such file or directory"),
+        (("run", "test"), "usage: "),
+    ):
+        process = begin(repository, *arguments)
+        _, err = process.communicate(timeout=20)
+        assert process.returncode == 1
+        assert says in err
+
+
+def locked(name: str) -> dict[str, list[Requirement]]:
+    text = (ROOT / "locks" / f"{name}.txt").read_text()
+    found: dict[str, list[Requirement]] = {}
+    for line in re.sub(r"\\\n", " ", text).splitlines():
+        if line and not line.startswith("#"):
+            assert "--hash=sha256:" in line, f"{line.split()[0]} has no hash"
+            one = Requirement(line.partition("--hash")[0].strip())
+            found.setdefault(one.name, []).append(one)
+    return found
+
+
+def wanted(file: Path, *extras: str) -> Iterator[Requirement]:
+    project = tomllib.loads(file.read_text())["project"]
+    for group in (project["dependencies"], *(project["optional-dependencies"][extra] for extra in extras)):
+        yield from map(Requirement, group)
+
+
+@pytest.mark.parametrize(
+    ("name", "extras", "of_broker"), [("demo", ["arrow", "cli"], []), ("test", ["arrow", "cli", "test", "lint"], ["tls"])]
+)
+@pytest.mark.parametrize("version", ["3.11", "3.12", "3.13"])
+def test_the_locked_versions_are_those_that_are_needed(name: str, extras: list[str], of_broker: list[str], version: str) -> None:
+    """After a change of a pyproject.toml: `make locks`."""
+    here = {**default_environment(), "python_version": version, "python_full_version": f"{version}.0"}
+    pins = {
+        package: [one for one in pinned if one.marker is None or one.marker.evaluate(here)]
+        for package, pinned in locked(name).items()
+    }
+    plugins = ROOT / "plugins"
+    for one in (
+        *wanted(ROOT / "pyproject.toml", *extras),
+        *wanted(plugins / "trikafka-broker" / "pyproject.toml", *of_broker),
+        *wanted(plugins / "trikafka-spark" / "pyproject.toml"),
+    ):
+        if one.name != "trikafka":
+            (pin,) = pins[one.name]
+            (exact,) = pin.specifier
+            assert exact.operator == "=="
+            assert one.specifier.contains(exact.version), f"{one} is locked at {exact.version}"
+
+
+def test_no_registry_is_named() -> None:
+    for file in (ROOT / "locks").iterdir():
+        assert "://" not in file.read_text()

@@ -1,0 +1,46 @@
+# cython: language_level=3, boundscheck=False, wraparound=False
+"""CRC-32C, compiled: what ``crc32c.h`` has, for Python."""
+
+from cpython.buffer cimport PyBUF_SIMPLE, PyBuffer_Release, PyObject_GetBuffer
+from libc.stdint cimport uint8_t, uint32_t
+
+cdef extern from "crc32c.h":
+    void crc32c_prepare()
+    int crc32c_processor_can()
+    uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *at, size_t size) nogil
+    uint32_t crc32c_by_processor(uint32_t crc, const uint8_t *at, size_t size) nogil
+
+cdef enum:
+    LONG = 65536  # from here on others may run meanwhile
+
+crc32c_prepare()
+cdef bint _by_processor = crc32c_processor_can()
+
+
+cdef inline uint32_t extend(uint32_t crc, const uint8_t *at, Py_ssize_t size) noexcept nogil:
+    return crc32c_by_processor(crc, at, size) if _by_processor else crc32c_by_tables(crc, at, size)
+
+
+def crc32c(data, uint32_t crc=0):
+    """See ``_fallback.crc32c``."""
+    cdef Py_buffer buffer
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        if buffer.len >= LONG:
+            with nogil:
+                crc = extend(crc, <const uint8_t *>buffer.buf, buffer.len)
+        else:
+            crc = extend(crc, <const uint8_t *>buffer.buf, buffer.len)
+    finally:
+        PyBuffer_Release(&buffer)
+    return crc
+
+
+def by_tables(data, uint32_t crc=0):
+    """The same by tables, which a processor without the instruction takes; for the tests."""
+    cdef Py_buffer buffer
+    PyObject_GetBuffer(data, &buffer, PyBUF_SIMPLE)
+    try:
+        return crc32c_by_tables(crc, <const uint8_t *>buffer.buf, buffer.len)
+    finally:
+        PyBuffer_Release(&buffer)
