@@ -21,7 +21,7 @@ from .._net.in_flight import InFlightRequest
 from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator
-from .._state.producer_batch import BatchState, ProducerBatch
+from .._state.producer_batch import ProducerBatch
 from .._state.transaction import ProducerTransaction
 from .._wire.produce import Part, ProduceBeforeV2, ProducedPartition, ProduceMessage, ProduceResponse
 from ..config import ProducerConfig
@@ -127,7 +127,7 @@ class Senders:
             elif (connection := await self._connect(sender)) is not None:
                 batches = self._accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
                 await self._compression.seal(batches)
-                batches = [batch for batch in batches if batch.state is BatchState.IN_FLIGHT]
+                batches = [batch for batch in batches if batch.in_flight]
                 if batches:
                     self._send(sender, connection, batches)
                     sent = True

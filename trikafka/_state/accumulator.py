@@ -23,7 +23,7 @@ from .intake import Ack, Intake, Limits
 from .outcomes import Counters, Outcomes
 from .partition_chooser import Partitioner, Partitioning
 from .partition_queue import PartitionQueue
-from .producer_batch import BatchState, ProducerBatch
+from .producer_batch import ProducerBatch
 from .producer_identity import ProducerIdentity
 from .sequences import Identity
 from .table_rows import RowGroup, Taken
@@ -130,11 +130,11 @@ class Accumulator(Generic[Ack]):
         """How many batches there are in each state: ``open``, ``waiting``, ``retrying`` and ``in flight``."""
         found = dict.fromkeys(("open", "waiting", "retrying", "in flight"), 0)
         for batch in self._queues.batches():
-            if batch.state is BatchState.IN_FLIGHT:
+            if batch.in_flight:
                 found["in flight"] += 1
             else:
                 is_open = batch is self._queues.of(batch).open
-                found["open" if is_open else "retrying" if batch.attempts else "waiting"] += 1
+                found["open" if is_open else "retrying" if batch.delivery.attempts else "waiting"] += 1
         return found
 
     def unsettled(self) -> list[ProducerBatch]:
