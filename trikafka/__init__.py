@@ -32,11 +32,20 @@ _HOMES = {
     ),
     "._api.health": ("ConsumerHealth",),
     "._api.export": (
+        "Exporter",
+        "export",
+        "open_exporter",
+    ),
+    "._api.export_report": (
         "ExportProgress",
         "ExportResult",
-        "export",
     ),
     "._api.export_store": ("DirectoryStore",),
+    "._api.export_work": (
+        "ExportPiece",
+        "RangeWork",
+        "StagedFile",
+    ),
     "._api.opening": (
         "open_admin",
         "open_consumer",
@@ -50,6 +59,11 @@ _HOMES = {
     "._api.producer_health": ("ProducerHealth",),
     "._api.partition_stream": ("PartitionStream",),
     "._api.processing": ("process",),
+    "._api.tasks": (
+        "ensure_topics",
+        "run_tasks",
+    ),
+    "._api.handling": ("RetryPolicy",),
     "._api.transaction": ("Transaction",),
     "._wire.columns": ("RecordBatch",),
     ".config": (
@@ -84,6 +98,7 @@ _HOMES = {
         "DeserializationError",
         "DuplicateSequenceError",
         "ExportError",
+        "ExportIncompleteError",
         "FencedInstanceIdError",
         "FetchSessionError",
         "GroupFullError",
@@ -113,6 +128,7 @@ _HOMES = {
         "RequestTimedOutError",
         "TelemetryNotSupportedError",
         "TopicAlreadyExistsError",
+        "TopicsNotReadyError",
         "TransactionAbortableError",
         "TransactionError",
         "TransactionFatalError",
@@ -130,6 +146,8 @@ _HOMES = {
     ".types": (
         "BatchEvent",
         "BrokerLatency",
+        "ConnectionEvent",
+        "ConnectionStatistics",
         "GroupDescription",
         "GroupMetadata",
         "IsolationLevel",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,10 @@ async def world(tmp_path: Path, autojump_clock: object) -> Any:
         made.fill(0, 25)
         made.fill(1, 7)
         yield made
+
+
+def manifest_of(root: Path, number: int) -> Any:
+    return json.loads((root / "_trikafka" / f"manifest-{number:06d}.json").read_text())
 
 
 async def test_all_then_nothing_then_only_what_is_new(world: World) -> None:
@@ -147,8 +152,9 @@ async def test_a_second_export_at_the_same_time_is_refused(world: World) -> None
 async def test_a_range_without_records_has_no_file_but_stands_in_the_manifest(world: World) -> None:
     world.cluster.append_batch("other", 0, control_batch(1, 0, commit=True, timestamp=0))
     result = await world.export(["t", "other"])
-    (empty,) = [file for file in result.files if file.planned.topic == "other"]
-    assert (empty.name, empty.rows, empty.bytes) == (None, 0, 0)
+    assert [file for file in result.files if file.planned.topic == "other"] == []
+    (other,) = [each for each in manifest_of(world.root, 1)["ranges"] if each["topic"] == "other"]
+    assert (other["rows"], other["files"], other["reached"]) == (0, [], 1)
     assert (await world.export(["t", "other"])).already_done
 
 

@@ -44,7 +44,7 @@ async def test_what_is_there_after_the_sink_was_left_is_given_back(tmp_path: Pat
 
         async def start() -> None:
             async with SparkSink(tmp_path) as sink:
-                await sink._started()
+                await sink._spark.started()
 
         nursery.start_soon(start)
         await trio.to_thread.run_sync(entered.wait)
@@ -60,7 +60,7 @@ async def test_a_cancel_at_the_moment_of_handing_over_leaves_nothing(tmp_path: P
         counted = Counted(lambda scope=scope: token.run_sync_soon(scope.cancel), monkeypatch)
         with scope:
             async with SparkSink(tmp_path) as sink:
-                await sink._started()
+                await sink._spark.started()
         await counted.check()
 
 

@@ -11,7 +11,7 @@ import contextlib
 import math
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import trio
@@ -30,6 +30,9 @@ def read_range(
     *,
     fail_on_data_loss: bool = True,
     stall_limit: float = STALL_LIMIT,
+    topic_id: str | None = None,
+    on_lost: Callable[[int, int, str], None] = lambda low, high, why: None,
+    on_start: Callable[[Callable[[], None]], None] = lambda stop: None,
 ) -> Iterator[RecordBatch]:
     """Yield the records of a range in order, batch by batch; compacted and control records leave gaps.
 
@@ -37,9 +40,10 @@ def read_range(
     gone from the log (unless ``fail_on_data_loss`` is false), :exc:`KafkaTimeoutError` when nothing comes for
     ``stall_limit`` seconds, and what the consumer raises.
     """
-    feed = _Feed(wanted, settings, fail_on_data_loss, stall_limit)
+    feed = _Feed(wanted, settings, fail_on_data_loss, stall_limit, topic_id, on_lost)
     thread = threading.Thread(target=feed.run, name=f"trikafka {wanted.topic}-{wanted.partition}", daemon=True)
     thread.start()
+    on_start(feed.stop)
     try:
         yield from feed
     finally:
@@ -50,8 +54,17 @@ def read_range(
 class _Feed:
     """The bridge between the two threads. ``_items`` holds batches, then ``None`` or the error that ended the reading."""
 
-    def __init__(self, wanted: OffsetRange, settings: Mapping[str, Any], fail_on_data_loss: bool, stall_limit: float) -> None:
+    def __init__(
+        self,
+        wanted: OffsetRange,
+        settings: Mapping[str, Any],
+        fail_on_data_loss: bool,
+        stall_limit: float,
+        topic_id: str | None,
+        on_lost: Callable[[int, int, str], None],
+    ) -> None:
         self._wanted, self._settings = wanted, settings
+        self._topic_id, self._on_lost = topic_id, on_lost
         self._fail_on_data_loss, self._stall_limit = fail_on_data_loss, stall_limit
         self._items: queue.SimpleQueue[RecordBatch | BaseException | None] = queue.SimpleQueue()
         self._ready = threading.Event()
@@ -126,6 +139,8 @@ class _Feed:
                 f"{tp} holds the offsets [{beginning}, {end}), but [{first}, {last}) are to be read: "
                 "records were deleted by retention, or the topic was created anew"
             )
+        if first < beginning:
+            self._on_lost(first, min(beginning, last), "deleted from the log before it was exported")
         return max(first, beginning)
 
     async def _next(self, batches: Any, position: int) -> RecordBatch | None:

@@ -116,6 +116,14 @@ def release(context: SparkContext) -> None:
         _forget_dead()
 
 
+def kill(context: SparkContext) -> None:
+    """End the JVM that was started here for ``context`` and does not answer; what waits for it then fails. Never blocks."""
+    jvm = _jvm
+    if jvm is not None and getattr(getattr(context, "_gateway", None), "proc", jvm) is jvm:
+        with contextlib.suppress(OSError):
+            jvm.kill()
+
+
 def _stop(context: SparkContext) -> None:
     for attempt in range(2):  # one that fails takes the JVM's part away, and leaves the rest to the next
         try:
@@ -192,9 +200,12 @@ def _end_jvm() -> None:
         free = _lock.acquire(timeout=5)
     if free:
         _lock.release()  # this is called for each directory that was made
-    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+    with contextlib.suppress(OSError, ValueError):
         jvm.stdin.close()  # what a JVM of PySpark ends on
+    try:
         jvm.wait(5)
+    except subprocess.TimeoutExpired:  # frozen
+        jvm.kill()
 
 
 def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
