@@ -1,4 +1,4 @@
-"""A short soak: brokers killed, frozen and cut off while all four calls write, and transactions (``make chaos`` is the long one)."""
+"""A short soak: brokers killed, frozen and cut off while all four calls and transactions write (``make chaos`` is the long one)."""
 
 from __future__ import annotations
 
