@@ -11,6 +11,9 @@ export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 #: One release of each line that trikafka supports; the oldest and the default are in `make test` too.
 BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1
 
+#: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files.
+PROCESSES ?= 2
+
 .PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once smoke docs locks wheels clean python env-demo env-test
 
 help:
@@ -43,7 +46,7 @@ types: env-test
 	@$(TEST) mypy --strict -p flights -p benchmarks
 
 pytest: env-test
-	@$(TEST) python -m pytest --durations=10 $(ARGS)
+	@$(TEST) python -m pytest -n $(PROCESSES) --durations=10 $(ARGS)
 
 test-brokers: env-test
 	@for version in $(BROKERS); do \
@@ -81,7 +84,7 @@ wheels: env-test
 	@$(TEST) python scripts/wheels.py $(ARGS)
 
 clean:
-	rm -rf .venv-demo .venv-test build plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
+	rm -rf .venv-demo .venv-test build dist plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis plugins/*/.pytest_cache
 	rm -f trikafka/*/_native*.so trikafka/*/_native.c
 

@@ -58,6 +58,11 @@ _HOMES = {
     ),
     "._api.partition_stream": ("PartitionStream",),
     "._api.processing": ("process",),
+    "._api.tasks": (
+        "ensure_topics",
+        "run_tasks",
+    ),
+    "._api.handling": ("RetryPolicy",),
     "._api.transaction": ("Transaction",),
     "._wire.columns": ("RecordBatch",),
     ".config": (
@@ -122,6 +127,7 @@ _HOMES = {
         "RequestTimedOutError",
         "TelemetryNotSupportedError",
         "TopicAlreadyExistsError",
+        "TopicsNotReadyError",
         "TransactionAbortableError",
         "TransactionError",
         "TransactionFatalError",
@@ -139,6 +145,8 @@ _HOMES = {
     ".types": (
         "BatchEvent",
         "BrokerLatency",
+        "ConnectionEvent",
+        "ConnectionStatistics",
         "GroupDescription",
         "GroupMetadata",
         "IsolationLevel",

@@ -18,11 +18,13 @@ from ._api.export import Exporter, export, open_exporter
 from ._api.export_report import ExportProgress, ExportResult
 from ._api.export_store import DirectoryStore
 from ._api.export_work import ExportPiece, RangeWork, StagedFile
+from ._api.handling import RetryPolicy
 from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
 from ._api.processing import process
 from ._api.producer import Producer, ProducerStatistics
+from ._api.tasks import ensure_topics, run_tasks
 from ._api.transaction import Transaction
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
@@ -76,6 +78,7 @@ from .errors import (
     RequestTimedOutError,
     TelemetryNotSupportedError,
     TopicAlreadyExistsError,
+    TopicsNotReadyError,
     TransactionAbortableError,
     TransactionError,
     TransactionFatalError,
@@ -93,6 +96,8 @@ from .interfaces import RebalanceListener
 from .types import (
     BatchEvent,
     BrokerLatency,
+    ConnectionEvent,
+    ConnectionStatistics,
     GroupDescription,
     GroupMetadata,
     IsolationLevel,
@@ -132,6 +137,8 @@ __all__ = [
     "CommitFailedError",
     "CompiledPartWarning",
     "ConfigurationError",
+    "ConnectionEvent",
+    "ConnectionStatistics",
     "Consumer",
     "ConsumerConfig",
     "ConsumerHealth",
@@ -207,12 +214,14 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLargeError",
     "RequestTimedOutError",
+    "RetryPolicy",
     "StagedFile",
     "SubscriptionPattern",
     "TelemetryNotSupportedError",
     "TimestampType",
     "TopicAlreadyExistsError",
     "TopicPartition",
+    "TopicsNotReadyError",
     "Transaction",
     "TransactionAbortableError",
     "TransactionDescription",
@@ -228,6 +237,7 @@ __all__ = [
     "UnsupportedCompressionError",
     "UnsupportedVersionError",
     "__version__",
+    "ensure_topics",
     "export",
     "from_properties",
     "hookimpl",
@@ -236,4 +246,5 @@ __all__ = [
     "open_exporter",
     "open_producer",
     "process",
+    "run_tasks",
 ]

@@ -79,6 +79,7 @@ async def open_exporter(
     for name in client_settings:
         if name in _OURS:
             raise ConfigurationError(f"{name} is not a setting of an export")
+    client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines
     config = ConsumerConfig.build({**client_settings, "group_id": group_id})
     options = ExportOptions(
         destination=os.fspath(destination),

@@ -23,7 +23,7 @@ from ..config import ProducerConfig
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TransactionError, TrikafkaError
 from ..hooks import first_answer
 from ..interfaces import TransactionManager
-from ..types import BrokerLatency, PartitionInfo, RecordMetadata
+from ..types import BrokerLatency, ConnectionStatistics, PartitionInfo, RecordMetadata
 from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
@@ -46,6 +46,7 @@ class ProducerStatistics:
     their batches; ``tasks_waiting`` wait for room. The rest has been counted since the producer was opened; a record is
     counted as accepted when its batch is closed. ``batches_by_state``: ``open`` (takes records), ``waiting``, ``retrying`` (waits
     to be sent again) and ``in flight``. ``latency`` of Produce requests by the broker's id.
+    ``connections`` tells of each connection in which state it is, and was for how long.
     """
 
     buffer_used: int
@@ -61,6 +62,7 @@ class ProducerStatistics:
     batches_by_state: Mapping[str, int]
     latency: Mapping[int, BrokerLatency]
     batches_expired: int
+    connections: tuple[ConnectionStatistics, ...] = ()
 
 
 class Producer:
@@ -74,6 +76,7 @@ class Producer:
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         self._config, self._service = config, service
+        self._closed = False  # first: a traceback with locals shows what is half made
         self._context = ProducerParts(config, service)
         self._metadata = self._context.metadata
         self._telemetry = Telemetry(config, self._metadata)
@@ -82,7 +85,6 @@ class Producer:
         self._take: Callable[..., Ack | None] = self._manager.accumulator.appender.append
         self._append = self._take if self._transaction is None else self._append_in_transaction
         self._converting = trio.CapacityLimiter(2)
-        self._closed = False
         self._over = trio.Event()
 
     def __repr__(self) -> str:
@@ -341,6 +343,7 @@ class Producer:
             batches_by_state=MappingProxyType(dict(accumulator.by_state())),
             latency=MappingProxyType(dict(self._manager.latency)),
             batches_expired=counters.batches_expired,
+            connections=self._context.brokers.statistics(),
         )
 
     async def aclose(self, timeout: float | None = None) -> None:

@@ -295,6 +295,15 @@ class ExportError(TrikafkaError):
     """An export could not be carried out. What had been published before stays valid."""
 
 
+class TopicsNotReadyError(TrikafkaError):
+    """Topics that a program needs are not there, or not as they should be. Attribute: ``problems``, topic -> what is wrong."""
+
+    def __init__(self, problems: Mapping[str, str], limit: float | None = None) -> None:
+        self.problems = dict(problems)
+        tried = "" if limit is None else f" after {limit:g} s"
+        super().__init__(f"not ready{tried}: " + "; ".join(f"topic {name!r} {problem}" for name, problem in self.problems.items()))
+
+
 class ExportIncompleteError(ExportError):
     """Some partitions could not be exported; what the others had is published. The cause is chained.
 

@@ -10,7 +10,7 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
 
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
 from .context import ClientContext, ConsumerContext, OfferedAssignor, Partitioner, ProducerContext
-from .listeners import Observer, ProducerObserver, RebalanceListener
+from .listeners import ConnectionObserver, Observer, ProducerObserver, RebalanceListener
 from .managers import (
     CommitManager,
     Committed,
@@ -50,6 +50,7 @@ __all__ = [
     "ClusterSnapshot",
     "CommitManager",
     "Committed",
+    "ConnectionObserver",
     "ConsumerContext",
     "ConsumerState",
     "CoordinatorKind",

@@ -66,6 +66,7 @@ async def test_headers_and_their_absence(kafka_broker: Any, new_topic: Any, tmp_
     assert headers[1] is None
 
 
+@pytest.mark.alone
 async def test_a_cancelled_export_cancels_the_job_within_a_second_and_can_be_finished(
     kafka_broker: Any, new_topic: Any, tmp_path: Path, spark_context: Any
 ) -> None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trikafka import ConfigurationError, TopicPartition, from_properties
+from trikafka.config.secrets import secret
 
 EARLIEST, LATEST = -2, -1
 
@@ -85,6 +86,7 @@ class ReadOptions:
 def read_options(options: Mapping[str, str]) -> ReadOptions:
     """Check what ``spark.read.format("trikafka").option(...)`` was given. Raises :exc:`ConfigurationError`."""
     given = {name.lower(): str(value) for name, value in options.items()}
+    given = {name: secret(value) if name.startswith("kafka.") else value for name, value in given.items()}
     kafka = {name[len("kafka.") :]: value for name, value in given.items() if name.startswith("kafka.")}
     _refuse_unknown(given, kafka)
     kafka.pop("group.id", None)
