@@ -12,7 +12,6 @@ from export_sinks import STALL_LIMIT
 from test_export_flow import T0, T1, Killed, World, manifest_of
 
 from trikafka import ExportIncompleteError, KafkaTimeoutError
-from trikafka._api.export_job import Patience
 from trikafka._api.export_report import ExportProgress
 from trikafka.testing import ScriptedCluster
 
@@ -150,27 +149,3 @@ async def test_what_one_partition_has_lost_does_not_stop_the_others(autojump_clo
     result = await world.export(fail_on_data_loss=False)
     assert [(lost.start, lost.end) for lost in result.lost] == [(25, 30)]
     assert [(lost["from"], lost["to"]) for lost in manifest_of(world.root, 3)["lost"]] == [(25, 30)]
-
-
-@pytest.mark.parametrize(
-    ("limit", "call", "calls"),
-    [(0, 100, 1), (1, 100, 2), (100, 100, 3), (99, 100, 2), (250, 100, 4)],
-)
-def test_how_many_attempts_a_time_limit_gives(limit: int, call: int, calls: int) -> None:
-    """In milliseconds: at the very end of the limit an attempt still counts as inside, one past it is the last."""
-    patience, now, made = Patience(limit), 0, 0
-    while True:
-        now, made = now + call, made + 1
-        if not patience.timed_out(T0, now, KafkaTimeoutError("x", 1)):
-            break
-    assert made == calls
-
-
-def test_progress_clears_the_time_limit_of_its_partition_alone() -> None:
-    patience, error = Patience(10), KafkaTimeoutError("x", 1)
-    assert patience.timed_out(T0, 0, error)
-    assert patience.timed_out(T1, 0, error)
-    patience.progressed(T0)
-    assert patience.timed_out(T0, 50, KafkaTimeoutError("y", 1))
-    assert not patience.timed_out(T1, 50, KafkaTimeoutError("y", 1))
-    assert patience.first_error(T1) is error
