@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import trio
 
 from trikafka import ConfigurationError, DirectoryStore, ExportError, OffsetRange, TrikafkaError
-from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
+from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
 from .sink_options import SinkOptions, sink_options
@@ -89,6 +89,10 @@ class SparkSink:
     async def publish(self, manifest: ExportManifest) -> None:
         """Publish the manifest."""
         await self._thread(lambda: self._store.publish(manifest))
+
+    async def check(self) -> ExportCheck:
+        """Count the files again, by their footers."""
+        return await trio.to_thread.run_sync(_checked, self._store, abandon_on_cancel=True, limiter=self._limiter)
 
     async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """The format of the destination's files: the partition folders, and how values are parsed; schemas are inferred once."""
@@ -256,3 +260,9 @@ def _inferred(ranges: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Map
     if not values and failed is not None:
         raise ExportError(f"no schema could be inferred for {ranges[0].topic!r}: {failed}") from failed
     return infer(values, ranges[0].topic)
+
+
+def _checked(store: DirectoryStore) -> ExportCheck:
+    from .checking import check
+
+    return check(store)
