@@ -173,7 +173,6 @@ class _Spark:
         # Handed over by the thread that starts Spark, unless the sink has given up waiting for it by then.
         self._handing_over = threading.Lock()
         self._context: SparkContext | None = None
-        self._unwanted = False
         #: Whether the JVM did not answer when it was asked last.
         self.silent = False
 
@@ -184,18 +183,19 @@ class _Spark:
         ):
             return context
         await self.leave(_STOP_LIMIT)
+        unwanted = threading.Event()
         try:
-            return await trio.to_thread.run_sync(self._start, abandon_on_cancel=True, limiter=self._limiter)
+            return await trio.to_thread.run_sync(self._start, unwanted, abandon_on_cancel=True, limiter=self._limiter)
         except BaseException:
             with self._handing_over:
-                self._unwanted = True
+                unwanted.set()
             raise
 
-    def _start(self) -> SparkContext:
+    def _start(self, unwanted: threading.Event) -> SparkContext:
         """Either hand the context over, to be given back when the sink is left, or give it back at once."""
         context = session.acquire(self._options.master, self._options.app_name, self._options.conf)
         with self._handing_over:
-            wanted = not self._unwanted
+            wanted = not unwanted.is_set()
             if wanted:
                 self._context = context
         if not wanted:
