@@ -33,6 +33,7 @@ _HOMES = {
     "._api.health": ("ConsumerHealth",),
     "._api.export": (
         "Exporter",
+        "check_export",
         "export",
         "open_exporter",
     ),

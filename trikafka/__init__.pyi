@@ -14,7 +14,7 @@ from ._api.admin_types import (
 )
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
-from ._api.export import Exporter, export, open_exporter
+from ._api.export import Exporter, check_export, export, open_exporter
 from ._api.export_report import ExportProgress, ExportResult
 from ._api.export_store import DirectoryStore
 from ._api.export_work import ExportPiece, RangeWork, StagedFile
@@ -239,6 +239,7 @@ __all__ = [
     "UnsupportedCompressionError",
     "UnsupportedVersionError",
     "__version__",
+    "check_export",
     "ensure_topics",
     "export",
     "from_properties",
