@@ -33,6 +33,7 @@ _HOMES = {
     "._api.health": ("ConsumerHealth",),
     "._api.export": (
         "Exporter",
+        "check_export",
         "export",
         "open_exporter",
     ),
@@ -56,6 +57,7 @@ _HOMES = {
         "Producer",
         "ProducerStatistics",
     ),
+    "._api.producer_health": ("ProducerHealth",),
     "._api.partition_stream": ("PartitionStream",),
     "._api.processing": ("process",),
     "._api.tasks": (

@@ -14,7 +14,7 @@ from ._api.admin_types import (
 )
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
-from ._api.export import Exporter, export, open_exporter
+from ._api.export import Exporter, check_export, export, open_exporter
 from ._api.export_report import ExportProgress, ExportResult
 from ._api.export_store import DirectoryStore
 from ._api.export_work import ExportPiece, RangeWork, StagedFile
@@ -24,6 +24,7 @@ from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
 from ._api.processing import process
 from ._api.producer import Producer, ProducerStatistics
+from ._api.producer_health import ProducerHealth
 from ._api.tasks import ensure_topics, run_tasks
 from ._api.transaction import Transaction
 from ._version import VERSION as __version__
@@ -203,6 +204,7 @@ __all__ = [
     "ProducerConfig",
     "ProducerDescription",
     "ProducerFencedError",
+    "ProducerHealth",
     "ProducerSettings",
     "ProducerStatistics",
     "ProtocolError",
@@ -237,6 +239,7 @@ __all__ = [
     "UnsupportedCompressionError",
     "UnsupportedVersionError",
     "__version__",
+    "check_export",
     "ensure_topics",
     "export",
     "from_properties",

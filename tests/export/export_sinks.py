@@ -8,10 +8,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import trio
+
 import trikafka
-from trikafka import DirectoryStore, ExportPiece, OffsetRange, RangeWork, StagedFile, TrikafkaError
+from trikafka import DirectoryStore, ExportPiece, KafkaTimeoutError, OffsetRange, RangeWork, StagedFile, TrikafkaError
 from trikafka.hooks import hookimpl
 from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
+
+#: A range of which nothing comes for so long (seconds) is given up.
+STALL_LIMIT = 30.0
 
 
 class LinesSink:
@@ -63,11 +68,14 @@ class LinesSink:
             return work.result()
         lines: list[str] = []
         try:
-            async with trikafka.open_consumer(**client, auto_offset_reset="none") as consumer:
-                consumer.assign([planned.tp])
-                consumer.seek(planned.tp, start)
-                async for batch in consumer.batches(until={planned.tp: planned.end}):
-                    lines += [json.dumps([r.partition, r.offset, (r.value or b"").decode()]) for r in batch]
+            with trio.move_on_after(STALL_LIMIT) as scope:
+                async with trikafka.open_consumer(**client, auto_offset_reset="none") as consumer:
+                    consumer.assign([planned.tp])
+                    consumer.seek(planned.tp, start)
+                    async for batch in consumer.batches(until={planned.tp: planned.end}):
+                        lines += [json.dumps([r.partition, r.offset, (r.value or b"").decode()]) for r in batch]
+            if scope.cancelled_caught:
+                raise KafkaTimeoutError(f"reading {planned}", STALL_LIMIT)
         except TrikafkaError as error:
             return work.result(error)
         files = []

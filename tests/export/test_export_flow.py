@@ -12,7 +12,8 @@ import trio
 from export_sinks import LinesPlugin, LinesSink, names_in, read_lines
 
 from trikafka import ConfigurationError, ExportError, PluginError, TopicPartition
-from trikafka._api.export import ExportProgress, ExportResult, export
+from trikafka._api.export import export, open_exporter
+from trikafka._api.export_report import ExportProgress, ExportResult
 from trikafka.testing import ScriptedCluster, control_batch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -38,9 +39,18 @@ class World:
     async def export(
         self, topics: str | list[str] = "t", before_file: Callable[[int], None] | None = None, **more: Any
     ) -> ExportResult:
+        with trio.fail_after(10_000):
+            async with self.exporter(topics, before_file, **more) as exporter:
+                return await exporter.run()
+
+    async def abandon(self) -> ExportResult:
+        async with self.exporter("t") as exporter:
+            return await exporter.abandon()
+
+    def exporter(self, topics: str | list[str], before_file: Any = None, **more: Any) -> Any:
         plugin = LinesPlugin(before_file) if before_file else LinesPlugin()
         settings = {"bootstrap_servers": self.cluster.bootstrap_servers, "dial": self.cluster.dial, "plugins": [plugin]}
-        return await export(topics, f"lines://{self.root}", on_progress=self.tell, **settings, **more)
+        return open_exporter(topics, f"lines://{self.root}", on_progress=lambda step: self.tell(step), **settings, **more)
 
     def fill(self, partition: int, count: int) -> None:
         log = self.cluster.partition("t", partition)

@@ -11,7 +11,7 @@ from typing import Any
 from ..config import ConsumerConfig
 from ..errors import ConfigurationError, PluginError
 from ..hooks import call_first, load_plugins
-from ..interfaces import Sink
+from ..interfaces import CheckableSink, ExportCheck, Sink
 from ..types import TopicPartition
 from .export_job import ExportJob, ExportOptions
 from .export_report import ExportProgress, ExportResult
@@ -140,6 +140,22 @@ async def export(
         **client_settings,
     ) as exporter:
         return await exporter.run()
+
+
+async def check_export(
+    destination: str | os.PathLike[str], *, sink_options: Mapping[str, Any] | None = None, plugins: Iterable[object] = ()
+) -> ExportCheck:
+    """Count what an export's destination holds, beside what its manifests say: lost, changed and foreign files are told.
+
+    Nothing is asked of Kafka. Raises :exc:`ExportError` when an export is at work there or its manifests are damaged, and
+    :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
+    """
+    sink = find_sink(os.fspath(destination), sink_options or {}, plugins)
+    if not isinstance(sink, CheckableSink):
+        raise PluginError(f"what writes to {os.fspath(destination)!r} cannot check it")
+    async with sink:
+        await sink.load()
+        return await sink.check()
 
 
 def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[object] = ()) -> Sink:

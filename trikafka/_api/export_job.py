@@ -16,7 +16,8 @@ from typing import Any
 
 import trio
 
-from ..errors import ExportError, ExportIncompleteError, KafkaTimeoutError, OffsetOutOfRangeError, TrikafkaError
+from .._state.task_timer import TaskTimer
+from ..errors import ExportError, ExportIncompleteError, KafkaTimeoutError, OffsetOutOfRangeError
 from ..interfaces import (
     ExportManifest,
     ExportPlan,
@@ -58,27 +59,6 @@ class _GoneError(ExportError):
     """The topic of a planned range is not there any more."""
 
 
-class Patience:
-    """For how long partitions have timed out without progress. Its times are those that are given to it."""
-
-    def __init__(self, limit: float) -> None:
-        self._limit = limit
-        self._first: dict[TopicPartition, tuple[float, Exception]] = {}
-
-    def progressed(self, tp: TopicPartition) -> None:
-        """Something of it was exported: the next time-out is a first one."""
-        self._first.pop(tp, None)
-
-    def timed_out(self, tp: TopicPartition, now: float, error: Exception) -> bool:
-        """Note a time-out; whether the partition is to be tried again. At the very end of the limit it still is."""
-        first, _ = self._first.setdefault(tp, (now, error))
-        return self._limit > 0 and now - first <= self._limit
-
-    def first_error(self, tp: TopicPartition) -> Exception | None:
-        """The first time-out since the last progress."""
-        return self._first[tp][1] if tp in self._first else None
-
-
 @dataclass
 class ExportJob:
     """One run of an export, the sink being open."""
@@ -89,7 +69,7 @@ class ExportJob:
     state: ExportState = field(default_factory=ExportState)
     published: list[ExportManifest] = field(default_factory=list)
     _broken: dict[TopicPartition, Exception] = field(default_factory=dict)
-    _waiting: dict[TopicPartition, Exception] = field(default_factory=dict)
+    _waiting: dict[TopicPartition, KafkaTimeoutError] = field(default_factory=dict)
     _only: frozenset[TopicPartition] | None = None
     _level: str = export_plan.DEFAULT_ISOLATION
     _began: float = 0.0
@@ -130,23 +110,25 @@ class ExportJob:
 
     async def _rounds(self) -> None:
         """All partitions in the first round; later those that have timed out, until their patience ends."""
-        patience = Patience(self.options.task_timeout_ms / 1000)
+        timers: dict[TopicPartition, TaskTimer] = {}
         while True:
             before = self._reached()
             self._waiting = {}
             await self._round()
             for tp, reached in self._reached().items():
                 if reached > before.get(tp, -1):
-                    patience.progressed(tp)
-            again = [tp for tp, error in self._waiting.items() if patience.timed_out(tp, trio.current_time(), error)]
+                    timers.pop(tp, None)
+            again = []
             for tp, error in self._waiting.items():
-                if tp not in again:
-                    self._broken[tp] = _with_first(error, patience.first_error(tp))
+                timer = timers.setdefault(tp, TaskTimer(self.options.task_timeout_ms))
+                if timer.timed_out(error, trio.current_time()):
+                    self._broken[tp] = timer.last_word(error)
+                else:
+                    again.append(tp)
+                    _log.warning("exporting %s timed out and is tried again, the others go on: %s", tp, error)
             if not again:
                 return
             self._only = frozenset(again)
-            for tp in again:
-                _log.warning("exporting %s timed out and is tried again, the others go on: %s", tp, self._waiting[tp])
             await trio.sleep(self.options.retry_backoff)
 
     def _reached(self) -> dict[TopicPartition, int]:
@@ -299,8 +281,10 @@ class ExportJob:
             if result.done or result.error is None:
                 continue
             tp, error = result.planned.tp, result.error
-            again = isinstance(error, KafkaTimeoutError) or (isinstance(error, TrikafkaError) and error.retriable)
-            (self._waiting if again else self._broken).setdefault(tp, error)
+            if isinstance(error, KafkaTimeoutError):
+                self._waiting.setdefault(tp, error)
+            else:
+                self._broken.setdefault(tp, error)
 
     def _tell(self, stage: ExportStage, plan: ExportPlan, ranges_done: int, rows_done: int) -> None:
         if self.options.on_progress is not None:
@@ -344,13 +328,3 @@ class ExportJob:
         shown = ", ".join(map(str, tps[:5])) + (f" and {len(tps) - 5} more" if len(tps) > 5 else "")
         done = f"; {result.rows:,} rows of the others are published" if result.rows else ""
         return ExportIncompleteError(f"{shown} could not be exported: {self._broken[tps[0]]}{done}", result)
-
-
-def _with_first(error: Exception, first: Exception | None) -> Exception:
-    """The last time-out, with the first as its cause."""
-    if first is not None and first is not error and error.__cause__ is None:
-        error.__cause__ = first
-    return error
-
-
-__all__ = ["ExportJob", "ExportOptions", "Patience", "PlannedRange"]

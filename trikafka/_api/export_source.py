@@ -28,7 +28,7 @@ class Look:
     """What the cluster said, what it did not say of some partitions, and which topics it does not have."""
 
     view: SourceView
-    errors: dict[TopicPartition, TrikafkaError] = field(default_factory=dict)
+    errors: dict[TopicPartition, KafkaTimeoutError] = field(default_factory=dict)
     missing: list[str] = field(default_factory=list)
     fatal: TrikafkaError | None = None
 
@@ -112,7 +112,7 @@ async def _ask(consumer: Consumer, tps: list[TopicPartition], look: Look, timeou
         beginnings = await consumer.beginning_offsets(tps, timeout=timeout)
         ends = await consumer.end_offsets(tps, timeout=timeout)
     except TrikafkaError as error:
-        if not (isinstance(error, KafkaTimeoutError) or error.retriable):
+        if not isinstance(error, KafkaTimeoutError):
             look.fatal = error
             return
         look.errors.update(dict.fromkeys(tps, error))

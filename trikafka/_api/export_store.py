@@ -198,6 +198,17 @@ class DirectoryStore:
             _, manifests = self._numbers()
             return [file for number in sorted(manifests) for file in files_from_json(*self._text("manifest", number))]
 
+    def being_written(self) -> set[str]:
+        """The files of pieces that are decided, of a plan that has no manifest yet."""
+        with explained(f"cannot read {self._own}"):
+            plans, manifests = self._numbers()
+            names: set[str] = set()
+            for number in plans - manifests:
+                plan = plan_from_json(*self._text("plan", number))
+                for planned in plan.ranges:
+                    names |= {planned.name, *(file.name for file in RangeWork(self.root, number, planned).result().files)}
+            return names
+
     def store_plan(self, plan: ExportPlan) -> None:
         """Store a plan, and make the folder it is worked on in; its number must be free."""
         with explained(f"cannot store the export's plan in {self._own}"):

@@ -50,6 +50,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
 @click.option("--every", callback=_seconds, metavar="TIME", help="Export again and again, such as every 60s, until a signal.")
 @click.option("--allow-data-loss", is_flag=True, help="Go on where records are gone before they were exported; says which.")
 @click.option("--abandon", is_flag=True, help="Only give up the plan of a killed export; the next one does the rest.")
+@click.option("--check", is_flag=True, help="Only count what DESTINATION holds, beside what its manifests say.")
 @click.option("--task-timeout", type=click.IntRange(0), default=300_000, metavar="MS", help="How long time-outs are tried again.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print the result.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
@@ -66,6 +67,7 @@ def command(
     every: float | None,
     allow_data_loss: bool,
     abandon: bool,
+    check: bool,
     task_timeout: int,
     output: str,
     as_json: bool,
@@ -78,6 +80,10 @@ def command(
     from .admin import chosen
 
     settings = common.settings(ConsumerConfig)
+    as_json = as_json or output == "json"
+    if check:
+        _check(destination, dict(map(pair, options)), as_json)
+        return
     group = group or settings.get("group_id")
     arguments = dict(
         topics=chosen("topic", names, more),
@@ -89,7 +95,7 @@ def command(
         sink_options=dict(map(pair, options)),
         **{**settings, "group_id": group},
     )
-    _Run(every, abandon, as_json or output == "json").run(arguments)
+    _Run(every, abandon, as_json).run(arguments)
 
 
 class _Run:
@@ -155,6 +161,25 @@ class _Run:
         if result.dead_letters:
             warn(f"{result.dead_letters:,} records could not be read as asked; they are in {result.destination}/_dead_letters")
         say(_sentence(result))
+
+
+def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
+    from .._api.export import check_export
+
+    async def work(stop: Stop) -> None:
+        found = await check_export(destination, sink_options=options)
+        what = {"files": found.files, "records": found.rows, "bytes": found.bytes}
+        if as_json:
+            say_json({"destination": destination, **what, "problems": list(found.problems)})
+        else:
+            for problem in found.problems:
+                say(problem)
+        if found.problems:
+            raise click.ClickException(f"{destination} does not hold what its manifests say ({len(found.problems)} differences)")
+        if not as_json:
+            say(f"{found.rows:,} records in {found.files:,} files ({found.bytes:,} bytes), as the manifests say")
+
+    run(work)
 
 
 def _sentence(result: ExportResult) -> str:

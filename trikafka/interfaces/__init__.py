@@ -29,6 +29,8 @@ from .managers import (
 )
 from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
 from .sink import (
+    CheckableSink,
+    ExportCheck,
     ExportManifest,
     ExportPlan,
     ExportStage,
@@ -46,6 +48,7 @@ __all__ = [
     "BrokerAccess",
     "BrokerConnection",
     "Call",
+    "CheckableSink",
     "ClientContext",
     "ClusterSnapshot",
     "CommitManager",
@@ -55,6 +58,7 @@ __all__ = [
     "ConsumerState",
     "CoordinatorKind",
     "CoordinatorManager",
+    "ExportCheck",
     "ExportManifest",
     "ExportPlan",
     "ExportStage",

@@ -220,3 +220,21 @@ class Sink(Protocol):
 
     async def publish(self, manifest: ExportManifest) -> None:
         """Publish the manifest, atomically: after this, and not before, the export is done."""
+
+
+@dataclass(frozen=True, slots=True)
+class ExportCheck:
+    """What a destination really holds, beside what its manifests say. ``problems`` are sentences, one for each difference."""
+
+    files: int
+    rows: int
+    bytes: int
+    problems: tuple[str, ...]
+
+
+@runtime_checkable
+class CheckableSink(Sink, Protocol):
+    """A sink that can count what it has written."""
+
+    async def check(self) -> ExportCheck:
+        """Count every file again: its size, its rows, that it is there once, that nothing else is."""

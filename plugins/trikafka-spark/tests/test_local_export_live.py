@@ -235,3 +235,26 @@ async def test_retention_in_the_middle_of_a_plan_is_told_with_offsets(kafka_brok
     assert ([(lost.start, lost.end) for lost in result.lost], result.rows) == ([(0, 30)], 70)
     manifest = json.loads((tmp_path / "_trikafka" / "manifest-000002.json").read_text())
     assert [(lost["from"], lost["to"]) for lost in manifest["lost"]] == [(0, 30)]
+
+
+async def test_a_check_finds_what_is_lost_changed_or_foreign(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    topic = await new_topic(400)
+    await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers)
+    found = await trikafka.check_export(tmp_path)
+    assert (found.files, found.rows, found.problems) == (4, 400, ())
+    first, second, third, _ = data_files(tmp_path)
+    third.write_bytes(first.read_bytes() + b"x")
+    first.rename(tmp_path / "foreign.parquet")
+    second.write_bytes(b"short")
+    found = await trikafka.check_export(tmp_path)
+    assert found.rows == 100
+    assert [problem.split(" ", 1)[1].split(":")[0] for problem in found.problems] == [
+        "is lost, with 100 rows",
+        "is not a whole Parquet file",
+        "is not a whole Parquet file",
+        "is in no manifest, but a reader who globs sees it",
+    ]
+    command = [sys.executable, "-m", "trikafka.cli", "export", "--check", str(tmp_path)]
+    done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    assert (done.returncode, done.stdout.count(b"\n")) == (1, 4)
+    assert b"does not hold what its manifests say (4 differences)" in done.stderr

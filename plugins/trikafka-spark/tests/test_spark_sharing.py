@@ -64,6 +64,26 @@ async def test_a_cancel_at_the_moment_of_handing_over_leaves_nothing(tmp_path: P
         await counted.check()
 
 
+async def test_a_start_that_was_cancelled_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, left = threading.Event(), threading.Event()
+
+    def between() -> None:
+        entered.set()
+        left.wait(10)
+
+    counted = Counted(between, monkeypatch)
+    async with SparkSink(tmp_path) as sink:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sink._spark.started)
+            await trio.to_thread.run_sync(entered.wait)
+            nursery.cancel_scope.cancel()
+        left.set()
+        await counted.check()
+        await sink._spark.started()
+        assert not counted.released.acquire(blocking=False), "the second is kept until the sink is left"
+    await counted.check()
+
+
 class Context:
     """What ``session`` asks of a Spark context."""
 

@@ -120,8 +120,19 @@ def kill(context: SparkContext) -> None:
     """End the JVM that was started here for ``context`` and does not answer; what waits for it then fails. Never blocks."""
     jvm = _jvm
     if jvm is not None and getattr(getattr(context, "_gateway", None), "proc", jvm) is jvm:
+        _expect_its_end()
         with contextlib.suppress(OSError):
             jvm.kill()
+
+
+def _expect_its_end() -> None:
+    """PySpark warns of a JVM that has gone, and Py4J logs a traceback by the root logger for each call that it breaks."""
+    warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
+    logging.getLogger().addFilter(_not_of_py4j)
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
 
 
 def _stop(context: SparkContext) -> None:
@@ -196,6 +207,7 @@ def _end_jvm() -> None:
         return
     free = _lock.acquire(blocking=False)
     if not free:
+        _expect_its_end()
         jvm.kill()
         free = _lock.acquire(timeout=5)
     if free:
@@ -205,6 +217,7 @@ def _end_jvm() -> None:
     try:
         jvm.wait(5)
     except subprocess.TimeoutExpired:  # frozen
+        _expect_its_end()
         jvm.kill()
 
 

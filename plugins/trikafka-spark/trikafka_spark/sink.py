@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 import trio
 
 from trikafka import ConfigurationError, DirectoryStore, ExportError, OffsetRange, TrikafkaError
-from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
+from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
 from .sink_options import SinkOptions, sink_options
@@ -89,6 +89,10 @@ class SparkSink:
     async def publish(self, manifest: ExportManifest) -> None:
         """Publish the manifest."""
         await self._thread(lambda: self._store.publish(manifest))
+
+    async def check(self) -> ExportCheck:
+        """Count the files again, by their footers."""
+        return await trio.to_thread.run_sync(_checked, self._store, abandon_on_cancel=True, limiter=self._limiter)
 
     async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """The format of the destination's files: the partition folders, and how values are parsed; schemas are inferred once."""
@@ -169,7 +173,6 @@ class _Spark:
         # Handed over by the thread that starts Spark, unless the sink has given up waiting for it by then.
         self._handing_over = threading.Lock()
         self._context: SparkContext | None = None
-        self._unwanted = False
         #: Whether the JVM did not answer when it was asked last.
         self.silent = False
 
@@ -180,18 +183,19 @@ class _Spark:
         ):
             return context
         await self.leave(_STOP_LIMIT)
+        unwanted = threading.Event()
         try:
-            return await trio.to_thread.run_sync(self._start, abandon_on_cancel=True, limiter=self._limiter)
+            return await trio.to_thread.run_sync(self._start, unwanted, abandon_on_cancel=True, limiter=self._limiter)
         except BaseException:
             with self._handing_over:
-                self._unwanted = True
+                unwanted.set()
             raise
 
-    def _start(self) -> SparkContext:
+    def _start(self, unwanted: threading.Event) -> SparkContext:
         """Either hand the context over, to be given back when the sink is left, or give it back at once."""
         context = session.acquire(self._options.master, self._options.app_name, self._options.conf)
         with self._handing_over:
-            wanted = not self._unwanted
+            wanted = not unwanted.is_set()
             if wanted:
                 self._context = context
         if not wanted:
@@ -256,3 +260,9 @@ def _inferred(ranges: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Map
     if not values and failed is not None:
         raise ExportError(f"no schema could be inferred for {ranges[0].topic!r}: {failed}") from failed
     return infer(values, ranges[0].topic)
+
+
+def _checked(store: DirectoryStore) -> ExportCheck:
+    from .checking import check
+
+    return check(store)
