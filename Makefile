@@ -84,7 +84,7 @@ wheels: env-test
 	@$(TEST) python scripts/wheels.py $(ARGS)
 
 clean:
-	rm -rf .venv-demo .venv-test build plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
+	rm -rf .venv-demo .venv-test build dist plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis plugins/*/.pytest_cache
 	rm -f trikafka/*/_native*.so trikafka/*/_native.c
 

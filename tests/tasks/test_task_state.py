@@ -115,10 +115,14 @@ def test_a_seek_moves_what_is_processed_where_nothing_is_in_hand() -> None:
     assert order.processed == 3
 
 
-def test_what_waits_can_be_dropped() -> None:
+def test_at_the_end_only_that_is_begun_without_which_what_is_done_would_not_count() -> None:
     order = KeyOrder[str]()
     order.take(0, b"k", "first")
     order.take(1, b"k", "second")
-    order.drop_waiting()
-    assert order.done(0) is None
-    assert order.processed == 1
+    order.take(2, b"other", "third")
+    order.take(3, b"k", "fourth")
+    order.wind_down()
+    assert order.done(2) is None
+    assert order.done(0) == "second"
+    assert order.done(1) is None
+    assert (order.processed, order.running) == (3, 0)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import signal
 from itertools import pairwise
 from typing import Any
 
@@ -435,3 +436,63 @@ async def test_what_does_not_fit(autojump_clock: Clock) -> None:
         for wrong in ({"on": ()}, {"on": "x"}, {"on": KeyError, "attempts": 0}, {"on": KeyError, "backoff_ms": -1}):
             with pytest.raises(ConfigurationError):
                 RetryPolicy(**wrong)  # type: ignore[arg-type]
+
+
+async def test_a_stop_in_order_leaves_nothing_to_be_done_twice(autojump_clock: Clock) -> None:
+    """Also with many records at once, of which some wait behind their key."""
+    done: list[int] = []
+
+    async def handler(record: Record) -> None:
+        await trio.sleep(0.1 + record.offset * 7 % 5 / 10)
+        done.append(record.offset)
+
+    async with cluster_of(1) as cluster:
+        cluster.append("t", 0, [(b"k%d" % (number * number % 11), b"") for number in range(300)])
+        while len(done) < 300:
+            async with consumer_of(cluster) as consumer, trio.open_nursery() as nursery:
+                nursery.start_soon(lambda consumer=consumer: trikafka.run_tasks(consumer, handler, concurrency=6))  # type: ignore[misc]
+                before = len(done)
+                await until(lambda before=before: len(done) >= min(300, before + 70))  # type: ignore[misc]
+                await consumer.aclose()
+            assert committed(cluster) == len(done) == len(set(done))
+    assert sorted(done) == list(range(300))
+
+
+async def test_a_partition_that_goes_while_its_record_waits_is_let_go_at_once(autojump_clock: Clock) -> None:
+    """A record that waits for its next attempt, or a start that waits for its brokers, does not hold up the group."""
+    settings: dict[str, Any] = {"partition_assignment_strategy": ["range"], "max_poll_interval_ms": 100_000}
+    policy = RetryPolicy(ConnectionError, attempts=99, backoff_ms=50_000, backoff_max_ms=50_000)
+    handler = Values(fail=lambda record: ConnectionError())
+
+    async def prepare(tp: trikafka.TopicPartition) -> None:
+        if tp.partition == 1:
+            await trio.sleep_forever()
+
+    other = Values()
+    async with cluster_of(2, records=5) as cluster, consumer_of(cluster, **settings) as first:
+        async with running(first, handler, retry=policy, prepare=prepare):
+            await until(lambda: len(handler.seen) == 1)
+            async with consumer_of(cluster, **settings) as second, running(second, other):
+                began = trio.current_time()
+                await until(lambda: len(other.done) == 5)
+                assert trio.current_time() - began < 10
+
+
+@pytest.mark.parametrize("kind", ["run", "transactions"])
+async def test_a_signal_ends_it_in_order(kind: str) -> None:
+    """In real time, for signals have no other."""
+    done: list[int] = []
+
+    async def handler(record: Record) -> None:
+        if record.offset == 3:
+            signal.raise_signal(signal.SIGUSR1)
+        await trio.sleep(0.05)
+        done.append(record.offset)
+
+    async with cluster_of(1, records=50) as cluster, consumer_of(cluster) as consumer:
+        async with producer_of(cluster, transactional_id="x" if kind == "transactions" else None) as producer:
+            options = {"producer": producer} if kind == "transactions" else {}
+            with trio.fail_after(20):
+                await trikafka.run_tasks(consumer, handler, stop_on=[signal.SIGUSR1], **options)
+        assert done == [0, 1, 2, 3]
+        assert committed(cluster) == len(done)

@@ -63,9 +63,9 @@ class Lanes:
             self._nursery.start_soon(self._run, work)
 
     def stop(self) -> None:
-        """Begin nothing more; what is worked on goes on."""
+        """Take nothing more; what is worked on goes on, and what has to be done before it counts."""
         self.stopped = True
-        self.order.drop_waiting()
+        self.order.wind_down()
         self._room.set()
 
     async def _run(self, work: Work) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from functools import partial
 
 import trio
 
@@ -56,11 +55,19 @@ async def process(
     retry = Retry(producer._config)
     while True:
         work = Round(consumer)
+
+        async def handle(txn: Transaction) -> ToCommit:
+            batch, until = work.last, trio.current_time() + commit_interval  # noqa: B023 - it does not outlive this round
+            while batch is not None:
+                await handler(batch, txn)
+                await trio.lowlevel.checkpoint()
+                more = work.count < max_records and trio.current_time() < until  # noqa: B023
+                batch = work.further() if more else None  # noqa: B023
+            return work.ends  # noqa: B023
+
         try:
-            if (batch := await work.first()) is None:
-                continue
-            until = trio.current_time() + commit_interval
-            await work.process(producer, partial(_handle, handler, work, batch, max_records, until), _tell_undecided)
+            await work.receive()
+            await work.process(producer, handle, _tell_undecided)
             retry.reset()
         except BaseException as error:
             work.failed(error)
@@ -68,18 +75,6 @@ async def process(
                 raise
             _log.warning("a transaction of %s records is done again: %s", work.count, error)
             await retry.wait()
-
-
-async def _handle(
-    handler: Handler, work: Round, first: RecordBatch, max_records: int, until: float, txn: Transaction
-) -> ToCommit:
-    """One batch after the other, as long as there are some and the limits allow."""
-    batch: RecordBatch | None = first
-    while batch is not None:
-        await handler(batch, txn)
-        await trio.lowlevel.checkpoint()
-        batch = work.further() if work.count < max_records and trio.current_time() < until else None
-    return work.ends
 
 
 def _tell_undecided(error: TransactionUndecidedError) -> None:

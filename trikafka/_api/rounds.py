@@ -45,37 +45,30 @@ class Round:
     def __init__(self, consumer: Consumer) -> None:
         self._consumer = consumer
         self._starts: dict[TopicPartition, int] = {}
-        self.ends: dict[TopicPartition, OffsetAndMetadata] = {}  # after what was received of each partition
-        self.count = 0
         self._committing = False
+        self.last: RecordBatch | None = None  # that was received
+        self.ends: dict[TopicPartition, OffsetAndMetadata] = {}  # what lies after what was received
+        self.count = 0
 
-    async def receive(self, max_records: int, timeout: float | None = None) -> list[RecordBatch]:
-        """What is there, at least one batch; no rebalance comes between the first and the last. None past ``timeout`` seconds."""
-        batches: list[RecordBatch] = []
-        batch = await self.first(timeout)
-        while batch is not None:
-            batches.append(batch)
-            batch = self.further() if self.count < max_records else None
-        return batches
-
-    async def first(self, timeout: float | None = None) -> RecordBatch | None:
-        """The first batch. None past ``timeout`` seconds."""
+    async def receive(self, timeout: float | None = None) -> RecordBatch | None:
+        """The first batch; ``None`` past ``timeout`` seconds."""
         return self._received(await self._consumer.receive_batch(timeout))
 
     def further(self) -> RecordBatch | None:
-        """One more, if there is one in the buffer."""
+        """Another one, if there is one in the buffer; no rebalance comes between the first and the last."""
         try:
             return self._received(self._consumer.receive_batch_nowait())
         except (trio.WouldBlock, CorruptRecordError):  # the next receive meets what is corrupt again; what came before is committed
             return None
 
     def _received(self, batch: RecordBatch) -> RecordBatch | None:
-        if not len(batch):
+        if not batch:
             return None
         tp = TopicPartition(batch.topic, batch.partition)
         self._starts.setdefault(tp, batch.offsets[0])
         self.ends[tp] = OffsetAndMetadata(batch.next_offset, batch.leader_epoch)
         self.count += len(batch)
+        self.last = batch
         return batch
 
     async def process(

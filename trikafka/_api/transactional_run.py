@@ -72,21 +72,18 @@ class _Task:
 class _Part:
     """What the tasks make of one round's records, in its transaction."""
 
-    def __init__(self, plan: TaskPlan, tasks: dict[TopicPartition, _Task], until: float, ending: Ending) -> None:
-        self._plan, self._tasks, self._until, self._ending = plan, tasks, until, ending
+    def __init__(self, plan: TaskPlan, until: float, ending: Ending) -> None:
+        self._plan, self._until, self._ending = plan, until, ending
         self._scope = trio.CancelScope()
         self._undone = False
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}  # up to where it is done
 
-    async def __call__(self, batches: list[RecordBatch], txn: Transaction) -> dict[TopicPartition, OffsetAndMetadata]:
+    async def do(self, todo: dict[_Task, list[RecordBatch]], txn: Transaction) -> dict[TopicPartition, OffsetAndMetadata]:
         """All partitions side by side. Raises :exc:`_UndoneError` if the transaction is to be aborted."""
-        by_task: dict[TopicPartition, list[RecordBatch]] = {}
-        for batch in batches:
-            by_task.setdefault(TopicPartition(batch.topic, batch.partition), []).append(batch)
         with self._scope:
             async with trio.open_nursery() as nursery:
-                for tp, some in by_task.items():
-                    nursery.start_soon(self._partition, self._tasks[tp], some)
+                for task, batches in todo.items():
+                    nursery.start_soon(self._partition, task, batches)
         if self._undone:
             raise _UndoneError
         return self.offsets
@@ -96,7 +93,7 @@ class _Part:
         async with Lanes(self._plan.concurrency, partial(self._handle, task)) as lanes:
             for batch in batches:
                 for work in self._plan.handling.works(batch):
-                    if end is not None and trio.current_time() >= self._until:
+                    if end is not None and (self._ending.stopping or trio.current_time() >= self._until):
                         break
                     await lanes.put(task.known(work))
                     end, leader_epoch = work.offset + 1, batch.leader_epoch
@@ -179,21 +176,24 @@ class TransactionalRun:
                     await self._failed(work, error)
 
     async def _round(self, work: Round, nursery: trio.Nursery) -> None:
-        batches: list[RecordBatch] = []
         with self._ending.waits.scope():
-            batches = await work.receive(_MOST, self._wake_tasks(nursery))
-        if not work.count:
-            return
-        tasks = {tp: self._task(tp) for tp in work.ends}
-        if self._ending.stopping or any(task.skipped for task in tasks.values()):
+            await work.receive(self._wake_tasks(nursery))
+        batch, todo = work.last, dict[_Task, list[RecordBatch]]()
+        while batch is not None:
+            todo.setdefault(self._task(TopicPartition(batch.topic, batch.partition)), []).append(batch)
+            batch = work.further() if work.count < _MOST else None
+        if self._ending.stopping or any(task.skipped for task in todo):
             raise _UndoneError
-        part = _Part(self._plan, tasks, trio.current_time() + self._limit, self._ending)
-        await work.process(self._producer, partial(part, batches), partial(self._undecided, tasks.values()))
+        if not todo:
+            return
+        part = _Part(self._plan, trio.current_time() + self._limit, self._ending)
+        await work.process(self._producer, partial(part.do, todo), partial(self._undecided, todo))
         self._retry.reset()
-        for tp, committed in part.offsets.items():
-            tasks[tp].done_before(committed.offset)
-            if tp in self._consumer.assignment() and committed.offset < work.ends[tp].offset:
-                self._consumer.seek(tp, committed.offset)
+        for task in todo:
+            committed = part.offsets[task.tp].offset
+            task.done_before(committed)
+            if task.tp in self._consumer.assignment() and committed < work.ends[task.tp].offset:
+                self._consumer.seek(task.tp, committed)
 
     async def _failed(self, work: Round, error: BaseException) -> None:
         """What the tasks have in common has failed. Raises what ends the run; waits before the next round."""

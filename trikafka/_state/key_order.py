@@ -16,7 +16,7 @@ T = TypeVar("T")
 class KeyOrder(Generic[T]):
     """The records of one partition that are worked on, or wait for that. Written through its methods alone."""
 
-    __slots__ = ("_behind", "_done", "_end", "_keys", "_taken", "running")
+    __slots__ = ("_behind", "_done", "_end", "_keys", "_newest", "_taken", "running")
 
     def __init__(self) -> None:
         self._taken: deque[int] = deque()  # offsets that are not processed, ascending; those that are done behind one that is not
@@ -24,6 +24,7 @@ class KeyOrder(Generic[T]):
         self._keys: dict[int, Hashable] = {}  # of what is worked on
         self._behind: dict[Hashable, deque[tuple[int, T]]] = {}  # keys that are worked on, and what waits behind each
         self._end: int | None = None  # the offset after all that was taken
+        self._newest = -1  # the last offset that was begun
         self.running = 0  # records that are worked on
 
     @property
@@ -54,14 +55,17 @@ class KeyOrder(Generic[T]):
         return self._ended(offset)
 
     def given_up(self, offset: int) -> None:
-        """A record was left undone, and so is what waits behind it: nothing from there on counts as processed."""
+        """A record was left undone, and so is what waits: nothing from there on counts as processed."""
         self.running -= 1
         self._behind.pop(self._keys.pop(offset, None), None)
-
-    def drop_waiting(self) -> None:
-        """What waits behind its key is not worked on any more."""
         for behind in self._behind.values():
             behind.clear()
+
+    def wind_down(self) -> None:
+        """Nothing more comes: of what waits behind its key only that is begun without which what is done would not count."""
+        for behind in self._behind.values():
+            while behind and behind[-1][0] > self._newest:
+                behind.pop()
 
     def passed(self, offset: int) -> None:
         """Nothing to work on stands between what was taken and ``offset``: a gap in the log, or the user went there."""
@@ -70,6 +74,7 @@ class KeyOrder(Generic[T]):
 
     def _begin(self, offset: int, key: Hashable | None) -> None:
         self.running += 1
+        self._newest = max(self._newest, offset)
         if key is not None:
             self._keys[offset] = key
             self._behind.setdefault(key, deque())
