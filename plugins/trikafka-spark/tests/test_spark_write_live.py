@@ -35,6 +35,8 @@ async def records(broker: Any, topic: str) -> list[Record]:
 
 
 def save(frame: DataFrame, broker: Any, **options: str) -> None:
+    spark = frame.sparkSession  # a thread that only writes has no active session, by which Spark finds Python's data sources
+    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # type: ignore[arg-type]
     writer = frame.write.format("trikafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
     writer.options(**options).mode("append").save()
 

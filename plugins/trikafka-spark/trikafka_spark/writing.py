@@ -8,12 +8,14 @@ the next run of a stream, opens the same transactional id, which ends what was o
 
 from __future__ import annotations
 
+import contextlib
 import json
+import queue
+import threading
 import uuid
-from collections.abc import AsyncIterator, Iterable, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 import trio
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -119,28 +121,35 @@ def write_task(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: 
 
 
 async def _write(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None) -> Written:
-    tables = _Tables(options, iterator)
-    first = await tables.next()
-    if first is None:
-        return Written(0)
-    settings = dict(options.settings)
-    if part is not None:
-        settings["transactional_id"] = part.transactional_id
-    async with trikafka.open_producer(**settings) as producer:
-        if part is not None and part.is_done(await _notes(options, part)):
-            while await tables.next() is not None:
-                pass
-            return Written(0, again=True)
-        async with _transaction(producer, part) as mark:
-            rows = 0
-            async with _gathering(tables, first) as gathered:
-                async for topic, table in gathered:
-                    names = {name: name for name in table.column_names}
-                    if part is not None and rows == 0:
-                        await mark(topic)
-                    await producer.send_arrow(topic, table, **names)
-                    rows += table.num_rows
-    return Written(rows)
+    with _Tables(options, iterator) as tables:
+        first = await tables.next()
+        if first is None:
+            return Written(0)
+        settings = dict(options.settings)
+        if part is None:
+            async with trikafka.open_producer(**settings) as producer:
+                return Written(await _send(producer, tables, first))
+        async with trikafka.open_producer(**settings, transactional_id=part.transactional_id) as producer:
+            if part.is_done(await _notes(options, part)):
+                while await tables.next() is not None:
+                    pass
+                return Written(0, again=True)
+            async with producer.transaction() as txn:
+                mark = {TopicPartition(first[0][0], 0): OffsetAndMetadata(part.number, metadata=part.note)}
+                await txn.send_offsets(mark, GroupMetadata(part.transactional_id))
+                rows = await _send(producer, tables, first)
+            return Written(rows)
+
+
+async def _send(producer: Any, tables: _Tables, first: list[tuple[str, Any]]) -> int:
+    rows = 0
+    following: list[tuple[str, Any]] | None = first
+    while following is not None:
+        for topic, table in following:
+            await producer.send_arrow(topic, table, **{name: name for name in table.column_names})
+            rows += table.num_rows
+        following = await tables.next()
+    return rows
 
 
 async def _notes(options: WriteOptions, part: Part) -> list[str]:
@@ -151,52 +160,49 @@ async def _notes(options: WriteOptions, part: Part) -> list[str]:
     return [at.metadata for at in found.values()]
 
 
-@asynccontextmanager
-async def _transaction(producer: Any, part: Part | None) -> AsyncIterator[Any]:
-    """A transaction, and what puts the mark into it; neither where there is no ``part``."""
-    if part is None:
-        yield None
-        return
-    async with producer.transaction() as txn:
-
-        async def mark(topic: str) -> None:
-            offsets = {TopicPartition(topic, 0): OffsetAndMetadata(part.number, metadata=part.note)}
-            await txn.send_offsets(offsets, GroupMetadata(part.transactional_id))
-
-        yield mark
-
-
-@asynccontextmanager
-async def _gathering(tables: _Tables, first: list[tuple[str, Any]]) -> AsyncIterator[Any]:
-    """Tables to send, while the next ones are gathered."""
-    send, receive = trio.open_memory_channel[tuple[str, Any]](1)
-
-    async def gather() -> None:
-        async with send:
-            following: list[tuple[str, Any]] | None = first
-            while following is not None:
-                for each in following:
-                    await send.send(each)
-                following = await tables.next()
-
-    async with trio.open_nursery(strict_exception_groups=False) as nursery, receive:
-        nursery.start_soon(gather)
-        yield receive
-
-
 class _Tables:
-    """The rows of a task as tables, each for one topic, in order. Spark's iterator is read in a thread, for it blocks."""
+    """The rows of a task as tables, each for one topic, in order.
+
+    Spark's iterator blocks, and so a thread reads it: one step ahead of what is sent. Leaving the block lets the thread end when
+    Spark gives it something, or nothing more.
+    """
 
     def __init__(self, options: WriteOptions, iterator: Iterator[pa.RecordBatch]) -> None:
         self._columns, self._topic = options.columns, options.topic
         self._iterator = iterator
+        self._items: queue.Queue[list[tuple[str, pa.Table]] | BaseException | None] = queue.Queue(1)
+        self._left = False
         self._limiter = trio.CapacityLimiter(1)
 
-    async def next(self) -> list[tuple[str, pa.Table]] | None:
-        """The next tables, or ``None``. Where it is cancelled the thread is left behind: the task is over then."""
-        return await trio.to_thread.run_sync(self._next, limiter=self._limiter, abandon_on_cancel=True)
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._run, name="trikafka rows", daemon=True).start()
+        return self
 
-    def _next(self) -> list[tuple[str, pa.Table]] | None:
+    def __exit__(self, *_: object) -> None:
+        self._left = True
+        with contextlib.suppress(queue.Empty):
+            self._items.get_nowait()
+
+    async def next(self) -> list[tuple[str, pa.Table]] | None:
+        """The next tables, or ``None`` at the end. Raises what Spark's iterator raised."""
+        item = await trio.to_thread.run_sync(self._items.get, limiter=self._limiter, abandon_on_cancel=True)
+        if isinstance(item, BaseException):
+            raise item
+        return item
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        last: BaseException | None = None
+        try:
+            while not self._left and (tables := self._gather()) is not None:
+                self._items.put(tables)
+        except BaseException as error:
+            last = error
+        if not self._left:
+            self._items.put(last)
+
+    def _gather(self) -> list[tuple[str, pa.Table]] | None:
         import pyarrow as pa
 
         batches, rows, size = [], 0, 0
