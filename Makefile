@@ -11,7 +11,10 @@ export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 #: One release of each line that trikafka supports; the oldest and the default are in `make test` too.
 BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1
 
-.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once smoke docs locks wheels clean python env-demo env-test
+#: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files.
+PROCESSES ?= 2
+
+.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once export-exactly-once smoke docs locks wheels clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
@@ -22,6 +25,7 @@ help:
 	@echo 'make bench   the clients beside each other, fifteen minutes (docs/benchmarks.md)'
 	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes (docs/chaos.md)'
 	@echo 'make exactly-once  sixty workers and ten brokers killed while records are read, processed and written in transactions'
+	@echo 'make export-exactly-once  twenty exporters and four brokers killed while five million records come, and a reader all the while'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make docs    write anew what is made from the code: docs/reference.md, the types of settings and of the package'
 	@echo 'make locks   write anew which packages the environments are made of, with their hashes (needs uv)'
@@ -43,7 +47,7 @@ types: env-test
 	@$(TEST) mypy --strict -p flights -p benchmarks
 
 pytest: env-test
-	@$(TEST) python -m pytest --durations=10 $(ARGS)
+	@$(TEST) python -m pytest -n $(PROCESSES) --durations=10 $(ARGS)
 
 test-brokers: env-test
 	@for version in $(BROKERS); do \
@@ -64,6 +68,9 @@ chaos: env-test
 exactly-once: env-test
 	@$(TEST) python -m benchmarks.exactly_once $(ARGS)
 
+export-exactly-once: env-test
+	@$(TEST)/python -m benchmarks.export_exactly_once $(ARGS)
+
 smoke: env-test
 	@$(TEST) python benchmarks/smoke.py $(ARGS)
 
@@ -81,7 +88,7 @@ wheels: env-test
 	@$(TEST) python scripts/wheels.py $(ARGS)
 
 clean:
-	rm -rf .venv-demo .venv-test build plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
+	rm -rf .venv-demo .venv-test build dist plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis plugins/*/.pytest_cache
 	rm -f trikafka/*/_native*.so trikafka/*/_native.c
 

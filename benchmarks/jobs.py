@@ -52,7 +52,7 @@ class Job:
         return json.dumps(asdict(self))
 
     def values(self) -> Iterator[bytes]:
-        """``records`` values to produce."""
+        """``records`` values to produce. Made when this is called, which takes a while: not in the window."""
         return islice(cycle(make_values(self.size)), self.records)
 
 

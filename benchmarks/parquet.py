@@ -146,11 +146,11 @@ def _ways(spark: Any, job: dict[str, Any]) -> Iterator[tuple[str, str, Callable[
 
     import trikafka
 
-    def by_export(target: str) -> None:
-        async def run() -> None:
-            await trikafka.export(job["topic"], target, bootstrap_servers=job["bootstrap"])
+    def by_export(**options: object) -> Callable[[str], None]:
+        async def run(target: str) -> None:
+            await trikafka.export(job["topic"], target, bootstrap_servers=job["bootstrap"], sink_options=options)
 
-        trio.run(run)
+        return lambda target: trio.run(run, target)
 
     def by_spark(source: str) -> Callable[[str], None]:
         def write(target: str) -> None:
@@ -159,7 +159,8 @@ def _ways(spark: Any, job: dict[str, Any]) -> Iterator[tuple[str, str, Callable[
 
         return write
 
-    yield "trikafka", "export()", by_export
+    yield "trikafka", "export() by Spark", by_export(spark_above=0, compression="snappy")
+    yield "trikafka without Spark", "export() in threads", by_export(spark_above="never", compression="snappy")
     yield "trikafka's data source", 'format("trikafka")', by_spark("trikafka")
     yield "Spark's connector", 'format("kafka")', by_spark("kafka")
 

@@ -32,11 +32,21 @@ _HOMES = {
     ),
     "._api.health": ("ConsumerHealth",),
     "._api.export": (
+        "Exporter",
+        "check_export",
+        "export",
+        "open_exporter",
+    ),
+    "._api.export_report": (
         "ExportProgress",
         "ExportResult",
-        "export",
     ),
     "._api.export_store": ("DirectoryStore",),
+    "._api.export_work": (
+        "ExportPiece",
+        "RangeWork",
+        "StagedFile",
+    ),
     "._api.opening": (
         "open_admin",
         "open_consumer",
@@ -47,8 +57,14 @@ _HOMES = {
         "Producer",
         "ProducerStatistics",
     ),
+    "._api.producer_health": ("ProducerHealth",),
     "._api.partition_stream": ("PartitionStream",),
     "._api.processing": ("process",),
+    "._api.tasks": (
+        "ensure_topics",
+        "run_tasks",
+    ),
+    "._api.handling": ("RetryPolicy",),
     "._api.transaction": ("Transaction",),
     "._wire.columns": ("RecordBatch",),
     ".config": (
@@ -83,6 +99,7 @@ _HOMES = {
         "DeserializationError",
         "DuplicateSequenceError",
         "ExportError",
+        "ExportIncompleteError",
         "FencedInstanceIdError",
         "FetchSessionError",
         "GroupFullError",
@@ -112,6 +129,7 @@ _HOMES = {
         "RequestTimedOutError",
         "TelemetryNotSupportedError",
         "TopicAlreadyExistsError",
+        "TopicsNotReadyError",
         "TransactionAbortableError",
         "TransactionError",
         "TransactionFatalError",
@@ -129,6 +147,8 @@ _HOMES = {
     ".types": (
         "BatchEvent",
         "BrokerLatency",
+        "ConnectionEvent",
+        "ConnectionStatistics",
         "GroupDescription",
         "GroupMetadata",
         "IsolationLevel",

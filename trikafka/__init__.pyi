@@ -14,13 +14,18 @@ from ._api.admin_types import (
 )
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
-from ._api.export import ExportProgress, ExportResult, export
+from ._api.export import Exporter, check_export, export, open_exporter
+from ._api.export_report import ExportProgress, ExportResult
 from ._api.export_store import DirectoryStore
+from ._api.export_work import ExportPiece, RangeWork, StagedFile
+from ._api.handling import RetryPolicy
 from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
 from ._api.processing import process
 from ._api.producer import Producer, ProducerStatistics
+from ._api.producer_health import ProducerHealth
+from ._api.tasks import ensure_topics, run_tasks
 from ._api.transaction import Transaction
 from ._version import VERSION as __version__
 from ._wire.columns import RecordBatch
@@ -44,6 +49,7 @@ from .errors import (
     DeserializationError,
     DuplicateSequenceError,
     ExportError,
+    ExportIncompleteError,
     FencedInstanceIdError,
     FetchSessionError,
     GroupFullError,
@@ -73,6 +79,7 @@ from .errors import (
     RequestTimedOutError,
     TelemetryNotSupportedError,
     TopicAlreadyExistsError,
+    TopicsNotReadyError,
     TransactionAbortableError,
     TransactionError,
     TransactionFatalError,
@@ -90,6 +97,8 @@ from .interfaces import RebalanceListener
 from .types import (
     BatchEvent,
     BrokerLatency,
+    ConnectionEvent,
+    ConnectionStatistics,
     GroupDescription,
     GroupMetadata,
     IsolationLevel,
@@ -129,6 +138,8 @@ __all__ = [
     "CommitFailedError",
     "CompiledPartWarning",
     "ConfigurationError",
+    "ConnectionEvent",
+    "ConnectionStatistics",
     "Consumer",
     "ConsumerConfig",
     "ConsumerHealth",
@@ -143,8 +154,11 @@ __all__ = [
     "DuplicateSequenceError",
     "ErrorCode",
     "ExportError",
+    "ExportIncompleteError",
+    "ExportPiece",
     "ExportProgress",
     "ExportResult",
+    "Exporter",
     "FencedInstanceIdError",
     "FetchSessionError",
     "GroupDescription",
@@ -190,9 +204,11 @@ __all__ = [
     "ProducerConfig",
     "ProducerDescription",
     "ProducerFencedError",
+    "ProducerHealth",
     "ProducerSettings",
     "ProducerStatistics",
     "ProtocolError",
+    "RangeWork",
     "RebalanceInProgressError",
     "RebalanceListener",
     "Record",
@@ -200,11 +216,14 @@ __all__ = [
     "RecordMetadata",
     "RecordTooLargeError",
     "RequestTimedOutError",
+    "RetryPolicy",
+    "StagedFile",
     "SubscriptionPattern",
     "TelemetryNotSupportedError",
     "TimestampType",
     "TopicAlreadyExistsError",
     "TopicPartition",
+    "TopicsNotReadyError",
     "Transaction",
     "TransactionAbortableError",
     "TransactionDescription",
@@ -220,11 +239,15 @@ __all__ = [
     "UnsupportedCompressionError",
     "UnsupportedVersionError",
     "__version__",
+    "check_export",
+    "ensure_topics",
     "export",
     "from_properties",
     "hookimpl",
     "open_admin",
     "open_consumer",
+    "open_exporter",
     "open_producer",
     "process",
+    "run_tasks",
 ]

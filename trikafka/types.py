@@ -156,6 +156,18 @@ class BatchEvent:
     error: Exception | None
 
 
+class UnsentRecord(NamedTuple):
+    """A record without an outcome: for how long (seconds), where its batch is, and what its last attempt failed with.
+
+    ``phase`` is as of :exc:`DeliveryTimeoutError`.
+    """
+
+    partition: TopicPartition
+    age: float
+    phase: str
+    error: Exception | None
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerLatency:
     """How long a broker took to respond to Produce requests: the last, the mean of all, the longest. In seconds."""
@@ -164,6 +176,38 @@ class BrokerLatency:
     mean: float
     longest: float
     requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionStatistics:
+    """One connection to a broker: the one that is there, or is being made, or was there last.
+
+    A bootstrap address has a negative id. ``purpose`` is what it is for: ``"fetch"``, ``"produce"``, ``"group"`` (what may wait
+    inside the broker), ``"coordinator"`` or ``"general"``. ``state`` is ``"new"`` (it is dialled, TLS included), ``"negotiating"``,
+    ``"authenticating"``, ``"ready"``, ``"reauthenticating"`` (KIP-368) or ``"closed"``; ``seconds`` how long it was in each so far.
+    ``in_flight``: requests without a response.
+    """
+
+    node: Node
+    purpose: str
+    state: str
+    seconds: Mapping[str, float]
+    in_flight: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionEvent:
+    """A connection has changed its state, for observers: see :class:`ConnectionStatistics` for the names.
+
+    ``seconds`` is how long it was in the state ``before``, in all. ``error`` is why it closed, if it was for one.
+    """
+
+    node: Node
+    purpose: str
+    before: str
+    state: str
+    seconds: float
+    error: Exception | None
 
 
 @dataclass(frozen=True, slots=True)

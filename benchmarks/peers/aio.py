@@ -73,8 +73,9 @@ async def _producer(job: Job, way: str) -> tuple[Any, dict[str, Any]]:
 async def produce_one(job: Job) -> Outcome:
     producer, settings = await _producer(job, "one")
     topic, size = job.topic, 0
+    values = job.values()
     with Window() as window:
-        for value in job.values():
+        for value in values:
             await producer.send(topic, value)
             size += len(value)
         await producer.flush()

@@ -78,9 +78,10 @@ def produce_one(job: Job) -> Outcome:
     producer, settings = _producer(job, "one")
     settings["delivery.report.only.error"] = True
     topic, size = job.topic, 0
+    values = job.values()
     with Window() as window:
         produce, poll = producer.produce, producer.poll
-        for number, value in enumerate(job.values()):
+        for number, value in enumerate(values):
             while True:
                 try:
                     produce(topic, value)
@@ -99,8 +100,9 @@ def fill(job: Job) -> Outcome:
     """Write a topic that is read by all: the records evenly over the partitions, in batches of 64 KiB."""
     settings = {**tuning.confluent_producer("one", job.compression), "batch.size": 65_536, "delivery.report.only.error": True}
     producer = confluent.Producer({"bootstrap.servers": job.bootstrap, **settings})
+    values = job.values()
     with Window() as window:
-        for number, value in enumerate(job.values()):
+        for number, value in enumerate(values):
             while True:
                 try:
                     producer.produce(job.topic, value, partition=number % job.partitions)

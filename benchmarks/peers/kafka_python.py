@@ -39,8 +39,9 @@ def produce_one(job: Job) -> Outcome:
     producer = kafka.KafkaProducer(bootstrap_servers=job.bootstrap.split(","), **settings)
     producer.send(job.topic, b"first").get(timeout=_PATIENCE)
     topic, size = job.topic, 0
+    values = job.values()
     with Window() as window:
-        for value in job.values():
+        for value in values:
             producer.send(topic, value)
             size += len(value)
         producer.flush()

@@ -121,8 +121,9 @@ async def produce_one(job: Job) -> Outcome:
     topic, size = job.topic, 0
     async with _producer(job, "one") as (producer, settings):
         send_nowait = producer.send_nowait
+        values = job.values()
         with Window() as window:
-            for number, value in enumerate(job.values()):
+            for number, value in enumerate(values):
                 try:
                     send_nowait(topic, value)
                 except trio.WouldBlock:
@@ -139,8 +140,9 @@ async def produce_enqueue(job: Job) -> Outcome:
     topic, size = job.topic, 0
     async with _producer(job, "enqueue") as (producer, settings):
         enqueue = producer.enqueue
+        values = job.values()
         with Window() as window:
-            for value in job.values():
+            for value in values:
                 await enqueue(topic, value)
                 size += len(value)
             await producer.flush()

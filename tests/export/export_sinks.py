@@ -8,10 +8,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+import trio
+
 import trikafka
-from trikafka import DirectoryStore, TopicPartition
+from trikafka import DirectoryStore, ExportPiece, KafkaTimeoutError, OffsetRange, RangeWork, StagedFile, TrikafkaError
 from trikafka.hooks import hookimpl
-from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, SinkReport, WrittenFile
+from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
+
+#: A range of which nothing comes for so long (seconds) is given up.
+STALL_LIMIT = 30.0
 
 
 class LinesSink:
@@ -36,30 +41,50 @@ class LinesSink:
     async def store_plan(self, plan: ExportPlan) -> None:
         self.store.store_plan(plan)
 
+    async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        return state.format or {"name": "lines"}
+
     async def publish(self, manifest: ExportManifest) -> None:
         self.store.publish(manifest)
 
-    async def write(self, plan: ExportPlan, settings: Mapping[str, Any], report: SinkReport) -> Sequence[WrittenFile]:
+    async def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> Sequence[RangeResult]:
+        return self.store.settle(plan, ranges)
+
+    async def write(
+        self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any], report: SinkReport
+    ) -> Mapping[PlannedRange, Exception]:
         client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
-        written: list[WrittenFile] = []
-        for index, planned in enumerate(plan.files):
+        results: list[RangeResult] = []
+        for index, planned in enumerate(ranges):
             self.before_file(index)
-            tp = TopicPartition(planned.topic, planned.partition)
-            lines: list[str] = []
-            async with trikafka.open_consumer(**client, auto_offset_reset="none") as consumer:
-                consumer.assign([tp])
-                consumer.seek(tp, planned.start)
-                async for batch in consumer.batches(until={tp: planned.end}):
-                    lines += [json.dumps([r.partition, r.offset, (r.value or b"").decode()]) for r in batch]
-            final = self.store.root / planned.name
-            if lines:
-                partial = DirectoryStore.partial_path(self.store.root)
-                partial.write_text("\n".join(lines) + "\n")
-                DirectoryStore.publish_file(partial, final)
-            size = final.stat().st_size if lines else 0
-            written.append(WrittenFile(planned, planned.name if lines else None, len(lines), size))
-            report("writing", index + 1, sum(file.rows for file in written))
-        return written
+            results.append(await self._write(RangeWork(self.store.root, plan.number, planned), planned, client))
+            report("writing", index + 1, sum(result.rows for result in results))
+        return {result.planned: result.error for result in results if result.error is not None}
+
+    async def _write(self, work: RangeWork, planned: PlannedRange, client: Mapping[str, Any]) -> RangeResult:
+        pieces = work.pieces()
+        start = pieces[-1].end if pieces else planned.start
+        if start >= planned.end:
+            return work.result()
+        lines: list[str] = []
+        try:
+            with trio.move_on_after(STALL_LIMIT) as scope:
+                async with trikafka.open_consumer(**client, auto_offset_reset="none") as consumer:
+                    consumer.assign([planned.tp])
+                    consumer.seek(planned.tp, start)
+                    async for batch in consumer.batches(until={planned.tp: planned.end}):
+                        lines += [json.dumps([r.partition, r.offset, (r.value or b"").decode()]) for r in batch]
+            if scope.cancelled_caught:
+                raise KafkaTimeoutError(f"reading {planned}", STALL_LIMIT)
+        except TrikafkaError as error:
+            return work.result(error)
+        files = []
+        if lines:
+            staged = work.stage()
+            staged.write_text("\n".join(lines) + "\n")
+            files = [StagedFile(staged.name, planned.name, len(lines), staged.stat().st_size)]
+        work.decide(ExportPiece(start, planned.end, tuple(files)))
+        return work.result()
 
 
 class LinesPlugin:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,8 @@ import trio
 from export_sinks import LinesPlugin, LinesSink, names_in, read_lines
 
 from trikafka import ConfigurationError, ExportError, PluginError, TopicPartition
-from trikafka._api.export import ExportProgress, ExportResult, export
+from trikafka._api.export import export, open_exporter
+from trikafka._api.export_report import ExportProgress, ExportResult
 from trikafka.testing import ScriptedCluster, control_batch
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
@@ -37,9 +39,18 @@ class World:
     async def export(
         self, topics: str | list[str] = "t", before_file: Callable[[int], None] | None = None, **more: Any
     ) -> ExportResult:
+        with trio.fail_after(10_000):
+            async with self.exporter(topics, before_file, **more) as exporter:
+                return await exporter.run()
+
+    async def abandon(self) -> ExportResult:
+        async with self.exporter("t") as exporter:
+            return await exporter.abandon()
+
+    def exporter(self, topics: str | list[str], before_file: Any = None, **more: Any) -> Any:
         plugin = LinesPlugin(before_file) if before_file else LinesPlugin()
         settings = {"bootstrap_servers": self.cluster.bootstrap_servers, "dial": self.cluster.dial, "plugins": [plugin]}
-        return await export(topics, f"lines://{self.root}", on_progress=self.tell, **settings, **more)
+        return open_exporter(topics, f"lines://{self.root}", on_progress=lambda step: self.tell(step), **settings, **more)
 
     def fill(self, partition: int, count: int) -> None:
         log = self.cluster.partition("t", partition)
@@ -64,6 +75,10 @@ async def world(tmp_path: Path, autojump_clock: object) -> Any:
         made.fill(0, 25)
         made.fill(1, 7)
         yield made
+
+
+def manifest_of(root: Path, number: int) -> Any:
+    return json.loads((root / "_trikafka" / f"manifest-{number:06d}.json").read_text())
 
 
 async def test_all_then_nothing_then_only_what_is_new(world: World) -> None:
@@ -147,8 +162,9 @@ async def test_a_second_export_at_the_same_time_is_refused(world: World) -> None
 async def test_a_range_without_records_has_no_file_but_stands_in_the_manifest(world: World) -> None:
     world.cluster.append_batch("other", 0, control_batch(1, 0, commit=True, timestamp=0))
     result = await world.export(["t", "other"])
-    (empty,) = [file for file in result.files if file.planned.topic == "other"]
-    assert (empty.name, empty.rows, empty.bytes) == (None, 0, 0)
+    assert [file for file in result.files if file.planned.topic == "other"] == []
+    (other,) = [each for each in manifest_of(world.root, 1)["ranges"] if each["topic"] == "other"]
+    assert (other["rows"], other["files"], other["reached"]) == (0, [], 1)
     assert (await world.export(["t", "other"])).already_done
 
 

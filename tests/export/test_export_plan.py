@@ -8,20 +8,23 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trikafka import ExportError, TopicPartition
+from trikafka import ConfigurationError, ExportError, TopicPartition
+from trikafka._api.export_json import files_from_json, manifest_to_json, plan_from_json, plan_to_json, state_from_json
 from trikafka._api.export_plan import (
     SourceView,
+    Work,
+    after,
     check_identity,
     complete,
+    exported_up_to,
     file_name,
-    manifest_to_json,
+    isolation_of,
     new_plan,
-    plan_from_json,
-    plan_to_json,
     split,
-    starting_offsets,
+    turns,
+    work_of,
 )
-from trikafka.interfaces import ExportPlan, ExportState, WrittenFile
+from trikafka.interfaces import ExportPlan, ExportState, PlannedRange, RangeResult, WrittenFile
 
 TP = TopicPartition("t", 0)
 #: More than Kafka allows, but nothing that could lead out of a directory.
@@ -30,9 +33,14 @@ TOPICS = st.text(st.characters(exclude_characters="/\\\0", exclude_categories=["
 
 def plan_of(start: int, end: int, most: int = 10) -> ExportPlan:
     view = SourceView("c", {"t": "id"}, {TP: start}, {TP: end})
-    plan = new_plan(ExportState(), view, {TP: start}, max_records_per_file=most, isolation_level="read_committed")
+    plan = new_plan(ExportState(), view, Work({TP: start}), max_records_per_file=most, isolation_level="read_committed", format={})
     assert plan is not None
     return plan
+
+
+def whole(planned: PlannedRange) -> RangeResult:
+    file = WrittenFile(planned, planned.name, planned.start, planned.end, 1, 2)
+    return RangeResult(planned, planned.end, (file,))
 
 
 @given(start=st.integers(0, 2**62), width=st.integers(0, 5000), most=st.integers(1, 700))
@@ -59,12 +67,14 @@ def test_what_is_stored_is_read_back_as_it_was(parts: list[tuple[str, int, int, 
     beginnings = {TopicPartition(topic, number): start for topic, number, start, _ in parts}
     ends = {TopicPartition(topic, number): beginnings[TopicPartition(topic, number)] + width for topic, number, _, width in parts}
     view = SourceView(None, {tp.topic: None for tp in beginnings}, beginnings, ends)
-    plan = new_plan(ExportState(), view, beginnings, max_records_per_file=20, isolation_level="read_uncommitted")
+    plan = new_plan(
+        ExportState(), view, Work(beginnings), max_records_per_file=20, isolation_level="read_uncommitted", format={"a": [1]}
+    )
     assert plan is not None
     assert plan_from_json(plan_to_json(plan), "here") == plan
-    manifest = complete(plan, [WrittenFile(file, file.name, 1, 2) for file in reversed(plan.files)])
+    manifest = complete(plan, [whole(planned) for planned in reversed(plan.ranges)])
     assert plan_from_json(manifest_to_json(manifest), "here") == plan
-    assert json.loads(manifest_to_json(manifest))["rows"] == len(plan.files) == manifest.rows
+    assert json.loads(manifest_to_json(manifest))["rows"] == len(plan.ranges) == manifest.rows
 
 
 @pytest.mark.parametrize(
@@ -98,7 +108,7 @@ def test_any_bytes_are_a_plan_or_an_error_that_names_the_file(text: bytes) -> No
 @pytest.mark.parametrize("name", ["../x.parquet", "/x.parquet", "a/x.parquet", "..", ".", "", "a\\x.parquet", "x\0.parquet"])
 def test_a_name_that_leads_out_of_the_destination_is_refused(name: str) -> None:
     body = json.loads(plan_to_json(plan_of(0, 5)))
-    body["files"][0]["planned_file"] = name
+    body["ranges"][0]["planned_file"] = name
     with pytest.raises(ExportError, match=r"plan-7\.json cannot be used: .* is not the name of a file in the destination"):
         plan_from_json(json.dumps(body), "plan-7.json")
 
@@ -107,11 +117,11 @@ def test_a_topic_whose_name_leads_out_of_the_destination_is_not_planned() -> Non
     tp = TopicPartition("../t", 0)
     view = SourceView("c", {tp.topic: None}, {tp: 0}, {tp: 5})
     with pytest.raises(ExportError, match="is not the name of a file"):
-        new_plan(ExportState(), view, {tp: 0}, max_records_per_file=9, isolation_level="read_committed")
+        new_plan(ExportState(), view, Work({tp: 0}), max_records_per_file=9, isolation_level="read_committed", format={})
 
 
 def test_a_plan_of_a_later_version_is_not_guessed_at() -> None:
-    text = plan_to_json(plan_of(0, 5)).replace('"version": 1', '"version": 9')
+    text = plan_to_json(plan_of(0, 5)).replace('"version": 2', '"version": 9')
     with pytest.raises(ExportError, match="format version 9"):
         plan_from_json(text, "x")
 
@@ -128,20 +138,106 @@ def test_a_topic_created_anew_and_another_cluster_are_refused() -> None:
 def test_new_partitions_begin_at_their_beginning_whatever_is_lost_there() -> None:
     view = SourceView(None, {}, {TP: 3, TopicPartition("t", 1): 40}, {TP: 9, TopicPartition("t", 1): 50})
     state = ExportState(1, None, {}, {TP: 9})
-    assert starting_offsets(state, view, {}, fail_on_data_loss=True) == {TP: 9, TopicPartition("t", 1): 40}
+    assert work_of(state, view, {}, fail_on_data_loss=True) == Work({TP: 9, TopicPartition("t", 1): 40})
 
 
 def test_positions_of_other_topics_are_carried_over() -> None:
     other = TopicPartition("other", 0)
     view = SourceView("c", {"t": "id"}, {TP: 0}, {TP: 4})
     state = ExportState(3, "c", {"other": "o"}, {other: 77})
-    plan = new_plan(state, view, {TP: 0}, max_records_per_file=9, isolation_level="read_uncommitted")
+    plan = new_plan(state, view, Work({TP: 0}), max_records_per_file=9, isolation_level="read_uncommitted", format={})
     assert plan is not None
     assert (plan.number, plan.positions, plan.topic_ids) == (4, {other: 77, TP: 4}, {"other": "o", "t": "id"})
 
 
-@pytest.mark.parametrize("answers", [0, 2])
-def test_a_sink_must_answer_for_each_file_once(answers: int) -> None:
+@pytest.mark.parametrize("results", [0, 2])
+def test_a_sink_must_return_one_result_for_each_range(results: int) -> None:
     plan = plan_of(0, 5)
-    with pytest.raises(ExportError, match="did not answer once"):
-        complete(plan, [WrittenFile(plan.files[0], None, 0, 0)] * answers)
+    with pytest.raises(ExportError, match="did not return one result"):
+        complete(plan, [whole(plan.ranges[0])] * results)
+
+
+@pytest.mark.parametrize("reached", [-1, 6])
+def test_a_result_outside_of_its_range_is_refused(reached: int) -> None:
+    (planned,) = plan_of(0, 5).ranges
+    with pytest.raises(ExportError, match=rf"ends at {reached}, outside of it"):
+        complete(plan_of(0, 5), [RangeResult(planned, reached)])
+
+
+def spoiled(**changes: object) -> str:
+    body = json.loads(plan_to_json(plan_of(0, 25)))
+    for path, value in changes.items():
+        where, _, name = path.partition("__")
+        target = body["ranges"][int(where[1:])] if where[1:].isdigit() else body["positions"][where]
+        target[name] = value
+    return json.dumps(body)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"r0__from": 9, "r0__to": 3}, r"t-0 \[9, 3\), which is no range"),
+        ({"r0__from": 8}, r"no range of offsets"),
+        ({"r0__from": -4}, "no range of offsets"),
+        ({"r1__from": 3}, "which overlap"),
+        ({"r2__to": 90}, "beyond its own position 25"),
+        ({"t__0": 3}, "beyond its own position 3"),
+        ({"t__5": -3}, "positions that are no offsets: -3 of t-5"),
+        ({"r0__partition": -1}, "no range of offsets"),
+    ],
+)
+def test_ranges_that_cannot_be_are_refused(changes: dict[str, object], message: str) -> None:
+    with pytest.raises(ExportError, match=message):
+        plan_from_json(spoiled(**changes), "plan-7.json")
+
+
+def test_what_a_partition_has_lost_is_its_own() -> None:
+    """At either end of its log; the others go on."""
+    other, third = TopicPartition("t", 1), TopicPartition("t", 2)
+    view = SourceView(None, {}, {TP: 5, other: 0, third: 0}, {TP: 9, other: 2, third: 7})
+    state = ExportState(1, None, {}, {TP: 3, other: 4, third: 6})
+    strict = work_of(state, view, {}, fail_on_data_loss=True)
+    assert (dict(strict.starts), set(strict.errors), strict.lost) == ({third: 6}, {TP, other}, ())
+    lenient = work_of(state, view, {}, fail_on_data_loss=False)
+    assert (dict(lenient.starts), set(lenient.errors)) == ({TP: 5, third: 6}, {other})
+    assert [(lost.start, lost.end) for lost in lenient.lost] == [(3, 5)]
+
+
+def test_what_is_carried_comes_first_and_the_group_stands_before_it() -> None:
+    plan = plan_of(0, 25)
+    results = [whole(planned) for planned in plan.ranges]
+    results[1] = RangeResult(plan.ranges[1], plan.ranges[1].start + 2, error=ExportError("no leader"))
+    manifest = complete(plan, results)
+    state = state_from_json(manifest_to_json(manifest), "here")
+    assert state == after(manifest)
+    assert [(left.start, left.end) for left in state.carried] == [(plan.ranges[1].start + 2, plan.ranges[1].end)]
+    assert exported_up_to(state) == {TP: plan.ranges[1].start + 2}
+    view = SourceView("c", {"t": "id"}, {TP: 0}, {TP: 30})
+    following = new_plan(
+        state, view, work_of(state, view, {}, fail_on_data_loss=True), max_records_per_file=100, isolation_level="x", format={}
+    )
+    assert following is not None
+    assert [(planned.start, planned.end) for planned in following.ranges] == [(10, 16), (25, 30)]
+
+
+def test_partitions_take_turns() -> None:
+    ranges = [PlannedRange("t", partition, start, start + 1, "") for partition in (0, 1, 2) for start in range(2 + partition)]
+    order = [planned.partition for planned in turns(ranges)]
+    assert order == [0, 1, 2, 0, 1, 2, 1, 2, 2]
+
+
+def test_a_plan_of_the_first_format_is_read() -> None:
+    file = {"topic": "t", "partition": 0, "from": 0, "to": 5, "planned_file": "f.parquet"}
+    body = {"version": 1, "number": 1, "plan_id": "x", "created": "then", "cluster_id": "c", "topic_ids": {"t": "id"}}
+    body |= {"isolation_level": "read_uncommitted", "positions": {"t": {"0": 5}}}
+    text = json.dumps(body | {"files": [{**file, "file": "f.parquet", "rows": 5, "bytes": 9}]})
+    state = state_from_json(text, "here")
+    assert (state.positions, state.isolation_level, state.format, state.carried) == ({TP: 5}, "read_uncommitted", None, ())
+    assert [(f.name, f.rows, f.bytes) for f in files_from_json(text, "here")] == [("f.parquet", 5, 9)]
+
+
+def test_a_destination_keeps_its_isolation() -> None:
+    assert isolation_of(ExportState(), None, "d") == "read_committed"
+    assert isolation_of(ExportState(isolation_level="read_uncommitted"), None, "d") == "read_uncommitted"
+    with pytest.raises(ConfigurationError, match="was exported with isolation_level='read_committed' and keeps it"):
+        isolation_of(ExportState(isolation_level="read_committed"), "read_uncommitted", "d")

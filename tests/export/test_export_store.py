@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -13,13 +14,17 @@ from test_export_plan import plan_of
 from trikafka import ConfigurationError, ExportError
 from trikafka._api.export_plan import complete
 from trikafka._api.export_store import DirectoryStore
-from trikafka.interfaces import ExportPlan, WrittenFile
+from trikafka._api.export_work import ExportPiece, RangeWork, StagedFile
+from trikafka.interfaces import ExportPlan, RangeResult
 
 
-def written(root: Path, plan: ExportPlan) -> list[WrittenFile]:
-    for file in plan.files:
-        (root / file.name).write_bytes(b"data")
-    return [WrittenFile(file, file.name, 1, 4) for file in plan.files]
+def written(root: Path, plan: ExportPlan) -> list[RangeResult]:
+    for planned in plan.ranges:
+        work = RangeWork(root, plan.number, planned)
+        staged = work.stage()
+        staged.write_bytes(b"data")
+        work.decide(ExportPiece(planned.start, planned.end, (StagedFile(staged.name, planned.name, 1, 4),)))
+    return [RangeWork(root, plan.number, planned).result() for planned in plan.ranges]
 
 
 def opened(root: Path) -> DirectoryStore:
@@ -46,7 +51,7 @@ def test_a_plan_is_never_replaced(tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="is there already"):
         store.store_plan(plan_of(0, 9))
     assert store.load().unfinished is not None
-    assert store.load().unfinished.files == plan_of(0, 5).files  # type: ignore[union-attr]
+    assert store.load().unfinished.ranges == plan_of(0, 5).ranges  # type: ignore[union-attr]
     store.close()
 
 
@@ -54,38 +59,235 @@ def test_a_manifest_is_not_published_over_a_missing_or_short_file(tmp_path: Path
     store, plan = opened(tmp_path), plan_of(0, 5)
     store.store_plan(plan)
     files = written(tmp_path, plan)
-    (tmp_path / plan.files[0].name).write_bytes(b"da")
+    (tmp_path / plan.ranges[0].name).write_bytes(b"da")
     with pytest.raises(ExportError, match="does not have the 4 bytes"):
         store.publish(complete(plan, files))
-    (tmp_path / plan.files[0].name).unlink()
+    (tmp_path / plan.ranges[0].name).unlink()
     with pytest.raises(ExportError, match="cannot publish"):
         store.publish(complete(plan, files))
     assert store.load().unfinished is not None
     store.close()
 
 
-def test_of_two_attempts_at_one_file_the_first_stays(tmp_path: Path) -> None:
-    first, second, final = DirectoryStore.partial_path(tmp_path), DirectoryStore.partial_path(tmp_path), tmp_path / "f.parquet"
-    assert first != second
-    first.write_text("first")
-    second.write_text("second")
-    DirectoryStore.publish_file(first, final)
-    DirectoryStore.publish_file(second, final)
-    assert final.read_text() == "first"
-    assert not first.exists()
-    assert not second.exists()
+def test_of_two_workers_at_a_piece_one_decides_and_the_other_goes_on_from_there(tmp_path: Path) -> None:
+    store, plan = opened(tmp_path), plan_of(0, 10)
+    store.store_plan(plan)
+    (planned,) = plan.ranges
+    pieces = []
+    for text, end in (("first", 6), ("second", 8)):
+        work = RangeWork(tmp_path, 1, planned)
+        staged = work.stage()
+        staged.write_text(text)
+        pieces.append(work.decide(ExportPiece(0, end, (StagedFile(staged.name, planned.name, 1, len(text)),))))
+    assert pieces[0] == pieces[1]
+    assert (tmp_path / planned.name).read_text() == "first"
+    assert RangeWork(tmp_path, 1, planned).result().reached == 6
+    assert list((tmp_path / "_trikafka" / "work" / "000001").glob("*.partial")) == []
+    store.close()
 
 
-def test_leavings_of_a_dead_run_go_at_the_next_and_at_the_end(tmp_path: Path) -> None:
+def test_a_piece_that_was_decided_is_published_by_whoever_comes_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store, plan = opened(tmp_path), plan_of(0, 10)
+    store.store_plan(plan)
+    (planned,) = plan.ranges
+    work = RangeWork(tmp_path, 1, planned)
+    names = [planned.name, "date=2024-01-01/x.parquet"]
+    staged = [work.stage() for _ in names]
+    monkeypatch.setattr(RangeWork, "_publish", lambda self, piece: None)  # stands for a kill between the two steps
+    work.decide(ExportPiece(0, 7, tuple(StagedFile(path.name, name, 0, 0) for path, name in zip(staged, names, strict=True))))
+    monkeypatch.undo()
+    store.close()
+    assert list(tmp_path.rglob("*.parquet")) == []
+    again = opened(tmp_path)
+    assert again.load().unfinished == plan
+    result = RangeWork(tmp_path, 1, planned).result()
+    assert (result.reached, [file.name for file in result.files]) == (7, names)
+    assert sorted(str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.parquet")) == sorted(names)
+    again.close()
+
+
+def test_a_worker_that_outlives_its_plan_can_neither_decide_nor_publish(tmp_path: Path) -> None:
+    store, plan = opened(tmp_path), plan_of(0, 20)
+    store.store_plan(plan)
+    late = RangeWork(tmp_path, 1, plan.ranges[1])
+    staged = late.stage()
+    piece = ExportPiece(10, 20, (StagedFile(staged.name, plan.ranges[1].name, 0, 0),))
+    results = store.settle(plan, plan.ranges)
+    assert [result.reached for result in results] == [0, 10]
+    with pytest.raises(FileNotFoundError):
+        late.decide(piece)
+    with pytest.raises(FileNotFoundError):
+        late.stage()
+    store.publish(complete(plan, results))
+    with pytest.raises(FileNotFoundError):
+        late.decide(piece)
+    assert list(tmp_path.glob("*.parquet")) == []
+    assert [(left.start, left.end) for left in store.load().carried] == [(0, 10), (10, 20)]
+    store.close()
+
+
+def test_a_run_killed_between_settling_and_publishing_can_be_finished(tmp_path: Path) -> None:
+    store, plan = opened(tmp_path), plan_of(0, 20)
+    store.store_plan(plan)
+    written(tmp_path, plan)
+    store.settle(plan, plan.ranges)
+    store.close()
+    again = opened(tmp_path)
+    assert again.load().unfinished == plan
+    assert all(result.done for result in again.settle(plan, plan.ranges))
+    again.close()
+
+
+def test_leavings_of_a_dead_run_go_at_the_end_of_the_next(tmp_path: Path) -> None:
     store = opened(tmp_path)
     os.close(store._lock)  # type: ignore[arg-type]  # as the kernel does when a process is killed
-    DirectoryStore.partial_path(tmp_path).write_text("half")
+    (tmp_path / "_trikafka" / "work" / "000009").mkdir()
+    (tmp_path / "_trikafka" / "work" / "000009" / "x.partial").write_text("half")
     (tmp_path / "_trikafka" / ".plan-000001.json.x.tmp").write_text("half")
     again = opened(tmp_path)
     assert again.load().last_number == 0
-    DirectoryStore.partial_path(tmp_path).write_text("half")
     again.close()
     assert [str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*") if path.is_file()] == ["_trikafka/lock"]
+
+
+# --- what somebody may have planted ---
+
+
+def test_a_lock_that_is_a_link_is_refused_and_its_target_untouched(tmp_path: Path) -> None:
+    victim, root = tmp_path / "victim", tmp_path / "out"
+    victim.write_text("precious")
+    (root / "_trikafka").mkdir(parents=True)
+    (root / "_trikafka" / "lock").symlink_to(victim)
+    with pytest.raises(ExportError, match="_trikafka/lock is a symbolic link"):
+        opened(root)
+    (root / "_trikafka" / "lock").unlink()
+    os.link(victim, root / "_trikafka" / "lock")
+    with pytest.raises(ExportError, match="not a plain file of this user with one name"):
+        opened(root)
+    assert victim.read_text() == "precious"
+
+
+@pytest.mark.parametrize("name", ["_trikafka", "_trikafka/work"])
+def test_a_folder_that_is_a_link_is_refused_and_nothing_in_it_goes(tmp_path: Path, name: str) -> None:
+    victim, root = tmp_path / "victim", tmp_path / "out"
+    (victim / "partial").mkdir(parents=True)
+    (victim / "partial" / "x").write_text("precious")
+    (root / name).parent.mkdir(parents=True)
+    (root / name).symlink_to(victim)
+    with pytest.raises(ExportError, match=f"{name} is a symbolic link"):
+        opened(root)
+    assert (victim / "partial" / "x").read_text() == "precious"
+
+
+def test_the_work_folder_of_a_plan_that_is_a_link_is_refused(tmp_path: Path) -> None:
+    victim, root = tmp_path / "victim", tmp_path / "out"
+    victim.mkdir()
+    (victim / "x.partial").write_text("precious")
+    store = opened(root)
+    (root / "_trikafka" / "work" / "000001").symlink_to(victim)
+    with pytest.raises(ExportError, match="work/000001 is a symbolic link"):
+        store.store_plan(plan_of(0, 5))
+    store.close()
+    assert (victim / "x.partial").read_text() == "precious"
+
+
+def test_a_partition_folder_that_is_a_link_is_not_written_through(tmp_path: Path) -> None:
+    victim, root, plan = tmp_path / "victim", tmp_path / "out", plan_of(0, 5)
+    victim.mkdir()
+    store = opened(root)
+    store.store_plan(plan)
+    (root / "date=1").symlink_to(victim)
+    work = RangeWork(root, 1, plan.ranges[0])
+    staged = work.stage()
+    with pytest.raises(ExportError, match="date=1 is a symbolic link"):
+        work.decide(ExportPiece(0, 5, (StagedFile(staged.name, "date=1/x.parquet", 0, 0),)))
+    assert list(victim.iterdir()) == []
+    store.close()
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened(tmp_path).close()
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    with pytest.raises(ExportError, match="belongs to another user"):
+        opened(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["../x", "/x", "a/../../x", "", "."])
+def test_a_record_that_leads_out_of_the_destination_is_refused(tmp_path: Path, name: str) -> None:
+    store, plan = opened(tmp_path / "out"), plan_of(0, 5)
+    store.store_plan(plan)
+    work = RangeWork(store.root, 1, plan.ranges[0])
+    record = work._record(0)
+    record.write_text(json.dumps({"from": 0, "to": 5, "files": [["s", name, 1, 1, True]], "lost": [], "dead_letters": 0}))
+    with pytest.raises(ExportError, match="is not the name of a file in the destination"):
+        work.pieces()
+    store.close()
+
+
+# --- what survives ---
+
+
+def test_each_folder_is_synced_in_its_parent_and_data_before_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    fsync, link = os.fsync, os.link
+
+    def noted(descriptor: int) -> None:
+        done.append("sync " + os.path.relpath(os.readlink(f"/proc/self/fd/{descriptor}"), tmp_path))
+        fsync(descriptor)
+
+    def linked(source: Path, target: Path, **more: bool) -> None:
+        done.append("link " + os.path.relpath(target, tmp_path))
+        link(source, target, **more)
+
+    monkeypatch.setattr(os, "fsync", noted)
+    monkeypatch.setattr(os, "link", linked)
+    store, plan = opened(tmp_path / "a" / "b"), plan_of(0, 5)
+    assert done[:4] == ["sync .", "sync a", "sync a/b", "sync a/b/_trikafka"]
+    del done[:]
+    store.store_plan(plan)
+    assert done[1:] == ["link a/b/_trikafka/plan-000001.json", "sync a/b/_trikafka", "sync a/b/_trikafka/work"]
+    del done[:]
+    work = RangeWork(store.root, 1, plan.ranges[0])
+    staged = work.stage()
+    work.decide(ExportPiece(0, 5, (StagedFile(staged.name, "date=1/x.parquet", 0, 0),)))
+    folder = "a/b/_trikafka/work/000001"
+    assert [each for each in done if ".tmp" not in each] == [
+        f"sync {folder}/{staged.name}",
+        f"sync {folder}",
+        f"link {folder}/{work._record(0).name}",
+        f"sync {folder}",
+        "sync a/b",
+        "link a/b/date=1/x.parquet",
+        "sync a/b/date=1",
+    ]
+    del done[:]
+    store.publish(complete(plan, store.settle(plan, plan.ranges)))
+    assert [each for each in done if ".tmp" not in each] == [
+        "sync a/b/_trikafka/work",
+        "sync a/b",
+        "link a/b/_trikafka/manifest-000001.json",
+        "sync a/b/_trikafka",
+    ]
+    store.close()
+
+
+def test_a_fork_does_not_keep_the_lock_of_a_dead_process(tmp_path: Path) -> None:
+    script = (
+        "import os, sys; from pathlib import Path; from trikafka._api.export_store import DirectoryStore as D\n"
+        "D(Path(sys.argv[1])).open()\n"
+        "child = os.fork()\n"
+        "if child == 0: print('forked', flush=True); sys.stdin.read(); os._exit(0)\n"
+        "import time; time.sleep(60)"
+    )
+    command = [sys.executable, "-W", "ignore", "-c", script, str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
+        assert holder.stdout.readline() == "forked\n"
+        holder.kill()
+        assert holder.wait() == -9
+        opened(tmp_path).close()
+        holder.stdin.close()
 
 
 def test_the_lock_keeps_another_process_out_and_goes_with_its_holder(tmp_path: Path) -> None:
@@ -152,6 +354,9 @@ def test_a_place_that_cannot_be_written_is_one_sentence_with_its_cause(tmp_path:
 def test_addresses_of_directories() -> None:
     assert DirectoryStore.directory_of("file:///data/with%20space") == Path("/data/with space")
     assert DirectoryStore.directory_of("some/where") == Path.cwd() / "some/where"
+    for empty in ("", "  "):
+        with pytest.raises(ConfigurationError, match="destination of an export is empty"):
+            DirectoryStore.directory_of(empty)
     for wrong in ("file://elsewhere/data", "file://"):
         with pytest.raises(ConfigurationError, match="does not name a directory of this machine"):
             DirectoryStore.directory_of(wrong)

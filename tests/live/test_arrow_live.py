@@ -118,6 +118,7 @@ async def test_a_topic_that_takes_only_small_batches(kafka_broker: KafkaBroker) 
     assert (await read(bootstrap, topic, 1))["value"].to_pylist() == table["value"].to_pylist()
 
 
+@pytest.mark.alone
 async def test_the_loop_stays_free_under_a_large_table(kafka_broker: KafkaBroker) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     topic = await make_topic(bootstrap, 4)
@@ -130,6 +131,7 @@ async def test_the_loop_stays_free_under_a_large_table(kafka_broker: KafkaBroker
         await holds_up_nobody(lambda: producer.send_arrow(topic, table))
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("way", ["arrow_batches", "batches", "one by one"])
 @pytest.mark.parametrize("compression", ["none", "zstd"])
 async def test_the_loop_stays_free_under_a_consume_at_full_speed(kafka_broker: KafkaBroker, way: str, compression: str) -> None:

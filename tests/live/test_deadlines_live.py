@@ -18,6 +18,7 @@ from trikafka_broker.trio_api import Broker, Cluster
 import trikafka
 from trikafka import BootstrapError, KafkaTimeoutError, NewTopic, OffsetSpec, TopicPartition
 
+pytestmark = pytest.mark.alone  # the limits are tight
 LIMIT = 0.5
 TOLERANCE = 0.05
 MANY = 2000

@@ -12,6 +12,7 @@ from trikafka_broker import Cluster, Fault, FaultProxy, KafkaCluster, Rule
 
 from trikafka import DeliveryTimeoutError, NewTopic, Producer, TopicPartition, open_admin, open_consumer, open_producer
 
+pytestmark = pytest.mark.alone  # the limits are tight
 LIMIT = 1.5
 #: How late the outcome may be, in seconds.
 LATE = 0.15

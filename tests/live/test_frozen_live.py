@@ -19,6 +19,7 @@ from trikafka import Consumer, KafkaTimeoutError, NewTopic, TopicPartition, Trik
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
 
+pytestmark = pytest.mark.alone  # the limits are tight
 LIMIT = 0.7
 #: How late a call may be on a machine that is busy with other things. The virtual-time tests hold the exact bound.
 TOLERANCE = 0.6

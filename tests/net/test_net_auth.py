@@ -217,6 +217,34 @@ async def test_a_session_is_renewed_before_it_ends_and_others_wait_meanwhile(aut
         assert broker.said[-1] == b"\0alice\0third"
 
 
+async def test_a_session_of_a_millisecond_is_renewed_four_times_a_second_at_most(autojump_clock: MockClock) -> None:
+    async with ready(1) as (_, broker):
+        for number in range(1, 5):
+            await broker.authenticate()
+            await wait_all_tasks_blocked()
+            assert trio.current_time() == pytest.approx(number * 0.25)
+
+
+async def test_a_connection_that_only_authenticates_anew_is_idle(autojump_clock: MockClock) -> None:
+    async with ready(10_000, connections_max_idle_ms=60_000) as (line, broker):
+
+        async def serve() -> None:
+            while True:
+                await broker.authenticate()
+
+        async def served() -> None:
+            with contextlib.suppress(EOFError):
+                await serve()
+
+        line.nursery.start_soon(served)
+        await trio.sleep(59)
+        assert not line.connection.broken
+        await trio.sleep(2)
+        assert line.connection.broken
+        assert len(broker.said) >= 6
+        assert line.connection.failure is None
+
+
 async def test_a_session_that_is_not_renewed_ends_the_connection_with_the_reason(autojump_clock: MockClock) -> None:
     async with ready(10_000) as (line, broker):
         broker.refuse = "the password has changed"
@@ -330,7 +358,7 @@ async def test_an_endpoint_that_has_trouble_is_tried_again(status: int) -> None:
 async def test_an_endpoint_that_is_not_there() -> None:
     with endpoint((200, {})) as (url, _):
         pass
-    secret = url.replace("http://", f"http://user:{SECRET}@") + f"?key={SECRET}"
+    secret = url + f"?key={SECRET}"
     with pytest.raises((HandshakeError, KafkaConnectionError), match=r"the token endpoint http://127\.0\.0\.1") as caught:
         await ClientCredentials(config(**oauth(secret))).token()
     assert SECRET not in str(caught.value)
@@ -376,8 +404,8 @@ async def test_authentication_can_be_cancelled_at_every_await(autojump_clock: Mo
     async def next_call_works(made: Brokers, peers: list[Broker]) -> None:
         with trio.fail_after(5):
             await made.request(NODE, metadata_request())
-        assert peers
         [connection] = made.connections()
+        assert peers
         assert not connection.waiting
         assert not connection.slots_taken
 

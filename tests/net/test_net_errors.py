@@ -159,6 +159,8 @@ def _make(cls: type[TrikafkaError]) -> TrikafkaError:
         return cls(300_000)
     if issubclass(cls, errors.PartitionNotOwnedError):
         return cls([TopicPartition("t", 0), TopicPartition("t", 2)])
+    if issubclass(cls, errors.TopicsNotReadyError):
+        return cls({"t": "is not there"}, 10)
     if issubclass(cls, errors.ArrowDeliveryError):
         return cls("t", 10, 5, 2, from_code(29, "t-0"))
     if issubclass(cls, errors.BrokerResponseError) and not issubclass(cls, errors.HandshakeError):

@@ -37,7 +37,7 @@ async def test_a_record_that_no_handler_takes_is_skipped_by_a_seek(autojump_cloc
             with trio.move_on_after(10):
                 await trikafka.process(consumer, producer, handler, max_records=1)
         assert poisoned == [7]
-        assert cluster.committed("g", IN0) == trikafka.OffsetAndMetadata(20)
+        assert cluster.committed("g", IN0) == trikafka.OffsetAndMetadata(20, leader_epoch=0)
         assert await committed(cluster) == [b"%d" % number for number in range(20) if number != 7]
 
 
@@ -53,7 +53,7 @@ async def test_what_was_received_before_a_corrupt_batch_is_not_lost(autojump_clo
             for _ in range(3):
                 with pytest.raises(CorruptRecordError), trio.fail_after(10):
                     await trikafka.process(consumer, producer, handler)
-            assert [cluster.committed("g", tp) for tp in (IN0, IN1)] == [trikafka.OffsetAndMetadata(5)] * 2
+            assert [cluster.committed("g", tp) for tp in (IN0, IN1)] == [trikafka.OffsetAndMetadata(5, leader_epoch=0)] * 2
             consumer.seek(IN1, 10)
             with trio.move_on_after(10):
                 await trikafka.process(consumer, producer, handler)

@@ -25,11 +25,15 @@ EVERYTHING = [*CONVERSATIONS, *FETCH_CONVERSATIONS, *MODERN_CONVERSATIONS, *TRAN
 
 
 @pytest.mark.parametrize("conversation", EVERYTHING, ids=lambda conversation: conversation.__name__)
-async def test_the_scripted_cluster_answers_as_kafka_does(kafka_broker: KafkaBroker, conversation: Conversation) -> None:
+async def test_the_scripted_cluster_answers_as_kafka_does(
+    kafka_broker: KafkaBroker, pytestconfig: pytest.Config, conversation: Conversation
+) -> None:
+    set_so = dict(line.split("=") for line in pytestconfig.getini("kafka_properties"))
+    heartbeat = float(set_so.get("group.consumer.heartbeat.interval.ms", 5000)) / 1000
     name = conversation.__name__.replace("_", "-")
     real = Peer(partial(trio.open_tcp_stream, kafka_broker.host, kafka_broker.port), name)
     await real.hold(conversation)
-    async with ScriptedCluster(consumer_assignment_interval=0) as cluster:
+    async with ScriptedCluster(consumer_assignment_interval=0, consumer_heartbeat_interval=heartbeat) as cluster:
         scripted = Peer(partial(cluster.dial, "broker-0", 9092), name)
         await scripted.hold(conversation)
     assert scripted.notes == real.notes

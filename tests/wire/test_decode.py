@@ -268,6 +268,7 @@ def test_a_large_compressed_batch_is_a_step_of_its_own() -> None:
         (wrapped(1, [Rec(value=bytes(50))] * 3, "gzip"), (len(wrapped(1, [Rec(value=bytes(50))] * 3, "gzip")), 1, True)),
         (b"short", (5, 2, False)),
     ],
+    ids=["v2", "compressed, and more", "compressed, cut", "v1", "v1 compressed", "short"],  # gzip has the time in it
 )
 def test_the_first_batch_is_known_by_its_header(data: bytes, expected: tuple[int, int, bool]) -> None:
     assert first_batch(memoryview(data)) == expected

@@ -62,6 +62,7 @@ class Admin:
 
     def __init__(self, config: AdminConfig, service: Service) -> None:
         self._config = config
+        self._closed = False  # first: a traceback with locals shows what is half made
         self._context = Context(config, service)
         self._brokers = self._context.brokers
         for kind in ("metadata", "coordinator", "offsets"):
@@ -71,7 +72,6 @@ class Admin:
         self._offsets = self._context.manager("offsets")
         self._transactions = TransactionLookups(self._brokers, self._metadata, self._coordinators)
         self._telemetry = Telemetry(config, self._metadata)
-        self._closed = False
 
     def __repr__(self) -> str:
         return f"<trikafka.Admin client_id={self._config.client_id!r}{' closed' if self._closed else ''}>"
@@ -141,8 +141,10 @@ class Admin:
 
         return await self._call("list_topics", attempt, timeout)
 
-    async def topic_configs(self, topics: Iterable[str], *, timeout: float | None = None) -> dict[str, dict[str, str | None]]:
-        """What was configured for each topic itself; a value is ``None`` if the broker keeps it secret."""
+    async def topic_configs(
+        self, topics: Iterable[str], *, include_defaults: bool = False, timeout: float | None = None
+    ) -> dict[str, dict[str, str | None]]:
+        """What was configured for each topic itself, or all that holds for it; of what the broker keeps secret ``None``."""
         chosen = messages.names_of("topics", topics)
 
         async def attempt(call: Call) -> dict[str, dict[str, str | None]]:
@@ -151,7 +153,7 @@ class Admin:
                 return {}
             request = partial(messages.describe_topic_configs, chosen)
             response = await call.step("read the topics' settings", lambda: self._metadata.ask_any(request))
-            return messages.read_topic_configs(response)
+            return messages.read_topic_configs(response, include_defaults=include_defaults)
 
         return await self._call("topic_configs", attempt, timeout)
 

@@ -84,7 +84,7 @@ def create_topics(topics: Mapping[str, NewTopic], timeout_ms: int) -> CreateTopi
             num_partitions=topic.partitions,
             replication_factor=topic.replication_factor,
             assignments=[],
-            configs=[config(name=key, value=_as_text(value)) for key, value in topic.config.items()],
+            configs=[config(name=key, value=config_text(value)) for key, value in topic.config.items()],
         )
         for name, topic in topics.items()
     ]
@@ -114,13 +114,15 @@ def describe_topic_configs(names: Iterable[str]) -> DescribeConfigsRequest:
     return DescribeConfigsRequest(resources=resources, include_synonyms=False, include_documentation=False)
 
 
-def read_topic_configs(response: Any) -> dict[str, dict[str, str | None]]:
-    """What was set for each topic, and so differs from the broker's default."""
+def read_topic_configs(response: Any, *, include_defaults: bool = False) -> dict[str, dict[str, str | None]]:
+    """What was set for each topic, and so differs from the broker's default; or all of it."""
     found: dict[str, dict[str, str | None]] = {}
     for result in response.results:
         if result.error_code:
             raise from_code(result.error_code, named("topic", result.resource_name, result.error_message))
-        found[result.resource_name] = {entry.name: entry.value for entry in result.configs if entry.config_source == _TOPIC_SOURCE}
+        found[result.resource_name] = {
+            entry.name: entry.value for entry in result.configs if include_defaults or entry.config_source == _TOPIC_SOURCE
+        }
     return found
 
 
@@ -199,5 +201,5 @@ def first_of(errors: Mapping[str, TrikafkaError], kind: str) -> TrikafkaError:
     return first
 
 
-def _as_text(value: str | int | float | bool) -> str:
+def config_text(value: str | int | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -74,6 +74,8 @@ class Context(Generic[Config]):
         self.plugins_in: dict[ManagerKind, str] = {}  # the seats that a plugin has, and its name
         self._closed = False
         self.observers = Observers(answers(self.plugins, "trikafka_observer", Observer, context=self))
+        if self.observers.has("connection_changed"):
+            self.brokers.when_changed(lambda event: self.observers.tell("connection_changed", event))
         service.when_failed(lambda error: self.observers.tell("failed", error))
 
     def _sasl_mechanism(self) -> Callable[[Node], Any] | None:

@@ -56,6 +56,11 @@ class DeserializedBatch(RecordBatch):
         super().__init__(batch.topic, batch.partition, batch.columns, batch.next_offset, batch.leader_epoch)
         self._deserializers = deserializers
 
+    @property
+    def deserialize(self) -> Callable[[Record], Record]:
+        """Makes of a record with bytes what this batch hands out. Raises :exc:`DeserializationError`."""
+        return self._deserializers.apply
+
     def __iter__(self) -> Iterator[Record]:
         return _Records(super()._make, len(self), self._deserializers)
 

@@ -1,37 +1,49 @@
-"""The plan of an export: which offsets go to which file, and its form on disk. Pure; no I/O.
+"""The plan of an export: which offsets are read as one range, and how far the destination is. Pure; no I/O.
 
-Owns the names of data files and the JSON of plans and manifests. A name, once in a stored plan, is never worked out again:
-a later version may name files as it likes.
+Owns the names of data files. A name, once in a stored plan, is never worked out again: a later version may name files as it
+likes. The form of plans on disk is in :mod:`.export_json`.
 """
 
 from __future__ import annotations
 
 import hashlib
-import json
 import uuid
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import pairwise
 from typing import Any
 
-from ..errors import ExportError
-from ..interfaces import ExportManifest, ExportPlan, ExportState, PlannedFile, WrittenFile
-from ..types import TopicPartition
+from ..errors import ConfigurationError, ExportError
+from ..interfaces import ExportManifest, ExportPlan, ExportState, LostRange, PlannedRange, RangeResult
+from ..types import OffsetRange, TopicPartition
 
-FORMAT_VERSION = 1
 #: Topic names may have 249 characters and file names 255; what follows the topic takes up to 69.
 _TOPIC_IN_NAME = 180
+DEFAULT_ISOLATION = "read_committed"
 
 
 @dataclass(frozen=True, slots=True)
 class SourceView:
-    """What the cluster says at the moment of planning, for every partition of the topics to export."""
+    """What the cluster says at the moment of planning, for the partitions of the topics to export that answered."""
 
     cluster_id: str | None
     topic_ids: Mapping[str, str | None]
     beginnings: Mapping[TopicPartition, int]
     ends: Mapping[TopicPartition, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is to be planned: where each partition goes on, what is left of earlier plans, and what is gone.
+
+    Partitions with ``errors`` cannot go on, because the log has lost something at either end.
+    """
+
+    starts: Mapping[TopicPartition, int]
+    carried: tuple[OffsetRange, ...] = ()
+    lost: tuple[LostRange, ...] = ()
+    errors: Mapping[TopicPartition, ExportError] = field(default_factory=dict)
 
 
 def file_name(topic: str, partition: int, start: int, end: int) -> str:
@@ -45,7 +57,7 @@ def file_name(topic: str, partition: int, start: int, end: int) -> str:
     return f"{shown}-{partition:05d}-{start:020d}-{end:020d}.parquet"
 
 
-def _checked(name: str) -> str:
+def checked_name(name: str) -> str:
     """Return the name of a data file. Raises :exc:`ExportError` if it could lead out of the destination."""
     if name in ("", ".", "..") or any(sign in name for sign in "/\\\0"):
         raise ExportError(f"{name!r} is not the name of a file in the destination")
@@ -60,13 +72,30 @@ def split(start: int, end: int, most: int) -> list[tuple[int, int]]:
     return list(pairwise(cuts))
 
 
-def check_identity(state: ExportState, view: SourceView, destination: str) -> None:
-    """Raise :exc:`ExportError` if the topics are not those that were exported to ``destination`` before."""
-    if state.cluster_id and view.cluster_id and state.cluster_id != view.cluster_id:
+def isolation_of(state: ExportState, asked: str | None, destination: str) -> str:
+    """The isolation level of this export: the destination's own, once it has one. Raises :exc:`ConfigurationError`."""
+    if state.isolation_level is None:
+        return asked or DEFAULT_ISOLATION
+    if asked is not None and asked != state.isolation_level:
+        raise ConfigurationError(
+            f"{destination} was exported with isolation_level={state.isolation_level!r} and keeps it; "
+            f"choose another destination for {asked!r}"
+        )
+    return state.isolation_level
+
+
+def check_cluster(state: ExportState, cluster_id: str | None, destination: str) -> None:
+    """Raise :exc:`ExportError` if ``destination`` was exported from another cluster."""
+    if state.cluster_id and cluster_id and state.cluster_id != cluster_id:
         raise ExportError(
-            f"{destination} holds an export from another cluster ({state.cluster_id}, not {view.cluster_id}); "
+            f"{destination} holds an export from another cluster ({state.cluster_id}, not {cluster_id}); "
             "choose another destination"
         )
+
+
+def check_identity(state: ExportState, view: SourceView, destination: str) -> None:
+    """Raise :exc:`ExportError` if the topics are not those that were exported to ``destination`` before."""
+    check_cluster(state, view.cluster_id, destination)
     for topic, topic_id in view.topic_ids.items():
         before = state.topic_ids.get(topic)
         if before and topic_id and before != topic_id:
@@ -76,141 +105,117 @@ def check_identity(state: ExportState, view: SourceView, destination: str) -> No
             )
 
 
-def starting_offsets(
-    state: ExportState, view: SourceView, first: Mapping[TopicPartition, int], *, fail_on_data_loss: bool
-) -> dict[TopicPartition, int]:
-    """Return where each partition's export goes on. ``first`` says where it begins if nothing was exported yet.
-
-    Raises :exc:`ExportError` for offsets that the log has lost at either end.
-    """
+def work_of(state: ExportState, view: SourceView, first: Mapping[TopicPartition, int], *, fail_on_data_loss: bool) -> Work:
+    """Return where each partition's export goes on. ``first`` says where it begins if nothing was exported yet."""
     starts: dict[TopicPartition, int] = {}
-    lost: list[str] = []
+    lost: list[LostRange] = []
+    errors: dict[TopicPartition, ExportError] = {}
     for tp, beginning in view.beginnings.items():
         known = state.positions.get(tp)
         start = known if known is not None else max(first.get(tp, beginning), 0)
+        gap = LostRange(*tp, start, beginning, "deleted from the log before it was exported")
+        is_lost = start < beginning and (known is not None or tp in first)
         if start > view.ends[tp]:
-            raise ExportError(
+            errors[tp] = ExportError(
                 f"{tp} ends at offset {view.ends[tp]}, but the export is to go on from {start}: "
                 "its log was truncated, or the topic was created anew"
             )
-        if start < beginning and (known is not None or tp in first):
-            lost.append(f"{tp} [{start}, {beginning})")
-        starts[tp] = max(start, beginning)
-    if lost and fail_on_data_loss:
-        raise ExportError(
-            f"records not exported yet are gone from the log: {', '.join(lost)}; fail_on_data_loss=False goes on without them"
-        )
-    return starts
+        elif is_lost and fail_on_data_loss:
+            errors[tp] = ExportError(
+                f"records not exported yet are gone from the log: {gap}; fail_on_data_loss=False goes on without them"
+            )
+        else:
+            starts[tp] = max(start, beginning)
+            lost += [gap] if is_lost else []
+    return Work(starts, state.carried, tuple(lost), errors)
 
 
 def new_plan(
     state: ExportState,
     view: SourceView,
-    starts: Mapping[TopicPartition, int],
+    work: Work,
     *,
     max_records_per_file: int,
     isolation_level: str,
+    format: Mapping[str, Any],
 ) -> ExportPlan | None:
-    """Return the plan for all that lies between ``starts`` and the view's ends; ``None`` if that is nothing."""
-    files = tuple(
-        PlannedFile(tp.topic, tp.partition, low, high, _checked(file_name(tp.topic, tp.partition, low, high)))
-        for tp in sorted(starts)
-        for low, high in split(starts[tp], view.ends[tp], max_records_per_file)
+    """Return the plan for what is carried over and all between the starts and the view's ends; ``None`` if that is nothing."""
+    fresh = [OffsetRange(*tp, work.starts[tp], view.ends[tp]) for tp in sorted(work.starts)]
+    ranges = tuple(
+        PlannedRange(whole.topic, whole.partition, low, high, checked_name(file_name(whole.topic, whole.partition, low, high)))
+        for whole in (*work.carried, *fresh)
+        for low, high in split(whole.start, whole.end, max_records_per_file)
     )
-    if not files:
+    if not ranges and not work.lost:
         return None
     return ExportPlan(
         number=state.last_number + 1,
         plan_id=str(uuid.uuid4()),
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         cluster_id=view.cluster_id or state.cluster_id,
         topic_ids={**state.topic_ids, **view.topic_ids},
         isolation_level=isolation_level,
-        files=files,
-        positions={**state.positions, **{tp: view.ends[tp] for tp in starts}},
+        ranges=ranges,
+        positions={**state.positions, **{tp: view.ends[tp] for tp in work.starts}},
+        format=format,
+        lost=work.lost,
     )
 
 
-def complete(plan: ExportPlan, written: Sequence[WrittenFile]) -> ExportManifest:
-    """Return the manifest of a plan whose every file was answered for, in the plan's order. Raises :exc:`ExportError`."""
-    answers = {file.planned.name: file for file in written}
-    missing = [str(planned) for planned in plan.files if planned.name not in answers]
-    if missing or len(answers) != len(written) or len(written) != len(plan.files):
-        raise ExportError(f"the sink did not answer once for each planned file (missing: {', '.join(missing) or 'none'})")
-    return ExportManifest(plan, tuple(answers[planned.name] for planned in plan.files))
+def now() -> str:
+    """The time, as plans and manifests tell it."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-# --- JSON ---
+def complete(plan: ExportPlan, results: Iterable[RangeResult]) -> ExportManifest:
+    """Return the manifest of a plan for whose every range there is a result, in the plan's order. Raises :exc:`ExportError`."""
+    results = list(results)
+    found = {(result.planned.tp, result.planned.start): result for result in results}
+    missing = [str(planned) for planned in plan.ranges if (planned.tp, planned.start) not in found]
+    if missing or len(found) != len(results) or len(results) != len(plan.ranges):
+        raise ExportError(f"the sink did not return one result for each planned range (missing: {', '.join(missing) or 'none'})")
+    for result in results:
+        _check_result(result)
+    return ExportManifest(plan, tuple(found[planned.tp, planned.start] for planned in plan.ranges), now())
 
 
-def plan_to_json(plan: ExportPlan) -> str:
-    """Return the text of a plan file."""
-    return _text({"kind": "plan", **_plan_dict(plan)})
+def _check_result(result: RangeResult) -> None:
+    planned = result.planned
+    if not planned.start <= result.reached <= planned.end:
+        raise ExportError(f"the sink's result for {planned} ends at {result.reached}, outside of it")
+    for start, end in [(file.start, file.end) for file in result.files] + [(lost.start, lost.end) for lost in result.lost]:
+        if not planned.start <= start <= end <= result.reached:
+            raise ExportError(f"the sink's result for {planned} has a part outside of it: [{start}, {end})")
 
 
-def manifest_to_json(manifest: ExportManifest) -> str:
-    """Return the text of a manifest file."""
-    files = [{**_file_dict(file.planned), "file": file.name, "rows": file.rows, "bytes": file.bytes} for file in manifest.files]
-    body = _plan_dict(manifest.plan) | {"files": files, "rows": manifest.rows, "bytes": manifest.bytes}
-    return _text({"kind": "manifest", **body})
+def after(manifest: ExportManifest) -> ExportState:
+    """The state of a destination when the manifest stands."""
+    plan = manifest.plan
+    return ExportState(
+        last_number=plan.number,
+        cluster_id=plan.cluster_id,
+        topic_ids=plan.topic_ids,
+        positions=plan.positions,
+        carried=manifest.carried,
+        isolation_level=plan.isolation_level,
+        format=plan.format or None,
+    )
 
 
-def plan_from_json(text: str | bytes, where: str) -> ExportPlan:
-    """Read a plan or the plan's part of a manifest. Raises :exc:`ExportError` naming ``where`` for anything else."""
-    try:
-        body = json.loads(text if isinstance(text, str) else text.decode())
-        version = body["version"]
-        if version != FORMAT_VERSION:
-            raise ExportError(f"it has format version {version}; this trikafka reads version {FORMAT_VERSION}")
-        return ExportPlan(
-            number=int(body["number"]),
-            plan_id=str(body["plan_id"]),
-            created=str(body["created"]),
-            cluster_id=body["cluster_id"],
-            topic_ids=dict(body["topic_ids"]),
-            isolation_level=str(body["isolation_level"]),
-            files=tuple(
-                PlannedFile(str(f["topic"]), int(f["partition"]), int(f["from"]), int(f["to"]), _checked(str(f["planned_file"])))
-                for f in body["files"]
-            ),
-            positions={
-                TopicPartition(topic, int(partition)): int(offset)
-                for topic, offsets in body["positions"].items()
-                for partition, offset in offsets.items()
-            },
-        )
-    except ExportError as error:
-        raise ExportError(f"{where} cannot be used: {error}") from error
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
-        raise ExportError(f"{where} is not an export plan or manifest: {type(error).__name__}: {error}") from error
+def exported_up_to(state: ExportState) -> dict[TopicPartition, int]:
+    """For each partition the offset below which all is exported: where the group that shows the lag stands."""
+    positions = dict(state.positions)
+    for left in state.carried:
+        tp = TopicPartition(left.topic, left.partition)
+        positions[tp] = min(positions.get(tp, left.start), left.start)
+    return positions
 
 
-def _plan_dict(plan: ExportPlan) -> dict[str, Any]:
-    positions: dict[str, dict[str, int]] = {}
-    for tp, offset in sorted(plan.positions.items()):
-        positions.setdefault(tp.topic, {})[str(tp.partition)] = offset
-    return {
-        "version": FORMAT_VERSION,
-        "number": plan.number,
-        "plan_id": plan.plan_id,
-        "created": plan.created,
-        "cluster_id": plan.cluster_id,
-        "topic_ids": dict(plan.topic_ids),
-        "isolation_level": plan.isolation_level,
-        "files": [_file_dict(file) for file in plan.files],
-        "positions": positions,
-    }
-
-
-def _file_dict(file: PlannedFile) -> dict[str, Any]:
-    return {
-        "topic": file.topic,
-        "partition": file.partition,
-        "from": file.start,
-        "to": file.end,
-        "planned_file": file.name,
-    }
-
-
-def _text(body: Mapping[str, Any]) -> str:
-    return json.dumps(body, indent=1) + "\n"
+def turns(ranges: Sequence[PlannedRange]) -> list[PlannedRange]:
+    """The ranges in an order in which partitions take turns, so that one that is stuck does not hold all workers."""
+    counts: dict[TopicPartition, int] = {}
+    keyed = []
+    for index, planned in enumerate(ranges):
+        turn = counts[planned.tp] = counts.get(planned.tp, -1) + 1
+        keyed.append((turn, index, planned))
+    return [planned for _, _, planned in sorted(keyed, key=lambda each: each[:2])]

@@ -33,7 +33,7 @@ async def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> A
     """
     check_runs_under_trio("open_consumer")
     names = check_topics_given("open_consumer", topics)
-    config = ConsumerConfig.build(settings)
+    config = ConsumerConfig.take(settings)
     if names and config.group_id is None:
         raise ConfigurationError("subscribing to topics needs a group_id; to read without a group use assign()")
 
@@ -68,7 +68,7 @@ async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[P
     way out a transaction that is still open is aborted, and one that is being ended is waited for.
     """
     check_runs_under_trio("open_producer")
-    config = ProducerConfig.build(settings)
+    config = ProducerConfig.take(settings)
 
     await load(loading.PRODUCER)
     from .._wire.compression import codec_named
@@ -94,7 +94,7 @@ async def open_admin(**settings: Unpack[AdminSettings]) -> AsyncIterator[Admin]:
     :exc:`ClientFailedError` out of the block if a background task fails.
     """
     check_runs_under_trio("open_admin")
-    config = AdminConfig.build(settings)
+    config = AdminConfig.take(settings)
 
     await load(loading.ADMIN)
     from .admin import Admin

@@ -196,6 +196,19 @@ class PartitionStream:
             self._came_back()
         self._leave()
 
+    # For the tasks of run_tasks.
+
+    @property
+    def _owned(self) -> bool:
+        """Whether the partition is the consumer's still, whoever reads it."""
+        return self._assigned.owned
+
+    async def _until_ended(self) -> None:
+        """Wait until it hands out nothing more."""
+        signal = self._streams.signal(self._assigned)
+        while not self.ended:
+            await signal.wait()
+
     # For Streams.
 
     @property

@@ -1,38 +1,25 @@
-"""Read, process, write, exactly once: a consumer's batches, what is made of them, and the consumer's offsets in one transaction.
+"""Read, process, write, exactly once, in one task and by batch: a consumer's batches and what is made of them, in transactions.
 
-Each transaction is begun, filled and ended between two receives. Rebalances reach a consumer in its receives alone, so none comes
-while a transaction is open: what is revoked has been committed or aborted before.
+:mod:`.rounds` has the transaction itself; ``run_tasks`` with a producer of transactions builds tasks and dead letters on it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
-from weakref import WeakSet
 
 import trio
 
 from .._net.retry import Retry
 from .._wire.columns import RecordBatch
-from ..errors import (
-    CommitFailedError,
-    ConfigurationError,
-    CorruptRecordError,
-    KafkaTimeoutError,
-    RebalanceInProgressError,
-    TransactionAbortableError,
-    TransactionUndecidedError,
-)
-from ..types import TopicPartition
+from ..errors import ConfigurationError, TransactionUndecidedError
+from .committing import ToCommit
 from .consumer import Consumer
 from .producer import Producer
+from .rounds import Round, may_be_done_again, settle
 from .transaction import Transaction
 
 _log = logging.getLogger("trikafka.transactions")
-#: After these the transaction is surely not committed, and doing its work again may succeed.
-_AGAIN = (TransactionAbortableError, CommitFailedError, RebalanceInProgressError, KafkaTimeoutError)
-#: Consumers whose last transaction was cut off in its commit: where they have to go on, its outcome tells.
-_IN_DOUBT: WeakSet[Consumer] = WeakSet()
 
 Handler = Callable[[RecordBatch, Transaction], Awaitable[object]]
 
@@ -64,86 +51,31 @@ async def process(
         raise ConfigurationError(f"max_records must be at least 1, not {max_records}")
     if not commit_interval >= 0:
         raise ConfigurationError(f"commit_interval must be a number of seconds, at least 0, not {commit_interval!r}")
-    if consumer in _IN_DOUBT:
-        await _settle(consumer, producer)
+    await settle(consumer, producer)
     retry = Retry(producer._config)
     while True:
-        work = _Work(consumer)
+        work = Round(consumer)
+
+        async def handle(txn: Transaction) -> ToCommit:
+            batch, until = work.last, trio.current_time() + commit_interval  # noqa: B023 - it does not outlive this round
+            while batch is not None:
+                await handler(batch, txn)
+                await trio.lowlevel.checkpoint()
+                more = work.count < max_records and trio.current_time() < until  # noqa: B023
+                batch = work.further() if more else None  # noqa: B023
+            return work.ends  # noqa: B023
+
         try:
-            await work.process(producer, handler, max_records, commit_interval)
+            await work.receive()
+            await work.process(producer, handle, _tell_undecided)
             retry.reset()
         except BaseException as error:
-            work.take_back()
-            if not isinstance(error, _AGAIN) or isinstance(error, TransactionUndecidedError):
-                if work.committing:
-                    _IN_DOUBT.add(consumer)
+            work.failed(error)
+            if not may_be_done_again(error):
                 raise
             _log.warning("a transaction of %s records is done again: %s", work.count, error)
             await retry.wait()
 
 
-class _Work:
-    """What is received for one transaction, and where the consumer has to go back to if that is aborted."""
-
-    def __init__(self, consumer: Consumer) -> None:
-        self._consumer = consumer
-        self._starts: dict[TopicPartition, int] = {}
-        self._ends: dict[TopicPartition, int] = {}
-        self.count = 0
-        self.committing = False
-
-    async def process(self, producer: Producer, handler: Handler, max_records: int, commit_interval: float) -> None:
-        """Do it, in one transaction, of at least one batch; no rebalance comes between the first and the last."""
-        batch: RecordBatch | None = self._received(await self._consumer.receive_batch())
-        until = trio.current_time() + commit_interval
-        async with producer.transaction() as txn:
-            while batch is not None:
-                await handler(batch, txn)
-                await trio.lowlevel.checkpoint()
-                more = self.count < max_records and trio.current_time() < until
-                batch = self._further() if more else None
-            await txn.send_offsets(self._ends, self._consumer)
-            self.committing = True
-            await _commit(producer, txn)
-
-    def _further(self) -> RecordBatch | None:
-        try:
-            return self._received(self._consumer.receive_batch_nowait())
-        except (trio.WouldBlock, CorruptRecordError):  # the next receive meets what is corrupt again; what came before is committed
-            return None
-
-    def _received(self, batch: RecordBatch) -> RecordBatch:
-        tp = TopicPartition(batch.topic, batch.partition)
-        self._starts.setdefault(tp, batch.offsets[0])
-        self._ends[tp] = batch.next_offset
-        self.count += len(batch)
-        return batch
-
-    def take_back(self) -> None:
-        """Have them delivered again. No rebalance has come since: what is assigned now was so then, if it was not lost."""
-        for tp in self._starts.keys() & self._consumer.assignment():
-            self._consumer.seek(tp, self._starts[tp])
-
-
-async def _commit(producer: Producer, txn: Transaction) -> None:
-    while True:
-        try:
-            return await txn.commit()
-        except TransactionUndecidedError as error:
-            if producer._closed:
-                raise  # nobody asks any more
-            _log.warning("still waiting to learn whether a transaction was committed: %s", error)
-
-
-async def _settle(consumer: Consumer, producer: Producer) -> None:
-    """An earlier run was cut off in its commit: find out how that ended; what is assigned goes on from what is committed."""
-    try:
-        async with producer.transaction():
-            pass
-    except TransactionAbortableError as error:
-        _log.warning("%s", error)
-    if assigned := consumer.assignment():
-        for tp, position in (await consumer.committed(assigned)).items():
-            if position is not None:
-                consumer.seek(tp, position)
-    _IN_DOUBT.discard(consumer)
+def _tell_undecided(error: TransactionUndecidedError) -> None:
+    _log.warning("still waiting to learn whether a transaction was committed: %s", error)

@@ -23,11 +23,12 @@ from ..config import ProducerConfig
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TransactionError, TrikafkaError
 from ..hooks import first_answer
 from ..interfaces import TransactionManager
-from ..types import BrokerLatency, PartitionInfo, RecordMetadata
+from ..types import BrokerLatency, ConnectionStatistics, PartitionInfo, RecordMetadata
 from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .guard import guarded_partitioner
+from .producer_health import ProducerHealth, producer_health
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service
 from .transaction import Transaction
 from .waiting import fairness, within
@@ -46,6 +47,7 @@ class ProducerStatistics:
     their batches; ``tasks_waiting`` wait for room. The rest has been counted since the producer was opened; a record is
     counted as accepted when its batch is closed. ``batches_by_state``: ``open`` (takes records), ``waiting``, ``retrying`` (waits
     to be sent again) and ``in flight``. ``latency`` of Produce requests by the broker's id.
+    ``connections`` tells of each connection in which state it is, and was for how long.
     """
 
     buffer_used: int
@@ -61,6 +63,7 @@ class ProducerStatistics:
     batches_by_state: Mapping[str, int]
     latency: Mapping[int, BrokerLatency]
     batches_expired: int
+    connections: tuple[ConnectionStatistics, ...] = ()
 
 
 class Producer:
@@ -74,6 +77,7 @@ class Producer:
 
     def __init__(self, config: ProducerConfig, service: Service) -> None:
         self._config, self._service = config, service
+        self._closed = False  # first: a traceback with locals shows what is half made
         self._context = ProducerParts(config, service)
         self._metadata = self._context.metadata
         self._telemetry = Telemetry(config, self._metadata)
@@ -82,7 +86,6 @@ class Producer:
         self._take: Callable[..., Ack | None] = self._manager.accumulator.appender.append
         self._append = self._take if self._transaction is None else self._append_in_transaction
         self._converting = trio.CapacityLimiter(2)
-        self._closed = False
         self._over = trio.Event()
 
     def __repr__(self) -> str:
@@ -341,7 +344,18 @@ class Producer:
             batches_by_state=MappingProxyType(dict(accumulator.by_state())),
             latency=MappingProxyType(dict(self._manager.latency)),
             batches_expired=counters.batches_expired,
+            connections=self._context.brokers.statistics(),
         )
+
+    def health(self) -> ProducerHealth:
+        """Whether the producer works, and if not, why: for a liveness probe. Cheap, and never waits.
+
+        It is not well when it is closed or has failed, when no broker can be reached, when no more transactions are possible, when
+        the last records were refused for what concerns them all (credentials, permission) or expired, and when a record has had no
+        outcome for longer than one attempt may take (``linger_ms + request_timeout_ms``).
+        """
+        brokers, failure = self._context.brokers, self._service.failure
+        return producer_health(self._config, brokers, self._manager, self._transaction, failure, closed=self._closed)
 
     async def aclose(self, timeout: float | None = None) -> None:
         """Take no more records, flush within ``timeout`` (seconds, default ``close_timeout_ms``), fail what is left, close.

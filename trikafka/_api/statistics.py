@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from .._managers.coordinator import Coordinators, CoordinatorState
-from ..types import TopicPartition
+from ..types import ConnectionStatistics, TopicPartition
 from .consumer_parts import ConsumerParts
 
 
@@ -18,7 +18,7 @@ class ConsumerStatistics:
     ``state`` is that of the member, which outlives an outage for a session; ``unreachable`` are the ids of the brokers that cannot
     be reached or do not respond (why, says ``Consumer.health``). ``coordinator`` is ``"down"`` (closed, or there is no group),
     ``"initialized"`` (nothing has needed it yet), ``"coordinator discovery"``, ``"stable"`` (it is known), or ``"unknown"`` where a
-    plugin looks for coordinators.
+    plugin looks for coordinators. ``connections`` tells of each connection in which state it is, and was for how long.
     """
 
     state: str
@@ -29,6 +29,7 @@ class ConsumerStatistics:
     buffered_bytes: int
     unreachable: frozenset[int] = frozenset()
     coordinator: str = "down"
+    connections: tuple[ConnectionStatistics, ...] = ()
 
 
 def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
@@ -43,6 +44,7 @@ def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
         parts.core.buffer.buffered,
         frozenset(node.node_id for node in parts.brokers.outages.unreachable()),
         _coordinator_state(parts, closed=closed),
+        parts.brokers.statistics(),
     )
 
 

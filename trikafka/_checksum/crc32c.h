@@ -63,12 +63,16 @@ static uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *at, size_t size) {
 }
 
 #if defined(__x86_64__) && defined(__GNUC__)
+#include <cpuid.h>
 #include <nmmintrin.h>
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
 #define CRC32C_SUM uint64_t
 #define CRC32C_WORD(sum, word) _mm_crc32_u64(sum, word)
 #define CRC32C_BYTE(sum, byte) _mm_crc32_u8((uint32_t)(sum), byte)
-static int crc32c_processor_can(void) { return __builtin_cpu_supports("sse4.2") != 0; }
+static int crc32c_processor_can(void) {
+    unsigned a, b, c, d;
+    return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_SSE4_2);
+}
 #elif defined(__ARM_FEATURE_CRC32)
 #include <arm_acle.h>
 #define CRC32C_TARGET

@@ -108,6 +108,7 @@ class ClassicMembership(MembershipBase):
                 raise from_code(response.error_code, f"joining group {self._group!r}")
             self._member.know_as(response.member_id, response.generation_id)
             joined = group_messages.join_response(response)
+            self._member.is_leader(joined.is_leader)
             _log.info(
                 "group %s: joined generation %d as %s%s",
                 self._group,

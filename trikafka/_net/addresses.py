@@ -17,7 +17,8 @@ def parse_bootstrap(servers: str | Sequence[str]) -> list[Node]:
     good = isinstance(parts, Sequence) and not isinstance(parts, bytes | bytearray) and all(isinstance(p, str) for p in parts)
     texts = [part.strip() for part in parts if part.strip()] if good else []
     if not texts:
-        raise ConfigurationError(f"bootstrap_servers must name at least one 'host:port', not {servers!r}")
+        shown = repr(servers) if isinstance(servers, str | int | None) else "none" if good else type(servers).__name__
+        raise ConfigurationError(f"bootstrap_servers must name at least one 'host:port', not {shown}")
     return [Node(-1 - index, *_parse(text)) for index, text in enumerate(texts)]
 
 

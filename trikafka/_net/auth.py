@@ -15,6 +15,7 @@ from kafka.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
 
 from .._wire.sasl import Mechanism, OAuthBearer, Scram, make_password_mechanism, takes_long
 from ..config import ClientConfig
+from ..config.secrets import secret
 from ..error_codes import ErrorCode
 from ..errors import AuthenticationError, ConfigurationError, HandshakeError, PluginError, TrikafkaError, from_code
 from ..types import Node, OAuthToken
@@ -79,8 +80,14 @@ class SaslAuthenticator:
             return make_password_mechanism(self._name, username, password), f" of user {username!r}"
         except TrikafkaError:
             raise
+        except UnicodeEncodeError:
+            pass  # it holds on to the text, so it must not be the context of an error either
         except Exception as error:  # of a function of the user, or a value that cannot be
             raise HandshakeError(f"cannot authenticate with {node} ({self._name}): {type(error).__name__}: {error}") from error
+        raise self._not_text(node)
+
+    def _not_text(self, node: Node) -> HandshakeError:
+        return HandshakeError(f"cannot authenticate with {node} ({self._name}): a name, password or token is no text for UTF-8")
 
     def _kerberos(self, node: Node) -> Mechanism:
         from .kerberos import Kerberos
@@ -92,10 +99,10 @@ class SaslAuthenticator:
         if config.sasl_credentials is None:
             return config.sasl_plain_username or "", config.sasl_plain_password or ""
         given = await _result(config.sasl_credentials())
-        good = isinstance(given, tuple) and len(given) == 2 and all(isinstance(part, str) for part in given)
-        if not good:
+        if not isinstance(given, tuple) or len(given) != 2 or not all(isinstance(part, str) for part in given):
+            given = None  # an error tracker shows the locals of a traceback's frames
             raise ConfigurationError("sasl_credentials must return (name, password), two texts")
-        return given  # type: ignore[no-any-return]
+        return given[0], secret(given[1])
 
     async def _token(self) -> OAuthToken:
         if self._tokens is not None:
@@ -103,10 +110,11 @@ class SaslAuthenticator:
         assert self._config.sasl_oauth_token_provider is not None
         given = await _result(self._config.sasl_oauth_token_provider())
         if isinstance(given, str):
-            return OAuthToken(given)
-        if not isinstance(given, OAuthToken):
-            raise ConfigurationError(f"sasl_oauth_token_provider must return text or an OAuthToken, not {type(given).__name__}")
-        return given
+            return OAuthToken(secret(given))
+        if isinstance(given, OAuthToken):
+            return OAuthToken(secret(given.value), given.extensions)
+        kind, given = type(given).__name__, None
+        raise ConfigurationError(f"sasl_oauth_token_provider must return text or an OAuthToken, not {kind}")
 
     async def _respond(self, node: Node, mechanism: Mechanism, challenge: bytes) -> Any:
         long = isinstance(mechanism, Scram) and takes_long(challenge)
@@ -117,17 +125,23 @@ class SaslAuthenticator:
         return await trio.to_thread.run_sync(step, limiter=self._limiter, abandon_on_cancel=True)
 
     async def _step(self, node: Node, step: Callable[[], bytes | None], long: bool = False) -> Any:
+        encoded, said = True, b""
         try:
             if self._name == "GSSAPI":  # asks the ticket cache, and perhaps a server
                 return await self._in_thread(step)
             said = await (self._in_thread(step) if long else _result(step()))
         except TrikafkaError:
             raise
+        except UnicodeEncodeError:
+            encoded = False
         except Exception as error:
             raise HandshakeError(f"{self._name} with {node}: {error}") from error
+        if not encoded:
+            raise self._not_text(node)
         if said is not None and not isinstance(said, bytes):
-            raise PluginError(f"the mechanism {self._name} said {type(said).__name__}, not bytes")
-        return said
+            kind, said = type(said).__name__, None
+            raise PluginError(f"the mechanism {self._name} said {kind}, not bytes")
+        return secret(said)
 
     def _refused(self, response: Any, node: Node, who: str) -> AuthenticationError:
         detail = f"{node} refused the credentials{who} ({self._name})"

@@ -7,6 +7,9 @@ JoinGroup) get a socket of their own, by *purpose*, and a heartbeat never stands
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Literal, NamedTuple
 
 import trio
@@ -16,13 +19,14 @@ from .. import _version
 from .._wire.messages import ApiMessage
 from ..config import ClientConfig
 from ..errors import AuthenticationError, KafkaConnectionError, TrikafkaError
-from ..types import Node
+from ..types import ConnectionEvent, ConnectionStatistics, Node
 from .connection import Connection
+from .connection_state import ConnectionState, StateClock
 from .expiry import Voice
 from .outages import Outages
 from .reasons import waiting_for
+from .reconnect import Reconnect
 from .refusals import Refusals
-from .retry import Retry, backoff
 from .security import Security
 from .singleflight import ClientClosed, SingleFlight, StartSoon
 
@@ -43,22 +47,36 @@ async def dial_tcp(host: str, port: int) -> Stream:
     return await trio.open_tcp_stream(host, port)
 
 
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What all connections to one broker have in common."""
+
+    voice: Voice
+    reconnect: Reconnect
+
+
 class ConnectionSlot:
     """The place of the connection to one broker for one purpose: at most one connection, dialled when asked for."""
 
     def __init__(
-        self, node: Node, config: ClientConfig, start_soon: StartSoon, outages: Outages, security: Security, voice: Voice
+        self,
+        node: Node,
+        config: ClientConfig,
+        start_soon: StartSoon,
+        outages: Outages,
+        security: Security,
+        place: Place,
+        watch: Callable[[ConnectionState, StateClock, Exception | None], object],
     ) -> None:
         self._node, self._config, self._start_soon, self._outages = node, config, start_soon, outages
-        self._security, self._voice = security, voice
+        self._security, self._voice, self._reconnect = security, place.voice, place.reconnect
         self._connection: Connection | None = None
+        self._made_at = 0.0
         self._closed = False
-        self._retry = Retry.to_reconnect(config)
-        self._last_error: Exception | None = None  # of dialling, until it succeeds
-        self._too_slow = 0  # dials in a row that ran out of time
-        self._not_before = 0.0
         self._dialling = trio.CancelScope()
         self._dial = SingleFlight(start_soon, self._connect)
+        self._watch = watch
+        self.clock: StateClock | None = None  # of the connection that is there, or is being made, or was there last
 
     async def get(self) -> Connection:
         """The connection, dialled if need be. Raises :exc:`KafkaConnectionError` or what the negotiation raises."""
@@ -84,22 +102,26 @@ class ConnectionSlot:
         raise self._unwanted()
 
     async def _dial_once(self) -> Connection:
-        waiting_for(f"a connection to {self._node}", self._last_error)
-        if self._connection is not None and self._connection.served:
-            self._retry.reset()
-            self._connection, self._not_before = None, 0.0
-        await trio.sleep_until(self._not_before)
+        waiting_for(f"a connection to {self._node}", self._reconnect.error)
+        if self._connection is not None:
+            if self._connection.served:
+                self._reconnect.served()
+            else:
+                self._reconnect.useless(self._made_at)
+            self._connection = None
+        began = await self._reconnect.wait()
+        self.clock = clock = StateClock(trio.current_time, self._watch)
         try:
-            connection = await self._establish()
+            connection = await self._establish(clock, began)
         except BaseException as error:
-            self._not_before = trio.current_time() + self._retry.delay()
-            self._last_error = error if isinstance(error, TrikafkaError) else None
-            if self._last_error is not None and not self._closed:
-                self._outages.unreached(self._node, self._last_error)
+            known = error if isinstance(error, TrikafkaError) else None
+            clock.enter(ConnectionState.CLOSED, known)
+            self._reconnect.failed(began, known)
+            if known is not None and not self._closed:
+                self._outages.unreached(self._node, known)
             raise
-        self._not_before = trio.current_time() + self._retry.delay()  # if it breaks before it is of use
-        self._last_error = None
-        self._connection = connection
+        self._reconnect.succeeded()
+        self._connection, self._made_at = connection, trio.current_time()
         self._outages.reached(self._node)
         if self._closed:
             connection.close()
@@ -114,26 +136,21 @@ class ConnectionSlot:
         if connection is self._connection and connection.failure is not None and not self._closed:
             self._outages.connection_lost(self._node)
 
-    def _setup_limit(self) -> float:
-        """Seconds that dialling and negotiating may take: longer after each time that was not enough (KIP-601)."""
-        first, most = self._config.socket_connection_setup_timeout_ms, self._config.socket_connection_setup_timeout_max_ms
-        return backoff(self._too_slow + 1, first, max(first, most)) if self._too_slow else first / 1000
-
-    async def _establish(self) -> Connection:
-        node, limit = self._node, self._setup_limit()
+    async def _establish(self, clock: StateClock, began: float) -> Connection:
+        node, limit = self._node, self._reconnect.setup_limit()
         connection: Connection | None = None
         ready = False
         try:
             with trio.fail_after(limit):
                 transport = await self._security.connect(self._config.dial or dial_tcp, node)
-                connection = Connection(transport, node, self._config, self._voice)
+                connection = Connection(transport, node, self._config, self._voice, clock)
                 self._start_soon(self._run, connection)
                 await connection.negotiate(_version.VERSION)
                 await connection.authenticate(self._security.authenticate)
-                ready, self._too_slow = True, 0
+                ready = True
                 return connection
         except trio.TooSlowError:
-            self._too_slow += 1
+            self._reconnect.took_too_long(began)
             raise KafkaConnectionError(f"{node} did not answer as a Kafka broker within {limit:.3g} s") from None
         except TrikafkaError:
             raise
@@ -153,6 +170,8 @@ class Brokers:
         self._config, self._start_soon = config, start_soon
         self._security = security or Security(config)
         self._slots: dict[_Key, ConnectionSlot] = {}
+        self._places: dict[tuple[int, str, int], Place] = {}
+        self._watch: Callable[[ConnectionEvent], object] | None = None
         self.outages = Outages()
         self._refusals = Refusals()
         self._closed = False
@@ -168,8 +187,9 @@ class Brokers:
         key = _Key(node.node_id, node.host, node.port, purpose)
         slot = self._slots.get(key)
         if slot is None:
-            voice = self._voice_of(node)
-            slot = ConnectionSlot(node, self._config, self._start_soon, self.outages, self._security, voice)
+            place = self._places.setdefault(key[:3], Place(self._voice_of(node), Reconnect(self._config)))
+            watch = self._watch_of(node, purpose)
+            slot = ConnectionSlot(node, self._config, self._start_soon, self.outages, self._security, place, watch)
             self._slots[key] = slot
         if slot.connection is None:
             await self._refusals.check(node)
@@ -201,6 +221,32 @@ class Brokers:
 
         return Voice(silent, lambda: self.outages.reached(node))
 
+    def when_changed(self, tell: Callable[[ConnectionEvent], object]) -> None:
+        """Call ``tell`` at each change of a connection's state."""
+        self._watch = tell
+
+    def _watch_of(self, node: Node, purpose: Purpose) -> Callable[[ConnectionState, StateClock, Exception | None], object]:
+        def changed(before: ConnectionState, clock: StateClock, error: Exception | None) -> None:
+            if self._watch is not None:
+                spent = clock.times()[before.value]
+                self._watch(ConnectionEvent(node, purpose, before.value, clock.current.value, spent, error))
+
+        return changed
+
+    def statistics(self) -> tuple[ConnectionStatistics, ...]:
+        """The connections that there are, that are being made, or that were there last, with the times of their states."""
+        return tuple(
+            ConnectionStatistics(
+                Node(key.node_id, key.host, key.port),
+                key.purpose,
+                slot.clock.current.value,
+                MappingProxyType(slot.clock.times()),
+                0 if (connection := slot.connection) is None else connection.in_flight,
+            )
+            for key, slot in self._slots.items()
+            if slot.clock is not None
+        )
+
     def connections(self) -> list[Connection]:
         """The connections that there are now."""
         return [found for slot in self._slots.values() if (found := slot.connection) is not None]
@@ -211,10 +257,11 @@ class Brokers:
         places = {(node.node_id, node.host, node.port) for node in nodes}
         for key in [key for key in self._slots if key.node_id >= 0 and key[:3] not in places]:
             self._slots.pop(key).close()
+        self._places = {place: known for place, known in self._places.items() if place[0] < 0 or place in places}
 
     def disconnect(self) -> None:
         """Close every connection; who needs one has it made anew."""
-        slots, self._slots = self._slots, {}
+        slots, self._slots, self._places = self._slots, {}, {}
         for slot in slots.values():
             slot.close()
 

@@ -40,7 +40,9 @@ _CLOSED = ConnectionError("it was closed")
 class Connection:
     """A negotiated connection. :meth:`run` owns its tasks; :meth:`request` may be called from any task."""
 
-    def __init__(self, transport: Transport, node: Node, config: ClientConfig, voice: Voice | None = None) -> None:
+    def __init__(
+        self, transport: Transport, node: Node, config: ClientConfig, voice: Voice | None = None, clock: StateClock | None = None
+    ) -> None:
         self.node = node
         self.ranges: dict[int, tuple[int, int]] = {}
         self.features: dict[str, int] = {}  # of the cluster, with their finalized levels (KIP-584)
@@ -52,7 +54,7 @@ class Connection:
         self._expiry = ExpiryWatch(config, voice)
         self._throttled_until = 0.0
         self._scope = trio.CancelScope()
-        self._state = StateClock(trio.current_time)
+        self._state = clock or StateClock(trio.current_time)
         self._session = Session()
         self._next_id = 0
         self._failure: Exception | None = None
@@ -212,6 +214,7 @@ class Connection:
             if request.waited_for:
                 self._room.acquire_on_behalf_of_nowait(request)
         except trio.WouldBlock:
+            waiting_for(f"its turn behind {_MOST_IN_FLIGHT} requests to {self.node}")
             await self._room.acquire_on_behalf_of(request)
         self._enqueue(request, message, version, response_timeout)
         name = request.outgoing.api.removesuffix("Request")
@@ -252,7 +255,8 @@ class Connection:
         request.abandon()
 
     def _settle(self, request: InFlightRequest) -> None:
-        self._expiry.used()
+        if self._state.current is not ConnectionState.REAUTHENTICATING or not request.outgoing.api.startswith("Sasl"):
+            self._expiry.used()  # to say again who one is, is no use of a connection
         self._give_room(request)
         request.on_end(request)
 
@@ -338,7 +342,7 @@ class Connection:
     def _break(self, error: Exception) -> None:
         if self._failure is None:
             self._failure = error
-            self._state.enter(ConnectionState.CLOSED)
+            self._state.enter(ConnectionState.CLOSED, self.failure)
             self._scope.cancel()
         for request in self._requests.clear():
             request.lost(self._lost())

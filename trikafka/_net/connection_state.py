@@ -47,20 +47,26 @@ _NEGOTIATION = frozenset((int(ApiKey.ApiVersions),))
 class StateClock:
     """The state of one connection, and how long (seconds) it was in each so far."""
 
-    __slots__ = ("_clock", "_since", "_spent", "current")
+    __slots__ = ("_clock", "_since", "_spent", "_told", "current")
 
-    def __init__(self, clock: Callable[[], float]) -> None:
-        self._clock = clock
+    def __init__(
+        self,
+        clock: Callable[[], float],
+        told: Callable[[ConnectionState, StateClock, Exception | None], object] = lambda before, clock, error: None,
+    ) -> None:
+        self._clock, self._told = clock, told  # ``told`` of each change: the state before, this, and why it is closed
         self.current = ConnectionState.NEW
         self._since = clock()
         self._spent: dict[ConnectionState, float] = {}
 
-    def enter(self, state: ConnectionState) -> None:
-        """It is in ``state`` now."""
+    def enter(self, state: ConnectionState, error: Exception | None = None) -> None:
+        """It is in ``state`` now; ``error`` is why, if it is closed for one."""
         assert state in _NEXT[self.current], f"a connection that is {self.current.value} cannot become {state.value}"
         now = self._clock()
         self._spent[self.current] = self._spent.get(self.current, 0.0) + now - self._since
-        self.current, self._since = state, now
+        before, self.current, self._since = self.current, state, now
+        if state is not before:
+            self._told(before, self, error)
 
     def times(self) -> dict[str, float]:
         """Seconds by the name of the state, the current one included."""

@@ -15,7 +15,8 @@ from typing import Any
 import trio
 
 from ..config import ClientConfig
-from ..errors import HandshakeError, KafkaConnectionError
+from ..config.secrets import secret
+from ..errors import HandshakeError, KafkaConnectionError, TrikafkaError
 from ..types import OAuthToken
 
 #: A token is asked for anew when so much of its life is over.
@@ -62,12 +63,14 @@ class ClientCredentials:
 
     async def _renew(self) -> None:
         answer = await trio.to_thread.run_sync(self._ask, abandon_on_cancel=True)
-        lifetime = float(answer.get("expires_in") or 300)
-        self._token = OAuthToken(str(answer["access_token"]))
+        if isinstance(answer, TrikafkaError):
+            raise answer
+        self._token, lifetime = answer
         now = time.monotonic()
         self._renew_at, self._expires_at = now + lifetime * _RENEW_AFTER, now + lifetime
 
-    def _ask(self) -> dict[str, Any]:
+    def _ask(self) -> tuple[OAuthToken, float] | TrikafkaError:
+        """A token and its life (seconds), or why there is none: an error raised here would hold on to frames that show secrets."""
         config, url = self._config, self._config.sasl_oauth_token_endpoint_url or ""
         fields = {"grant_type": "client_credentials"}
         if config.sasl_oauth_scope is not None:
@@ -77,21 +80,27 @@ class ClientCredentials:
         try:
             request = urllib.request.Request(url, urllib.parse.urlencode(fields).encode(), headers)
             with _opener.open(request, timeout=config.socket_connection_setup_timeout_ms / 1000) as response:
-                answer = json.loads(response.read(_MOST_BYTES))
+                return self._read(json.loads(response.read(_MOST_BYTES)))
         except urllib.error.HTTPError as error:
             with error:
                 text = f"the token endpoint {_place(url)} refused: {_reason(error)}"
-            if error.code == _TOO_MANY or error.code >= _ITS_OWN_FAULT:
-                raise KafkaConnectionError(text) from None
-            raise HandshakeError(text) from None
+            again = error.code == _TOO_MANY or error.code >= _ITS_OWN_FAULT
+            return KafkaConnectionError(text) if again else HandshakeError(text)
         except OSError as error:  # it may be back in a moment
             why = getattr(error, "reason", None) or error
-            raise KafkaConnectionError(f"the token endpoint {_place(url)} cannot be reached: {why}") from None
+            return KafkaConnectionError(f"the token endpoint {_place(url)} cannot be reached: {why}")
         except (ValueError, http.client.HTTPException) as error:  # whose words may hold the address, and what is secret in it
-            raise HandshakeError(f"the token endpoint {_place(url)} gave no token: {type(error).__name__}") from None
+            return HandshakeError(f"the token endpoint {_place(url)} gave no token: {type(error).__name__}")
+
+    def _read(self, answer: Any) -> tuple[OAuthToken, float] | HandshakeError:
+        place = _place(self._config.sasl_oauth_token_endpoint_url or "")
         if not isinstance(answer, dict) or not isinstance(answer.get("access_token"), str):
-            raise HandshakeError(f"the token endpoint {_place(url)} answered without an access_token")
-        return answer
+            return HandshakeError(f"the token endpoint {place} answered without an access_token")
+        try:
+            lifetime = float(answer.get("expires_in") or 300)
+        except (TypeError, ValueError):
+            return HandshakeError(f"the token endpoint {place} answered with an expires_in that is no number")
+        return OAuthToken(secret(answer["access_token"])), lifetime
 
 
 def _place(url: str) -> str:
@@ -100,6 +109,8 @@ def _place(url: str) -> str:
         parts = urllib.parse.urlsplit(url)
         port = parts.port
     except ValueError:
+        return "(its address cannot be read)"
+    if not parts.hostname:
         return "(its address cannot be read)"
     return f"{parts.scheme}://{parts.hostname}{f':{port}' if port else ''}{parts.path}"
 

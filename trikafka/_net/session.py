@@ -13,6 +13,8 @@ from ..types import Node
 
 #: Java's: anew after so much of the session, so that many connections do not do it at once.
 _EARLIEST, _LATEST = 0.85, 0.95
+#: Not sooner than this (seconds) after the last time, however little a broker grants: else it could keep this client busy.
+LEAST_SESSION = 0.25
 Ask = Callable[[ApiMessage], Awaitable[Any]]
 
 
@@ -37,7 +39,7 @@ class Session:
         """The broker believes what ``authenticate`` has told it, for ``lifetime`` seconds from now."""
         share = random.uniform(_EARLIEST, _LATEST)
         self._authenticate = authenticate
-        self._renew_at = None if lifetime is None else trio.current_time() + lifetime * share
+        self._renew_at = None if lifetime is None else trio.current_time() + max(LEAST_SESSION, lifetime * share)
         self._changed.set()
 
     async def ends(self) -> Authenticate:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import ssl
@@ -10,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ..config import ClientConfig
+from ..config.secrets import plain
 from ..errors import ConfigurationError
 
 _PEM = "-----BEGIN "
@@ -53,7 +55,7 @@ class TlsContexts:
                 try:
                     status = os.stat(text)
                     seen.append((status.st_mtime_ns, status.st_size, status.st_ino))
-                except OSError:
+                except (OSError, ValueError):  # it is no path at all
                     seen.append(None)
         return seen
 
@@ -88,25 +90,36 @@ def _trust(context: ssl.SSLContext, name: str, given: str) -> None:
         raise ConfigurationError(f"{name}: {_shown(given)} holds no certificates in PEM that OpenSSL can read") from error
     except OSError as error:
         raise ConfigurationError(f"{name}: cannot read {_shown(given)}: {error.strerror}") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{name}: {_shown(given)} is no path: {error}") from error
 
 
 def _present(context: ssl.SSLContext, config: ClientConfig) -> None:
+    wrong = _load_key(context, config)
+    if wrong:  # raised here: the errors of Python and OpenSSL hold on to what they were given
+        keyfile, shown = config.ssl_keyfile, _shown(config.ssl_certfile or "")
+        where = f"ssl_certfile {shown}" + ("" if keyfile is None else " with ssl_keyfile")  # which may be the key itself
+        raise ConfigurationError(f"{where}: {wrong}")
+
+
+def _load_key(context: ssl.SSLContext, config: ClientConfig) -> str:
+    """Load the certificate and its key; return what is wrong with them, or nothing."""
     certfile, keyfile = config.ssl_certfile or "", config.ssl_keyfile
-    where = f"ssl_certfile {_shown(certfile)}" + ("" if keyfile is None else " with ssl_keyfile")  # which may be the key itself
     try:
         with _as_file(certfile) as cert, _as_file(keyfile or certfile) as key:
             context.load_cert_chain(cert, key, lambda: config.ssl_password or "")
     except ssl.SSLError as error:
         reason = (error.reason or "").replace("_", " ").lower()
         if "mismatch" not in reason and _is_locked(keyfile or certfile):
-            what = "the private key cannot be decrypted: ssl_password is wrong, or missing"
-        elif "mismatch" in reason:
-            what = "the private key is not that of the certificate"
-        else:
-            what = "OpenSSL cannot read it as a certificate and its private key in PEM"
-        raise ConfigurationError(f"{where}: {what}") from None
+            return "the private key cannot be decrypted: ssl_password is wrong, or missing"
+        if "mismatch" in reason:
+            return "the private key is not that of the certificate"
+        return "OpenSSL cannot read it as a certificate and its private key in PEM"
     except OSError as error:
-        raise ConfigurationError(f"{where}: {error.strerror or error}") from None
+        return error.strerror or type(error).__name__
+    except ValueError:  # a path with a null character, a password that is too long
+        return "a path or ssl_password has a form that OpenSSL does not take"
+    return ""
 
 
 @contextmanager
@@ -123,9 +136,10 @@ def _as_file(given: str) -> Iterator[str]:
 
 def _is_locked(given: str) -> bool:
     """Whether a private key needs a password."""
-    with _as_file(given) as path, open(path, encoding="ascii", errors="replace") as file:
+    with contextlib.suppress(OSError), _as_file(given) as path, open(path, encoding="ascii", errors="replace") as file:
         return "ENCRYPTED" in file.read()
+    return False
 
 
 def _shown(given: str) -> str:
-    return "(PEM text)" if _PEM in given else repr(given)
+    return "(PEM text)" if _PEM in given else repr(plain(given))

@@ -113,7 +113,8 @@ class StreamTransport:
 
     async def send_all(self, views: Views) -> None:
         """See :class:`Transport`."""
-        await self._stream.send_all(views[0] if len(views) == 1 else b"".join(views))
+        # A view in any case: an error tracker shows the bytes that a frame was called with, and these may be a password.
+        await self._stream.send_all(views[0] if len(views) == 1 else memoryview(b"".join(views)))
 
     def send_now(self, views: Views) -> int:
         """See :class:`Transport`: a stream that is no socket always waits."""

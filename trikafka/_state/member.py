@@ -96,6 +96,7 @@ class Member:
         self.state = MemberState.UNJOINED
         self.settled = False  # it has been STABLE since it last began to join
         self.identity = Identity(instance_id=instance_id)
+        self.leads: bool | None = None  # of a generation of the classic protocol; None: nobody leads, or it is not known
 
     @property
     def joining(self) -> bool:
@@ -112,6 +113,11 @@ class Member:
     def know_as(self, member_id: str, generation: int = -1, *, epochs: bool = False) -> None:
         """Take over the identity that the group gave."""
         self.identity = Identity(member_id, generation, self.identity.instance_id, epochs)
+        self.leads = None
+
+    def is_leader(self, leads: bool) -> None:
+        """The generation that it has just joined has chosen its leader: this member, or another."""
+        self.leads = leads
 
     def forget(self, *, keep_id: bool = False) -> None:
         """The generation is over; ``keep_id``: join again as the same member."""

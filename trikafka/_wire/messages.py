@@ -60,6 +60,9 @@ class EncodedRequest(NamedTuple):
     response_class: Any
     expects_response: bool
 
+    def __repr__(self) -> str:  # not its bytes, which may be a password
+        return f"<{self.api} v{self.version}>"
+
     @property
     def frame(self) -> bytes:
         """The request in one piece."""

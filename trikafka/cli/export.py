@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from .options import Common, common_options, pair
-from .running import Stop, run
+from .progress import warn
+from .running import Stop, run, sentence
 from .tables import say, say_json
 
 if TYPE_CHECKING:
-    from .._api.export import ExportProgress, ExportResult
+    from .._api.export import Exporter
+    from .._api.export_report import ExportProgress, ExportResult
     from .progress import Meter
 
 _STAGES = {
@@ -23,6 +27,16 @@ _STAGES = {
     "published": "published",
     "committed": "committed",
 }
+_UNITS = {"": 1.0, "ms": 0.001, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _seconds(context: click.Context, parameter: click.Parameter, text: str | None) -> float | None:
+    if text is None:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([a-z]*)", text.strip())
+    if match is None or match[2] not in _UNITS or float(match[1]) <= 0:
+        raise click.BadParameter("a time like 60s, 5m or 1h", context, parameter)
+    return float(match[1]) * _UNITS[match[2]]
 
 
 @click.command()
@@ -33,8 +47,13 @@ _STAGES = {
 @click.option("-o", "--from", "start", metavar="WHERE", help="Where the first export begins: beginning (default) or @TIME.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the plugin that writes; repeatable.")
 @click.option("--max-records-per-file", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of one file at most.")
-@click.option("--allow-data-loss", is_flag=True, help="Go on where records are gone from the log before they were exported.")
+@click.option("--every", callback=_seconds, metavar="TIME", help="Export again and again, such as every 60s, until a signal.")
+@click.option("--allow-data-loss", is_flag=True, help="Go on where records are gone before they were exported; says which.")
+@click.option("--abandon", is_flag=True, help="Only give up the plan of a killed export; the next one does the rest.")
+@click.option("--check", is_flag=True, help="Only count what DESTINATION holds, beside what its manifests say.")
+@click.option("--task-timeout", type=click.IntRange(0), default=300_000, metavar="MS", help="How long time-outs are tried again.")
 @click.option("--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="How to print the result.")
+@click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
 @common_options
 def command(
     common: Common,
@@ -45,8 +64,13 @@ def command(
     start: str | None,
     options: tuple[str, ...],
     max_records_per_file: int,
+    every: float | None,
     allow_data_loss: bool,
+    abandon: bool,
+    check: bool,
+    task_timeout: int,
     output: str,
+    as_json: bool,
 ) -> None:
     """Write all records of topics that DESTINATION does not hold yet, each exactly once.
 
@@ -56,45 +80,128 @@ def command(
     from .admin import chosen
 
     settings = common.settings(ConsumerConfig)
+    as_json = as_json or output == "json"
+    if check:
+        _check(destination, dict(map(pair, options)), as_json)
+        return
     group = group or settings.get("group_id")
-    result = _export(
+    arguments = dict(
         topics=chosen("topic", names, more),
         destination=destination,
         start=_start(start),
         max_records_per_file=max_records_per_file,
         fail_on_data_loss=not allow_data_loss,
+        task_timeout_ms=task_timeout,
         sink_options=dict(map(pair, options)),
         **{**settings, "group_id": group},
     )
-    if output == "json":
-        say_json(_as_json(result))
-    elif result.already_done:
-        say(f"nothing new: {destination} holds all records")
-    else:
-        earlier = ", the files of a killed export among them" if result.resumed else ""
-        files = sum(file.name is not None for file in result.files)
-        records = f"{result.rows:,} {'record' if result.rows == 1 else 'records'}"
-        where = f"{files:,} {'file' if files == 1 else 'files'} ({result.bytes:,} bytes)"
-        say(f"{records} in {where} written to {destination}{earlier}")
+    _Run(every, abandon, as_json).run(arguments)
 
 
-def _export(**arguments: Any) -> ExportResult:
-    from .._api.export import export
-    from .progress import meter
+class _Run:
+    """One call of the command: one export, or one after the other."""
 
-    results: list[ExportResult] = []
+    def __init__(self, every: float | None, abandon: bool, as_json: bool) -> None:
+        self._every, self._abandon, self._as_json = every, abandon, as_json
+
+    def run(self, arguments: dict[str, Any]) -> None:
+        """Do it. Raises what ends it."""
+        from .._api.export import open_exporter
+        from .progress import meter
+
+        async def work(stop: Stop) -> None:
+            with meter("looking", "records") as tell:
+                async with open_exporter(on_progress=lambda step: _show(tell, step), **arguments) as exporter:
+                    if self._every is None:
+                        await self._once(exporter)
+                    else:
+                        await self._again_and_again(exporter, self._every)
+
+        run(work)
+
+    async def _once(self, exporter: Exporter) -> None:
+        from ..errors import ExportIncompleteError
+
+        try:
+            self._print(await (exporter.abandon() if self._abandon else exporter.run()))
+        except ExportIncompleteError as error:
+            self._print(error.result)
+            raise
+
+    async def _again_and_again(self, exporter: Exporter, every: float) -> None:
+        """What fails is told, and tried again the next time: an outage is no end."""
+        import trio
+
+        from ..errors import ConfigurationError, TrikafkaError
+
+        told = ""
+        while True:
+            due = trio.current_time() + every
+            try:
+                await self._once(exporter)
+                told = ""
+            except ConfigurationError:
+                raise
+            except TrikafkaError as error:
+                text, _ = sentence(error)
+                if text != told:
+                    warn(text)
+                told = text
+            await trio.sleep_until(due)
+
+    def _print(self, result: ExportResult) -> None:
+        if self._as_json and self._every is not None:
+            say(json.dumps(_as_json(result)))  # one line each
+            return
+        if self._as_json:
+            say_json(_as_json(result))
+            return
+        for lost in result.lost:
+            warn(f"{lost} is lost for ever: {lost.reason}")
+        if result.dead_letters:
+            warn(f"{result.dead_letters:,} records could not be read as asked; they are in {result.destination}/_dead_letters")
+        say(_sentence(result))
+
+
+def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
+    from .._api.export import check_export
 
     async def work(stop: Stop) -> None:
-        with meter("looking", "records") as tell:
-            results.append(await export(on_progress=lambda progress: _show(tell, progress), **arguments))
+        found = await check_export(destination, sink_options=options)
+        what = {"files": found.files, "records": found.rows, "bytes": found.bytes}
+        if as_json:
+            say_json({"destination": destination, **what, "problems": list(found.problems)})
+        else:
+            for problem in found.problems:
+                say(problem)
+        if found.problems:
+            raise click.ClickException(f"{destination} does not hold what its manifests say ({len(found.problems)} differences)")
+        if not as_json:
+            say(f"{found.rows:,} records in {found.files:,} files ({found.bytes:,} bytes), as the manifests say")
 
     run(work)
-    return results[0]
 
 
-def _show(tell: Meter, progress: ExportProgress) -> None:
-    stage = _STAGES.get(progress.stage, progress.stage)
-    tell(progress.rows_done, progress.rows_total, f"{stage}, {progress.files_done} of {progress.files_total} files")
+def _sentence(result: ExportResult) -> str:
+    if result.already_done:
+        return f"nothing new: {result.destination} holds all records" + (" that could be read" if result.carried else "")
+    earlier = ", the files of a killed export among them" if result.resumed else ""
+    records = f"{result.rows:,} {'record' if result.rows == 1 else 'records'}"
+    files = f"{len(result.files):,} {'file' if len(result.files) == 1 else 'files'} ({result.bytes:,} bytes)"
+    left = f"; {sum(each.end - each.start for each in result.carried):,} offsets are left to the next" if result.carried else ""
+    return f"{records} in {files} written to {result.destination} in {result.seconds:.1f} s{earlier}{left}"
+
+
+def _show(tell: Meter, step: ExportProgress) -> None:
+    text = f"{_STAGES.get(step.stage, step.stage)}, {step.ranges_done} of {step.ranges_total} ranges"
+    if step.stage == "writing" and step.seconds_left is not None:
+        text += f", {step.lag:,} left, {_time(step.seconds_left)}"
+    tell(step.rows_done, step.rows_total, text)
+
+
+def _time(seconds: float) -> str:
+    whole = round(seconds)
+    return f"{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02}"
 
 
 def _start(text: str | None) -> str | int:
@@ -112,6 +219,9 @@ def _as_json(result: ExportResult) -> dict[str, Any]:
     def places(found: Any) -> list[dict[str, Any]]:
         return [{"topic": tp.topic, "partition": tp.partition, "offset": offset} for tp, offset in sorted(found.items())]
 
+    def span(each: Any) -> dict[str, Any]:
+        return {"topic": each.topic, "partition": each.partition, "from": each.start, "to": each.end}
+
     return {
         "destination": result.destination,
         "already_done": result.already_done,
@@ -119,7 +229,23 @@ def _as_json(result: ExportResult) -> dict[str, Any]:
         "plans": list(result.plans),
         "records": result.rows,
         "bytes": result.bytes,
-        "files": [{"name": file.name, "records": file.rows, "bytes": file.bytes} for file in result.files if file.name is not None],
+        "dead_letters": result.dead_letters,
+        "started": result.started,
+        "seconds": round(result.seconds, 3),
+        "files": [
+            {
+                "name": file.name,
+                "topic": file.planned.topic,
+                "partition": file.planned.partition,
+                "from": file.start,
+                "to": file.end,
+                "records": file.rows,
+                "bytes": file.bytes,
+            }
+            for file in result.files
+        ],
         "positions": places(result.positions),
         "committed": places(result.committed),
+        "carried": [span(each) for each in result.carried],
+        "lost": [{**span(each), "reason": each.reason} for each in result.lost],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import os
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import click
@@ -26,9 +26,9 @@ class Common:
     """What was given for every command."""
 
     bootstrap_servers: str | None = None
-    properties: tuple[tuple[str, str], ...] = ()
+    properties: tuple[tuple[str, str], ...] = field(default=(), repr=False)  # passwords, too
     debug: bool = False
-    from_file: tuple[tuple[str, str], ...] = ()
+    from_file: tuple[tuple[str, str], ...] = field(default=(), repr=False)
 
     def settings(self, client: type, **more: Any) -> dict[str, Any]:
         """Settings of a client: of a file those that ``client``, its class of settings, has, for others may share it; then those of

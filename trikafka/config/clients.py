@@ -18,6 +18,7 @@ from ..errors import ConfigurationError
 from ..types import PreparedTransaction
 from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
+from .secrets import holds_secret, secret
 from .security import SecurityConfig
 from .setting import INT32, setting, settings_of, unknown
 
@@ -70,15 +71,33 @@ class ClientConfig(SecurityConfig):
         for name in settings:
             if name not in known:
                 raise unknown(name, known, cls.__name__)
-        config = cls(**settings)
+        config = cls(**cls.hidden(settings))
         for name, one in known.items():
             one.check(getattr(config, name))
-        if "@" in "".join(config.bootstrap_servers):  # not repeated: a password may stand before it
+        if holds_secret(config.bootstrap_servers):  # not repeated: a password may stand before it
             raise ConfigurationError("bootstrap_servers: an address has no '@'; user and password are other settings (sasl_...)")
         object.__setattr__(config, "explicit", frozenset(name for name, value in settings.items() if value is not None))
         config.check_security(config.explicit)
         config.check()
         return config
+
+    @classmethod
+    def hidden(cls, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy of ``settings`` in which those that are secret, or of unknown names, hide themselves."""
+        known = settings_of(cls)  # type: ignore[arg-type]  # as above
+        return {
+            name: secret(value) if name not in known or known[name].secret or holds_secret(value) else value
+            for name, value in settings.items()
+        }
+
+    @classmethod
+    def take(cls, settings: Mapping[str, Any]) -> Self:
+        """As :meth:`build`, and empty ``settings``: who holds them lives as long as the client, and they show what is secret."""
+        try:
+            return cls.build(settings)
+        finally:
+            if isinstance(settings, dict):
+                settings.clear()
 
     def check(self) -> None:
         """Check settings against each other. Raises :exc:`ConfigurationError`."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from ..errors import ConfigurationError
 from .clients import AdminConfig, ConsumerConfig, ProducerConfig
+from .secrets import holds_secret, plain, secret
 from .security_properties import OTHER_NAMES, take_security
 from .setting import Setting, settings_of, unknown
 
@@ -21,6 +22,7 @@ def from_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
     """
     known = {name: found for cls in (AdminConfig, ConsumerConfig, ProducerConfig) for name, found in settings_of(cls).items()}
     by_java = {found.java: found for found in known.values() if found.java is not None}
+    properties = {name: secret(value) for name, value in properties.items()}
     settings, rest = take_security(properties)
     for dotted, value in rest.items():
         found = by_java.get(dotted) or known.get(dotted.replace(".", "_"))
@@ -29,7 +31,7 @@ def from_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
         if found.name in settings:
             raise ConfigurationError(f"{found.name} is given twice, the second time as {dotted!r}")
         settings[found.name] = _from_text(dotted, value, found) if isinstance(value, str) else value
-    return settings
+    return {name: value if known[name].secret or holds_secret(value) else plain(value) for name, value in settings.items()}
 
 
 def read_properties(text: str) -> dict[str, str]:
@@ -50,20 +52,20 @@ def read_properties(text: str) -> dict[str, str]:
         joined = ""
         if not separator or not name.strip():
             raise ConfigurationError(f"line {number}: it is not NAME=VALUE")
-        found[name.strip()] = value.strip().replace("\\\\", "\\")
+        found[name.strip()] = secret(value.strip().replace("\\\\", "\\"))
     return found
 
 
 def _from_text(name: str, text: str, known: Setting) -> object:
     if bool in known.kinds:
         if text.lower() not in ("true", "false"):
-            raise ConfigurationError(f"{name} must be true or false, not {text!r}")
+            raise ConfigurationError(f"{name} must be true or false, not {plain(text)!r}")
         return text.lower() == "true"
     if known.number:
         try:
             return float(text) if "." in text else int(text)
         except ValueError:
-            raise ConfigurationError(f"{name} must be a number, not {text!r}") from None
+            raise ConfigurationError(f"{name} must be a number, not {plain(text)!r}") from None
     if Sequence in known.kinds and str not in known.kinds:
         return tuple(part.strip() for part in text.split(",") if part.strip())
     given = text.upper() if known.name == "security_protocol" else text  # librdkafka writes it small

@@ -1,11 +1,12 @@
 """The settings of a secured connection: TLS and SASL. They are every client's.
 
-Names are kafka-python's. Files may be given as paths or as PEM text. What is secret is never shown: not in a ``repr``, not in an
-error; whoever reads a secret calls :meth:`Secret.reveal`.
+Names are kafka-python's. Files may be given as paths or as PEM text. What is secret is never shown, not in a ``repr`` and not in an
+error: see :mod:`.secrets`.
 """
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, fields
@@ -67,15 +68,17 @@ class SecurityConfig:
         "a function, async or not, that returns (name, password) for PLAIN and SCRAM; asked at each authentication, so that"
         " they may change while the client runs",
         java=None,
+        secret=True,
     )
     sasl_oauth_token_provider: TokenProvider | None = setting(  # noqa: RUF009
-        None, "an async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken", java=None
+        None, "an async function that returns a token for OAUTHBEARER: text, or a trikafka.OAuthToken", java=None, secret=True
     )
     sasl_oauth_token_endpoint_url: str | None = setting(
         None,
         "where tokens for OAUTHBEARER come from, by OAuth 2's client credentials (KIP-768)",
         empty=False,
         java="sasl.oauthbearer.token.endpoint.url",
+        secret=True,
     )
     sasl_oauth_client_id: str | None = setting(
         None, "the client's id there", empty=False, java="sasl.oauthbearer.client.credentials.client.id"
@@ -84,7 +87,9 @@ class SecurityConfig:
         None, "the client's secret there", java="sasl.oauthbearer.client.credentials.client.secret", secret=True
     )
     sasl_oauth_scope: str | None = setting(None, "the scope to ask for there", empty=False, java="sasl.oauthbearer.scope")
-    sasl_oauth_extensions: Mapping[str, str] | None = setting(None, "extensions to send with a token (KIP-342)", java=None)
+    sasl_oauth_extensions: Mapping[str, str] | None = setting(
+        None, "extensions to send with a token (KIP-342)", java=None, secret=True
+    )
     sasl_kerberos_service_name: str = setting("kafka", "the brokers' name with Kerberos, for GSSAPI", empty=False)
 
     @property
@@ -157,3 +162,18 @@ class SecurityConfig:
                 "sasl_mechanism='OAUTHBEARER' needs sasl_oauth_token_provider, or sasl_oauth_token_endpoint_url with"
                 " sasl_oauth_client_id and sasl_oauth_client_secret"
             )
+        else:
+            self._check_endpoint(self.sasl_oauth_token_endpoint_url or "")
+
+    def _check_endpoint(self, url: str) -> None:
+        """Nothing of a URL that is wrong is shown: there may be a password in it."""
+        scheme, separator, rest = url.partition("://")
+        host = re.split("[/?#]", rest, maxsplit=1)[0]
+        wrong = ""
+        if scheme.lower() not in ("http", "https") or not separator or not host:
+            wrong = "must be a URL that begins with https:// (or http://)"
+        elif "@" in host:
+            wrong = "cannot have a name or password in it: give sasl_oauth_client_id and sasl_oauth_client_secret"
+        if wrong:
+            scheme = rest = host = ""  # an error tracker shows the locals of a traceback's frames
+            raise ConfigurationError(f"sasl_oauth_token_endpoint_url {wrong}")

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, MutableMapping
 from typing import Any
 
 from ..errors import ConfigurationError
+from .secrets import plain, secret
 
 #: Names that mean one setting of ours, whatever their value.
 _PLAIN = {
@@ -54,7 +55,7 @@ def _take_stores(rest: MutableMapping[str, Any], settings: MutableMapping[str, A
         password = rest.pop(f"ssl.{store}.password", None)
         if location is None and password is None:
             if kind is not None and str(kind).upper() != "PEM":
-                raise ConfigurationError(f"ssl.{store}.type is {kind!r}: {_PEM_ADVICE.format(name)}")
+                raise ConfigurationError(f"ssl.{store}.type is {plain(kind)!r}: {_PEM_ADVICE.format(name)}")
             continue
         if str(kind or "JKS").upper() != "PEM":
             raise ConfigurationError(f"ssl.{store}.location is a store of type {kind or 'JKS'}: {_PEM_ADVICE.format(name)}")
@@ -84,21 +85,28 @@ def _take_ciphers(rest: MutableMapping[str, Any], settings: MutableMapping[str, 
 def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
     if "sasl.jaas.config" not in rest:
         return
-    text = str(rest.pop("sasl.jaas.config")).strip()
+    text = secret(str(rest.pop("sasl.jaas.config")).strip())
     found = _LOGIN_MODULE.match(text)
     if found is None:
-        raise ConfigurationError("sasl.jaas.config must be '<login module> required <option>=<value> ...;'")
+        hint = "; it is that one entry, without the '{ }' of a JAAS file around it" if "{" in text else ""
+        raise ConfigurationError(
+            "sasl.jaas.config must be '<login module> required <option>=<value> ...;', such as"
+            f" '...PlainLoginModule required username=\"...\" password=\"...\";'{hint}"
+        )
     options = {name: _unquoted(value) for name, value in _PAIR.findall(text[found.end() :])}
     module = found[1].rpartition(".")[2]
     reader = _MODULES.get(module)
     if reader is None:
-        raise ConfigurationError(f"sasl.jaas.config names the login module {module}; known are {', '.join(_MODULES)}")
+        raise ConfigurationError(
+            f"sasl.jaas.config names the login module {module}; known are {', '.join(_MODULES)}; a"
+            " plugin's mechanism needs sasl.mechanism alone"
+        )
     for name, value in reader(options).items():
         _put(settings, name, value, "sasl.jaas.config")
 
 
 def _unquoted(value: str) -> str:
-    return re.sub(r"\\(.)", r"\1", value[1:-1]) if value[0] in "\"'" else value
+    return secret(re.sub(r"\\(.)", r"\1", value[1:-1]) if value[0] in "\"'" else value)
 
 
 def _password(options: Mapping[str, str]) -> dict[str, str]:

@@ -15,6 +15,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from ..errors import ConfigurationError
+from .secrets import SecretBytes, is_text
 
 Value = TypeVar("Value")
 #: The most that the protocol can carry of a size or a time.
@@ -69,11 +70,14 @@ class Setting:
 
     def check(self, value: object) -> None:
         """Raises :exc:`ConfigurationError` unless ``value`` can be a value of this setting."""
-        if self.secret and not isinstance(value, str | NoneType):
-            raise ConfigurationError(f"{self.name} must be text{' or None' if self.optional else ''}, not {type(value).__name__}")
         if value is None and self.optional:
             return
-        if self.choices is not None:
+        if self.secret:
+            wrong = self._wrong_secret(value)
+            if wrong:
+                value = None  # an error tracker shows the locals of a traceback's frames
+                raise ConfigurationError(f"{self.name} must {wrong}")
+        elif self.choices is not None:
             if isinstance(value, bool) or value not in self.choices:
                 raise ConfigurationError(f"{self.name} must be one of {', '.join(map(repr, self.choices))}, not {value!r}")
         elif isinstance(value, bool) != (bool in self.kinds):
@@ -87,12 +91,25 @@ class Setting:
             self._check_text(value)
         elif Sequence in self.kinds and str not in self.kinds:
             if isinstance(value, str | bytes) or not isinstance(value, Sequence):
-                raise ConfigurationError(f"{self.name} must be a sequence, not {value!r}")
+                raise ConfigurationError(f"{self.name} must be a sequence, not {_shown(value)}")
         elif Callable in self.kinds:  # type: ignore[comparison-overlap]
             if not callable(value):
-                raise ConfigurationError(f"{self.name} must be a function or None, not {value!r}")
+                raise ConfigurationError(f"{self.name} must be a function or None, not {_shown(value)}")
         elif Sequence not in self.kinds and not isinstance(value, self.kinds):
-            raise ConfigurationError(f"{self.name} must be a {self.kinds[0].__name__} or None, not {value!r}")
+            raise ConfigurationError(f"{self.name} must be a {self.kinds[0].__name__} or None, not {_shown(value)}")
+
+    def _wrong_secret(self, value: object) -> str:
+        """What is wrong with a value that must not be shown; empty if nothing is."""
+        kind = "bytes" if isinstance(value, SecretBytes) else type(value).__name__
+        if Callable in self.kinds:  # type: ignore[comparison-overlap]
+            return "" if callable(value) else f"be a function or None, not {kind}"
+        if str not in self.kinds:
+            return "" if isinstance(value, self.kinds) else f"be a {self.kinds[0].__name__} or None, not {kind}"
+        if not isinstance(value, str):
+            return f"be text{' or None' if self.optional else ''}, not {kind}"
+        if not value and not self.empty:
+            return "not be empty text; leave it out instead"
+        return "" if is_text(value) else "be text that UTF-8 can carry: it holds half a surrogate pair"
 
     def _check_number(self, value: object) -> None:
         if not isinstance(value, int | float) or value != value:
@@ -107,9 +124,16 @@ class Setting:
 
     def _check_text(self, value: object) -> None:
         if not isinstance(value, str):
-            raise ConfigurationError(f"{self.name} must be text{' or None' if self.optional else ''}, not {value!r}")
+            raise ConfigurationError(f"{self.name} must be text{' or None' if self.optional else ''}, not {_shown(value)}")
         if not value and not self.empty:
             raise ConfigurationError(f"{self.name} must not be empty text; leave it out instead")
+        if not is_text(value):
+            raise ConfigurationError(f"{self.name} must be text that UTF-8 can carry, not {value!r}")
+
+
+def _shown(value: object) -> str:
+    """A value of the wrong type, if it is short and surely no secret; else its type."""
+    return repr(value) if isinstance(value, str | int | float | NoneType) else type(value).__name__
 
 
 @cache

@@ -80,7 +80,7 @@ class DeliveryTimeoutError(KafkaTimeoutError):
     Beside those of :exc:`KafkaTimeoutError` it has the attributes ``topic`` and ``partition``; ``phase``, where the record's batch
     was at last; ``seconds``, how long it was in each; and ``maybe_written``: whether the record may be in the log all the same.
     Phases are ``"waiting"`` (for more records, and for its turn), ``"waiting for a leader"``, ``"waiting for a connection"``,
-    ``"waiting for a producer id"``, ``"backoff"`` and ``"in flight"``.
+    ``"waiting for a producer id"``, ``"waiting for the transaction's coordinator"``, ``"backoff"`` and ``"in flight"``.
     """
 
     def __init__(
@@ -293,6 +293,26 @@ class ClientFailedError(TrikafkaError):
 
 class ExportError(TrikafkaError):
     """An export could not be carried out. What had been published before stays valid."""
+
+
+class TopicsNotReadyError(TrikafkaError):
+    """Topics that a program needs are not there, or not as they should be. Attribute: ``problems``, topic -> what is wrong."""
+
+    def __init__(self, problems: Mapping[str, str], limit: float | None = None) -> None:
+        self.problems = dict(problems)
+        tried = "" if limit is None else f" after {limit:g} s"
+        super().__init__(f"not ready{tried}: " + "; ".join(f"topic {name!r} {problem}" for name, problem in self.problems.items()))
+
+
+class ExportIncompleteError(ExportError):
+    """Some partitions could not be exported; what the others had is published. The cause is chained.
+
+    Attribute: ``result``, the :class:`ExportResult` of what was done. The next export goes on with the rest.
+    """
+
+    def __init__(self, text: str, result: Any = None) -> None:
+        self.result = result
+        super().__init__(text)
 
 
 class BrokerResponseError(TrikafkaError):

@@ -10,7 +10,7 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
 
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
 from .context import ClientContext, ConsumerContext, OfferedAssignor, Partitioner, ProducerContext
-from .listeners import Observer, ProducerObserver, RebalanceListener
+from .listeners import ConnectionObserver, Observer, ProducerObserver, RebalanceListener
 from .managers import (
     CommitManager,
     Committed,
@@ -28,21 +28,37 @@ from .managers import (
     TransactionManager,
 )
 from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
-from .sink import ExportManifest, ExportPlan, ExportStage, ExportState, PlannedFile, Sink, SinkReport, WrittenFile
+from .sink import (
+    CheckableSink,
+    ExportCheck,
+    ExportManifest,
+    ExportPlan,
+    ExportStage,
+    ExportState,
+    LostRange,
+    PlannedRange,
+    RangeResult,
+    Sink,
+    SinkReport,
+    WrittenFile,
+)
 from .state import ConsumerState
 
 __all__ = [
     "BrokerAccess",
     "BrokerConnection",
     "Call",
+    "CheckableSink",
     "ClientContext",
     "ClusterSnapshot",
     "CommitManager",
     "Committed",
+    "ConnectionObserver",
     "ConsumerContext",
     "ConsumerState",
     "CoordinatorKind",
     "CoordinatorManager",
+    "ExportCheck",
     "ExportManifest",
     "ExportPlan",
     "ExportStage",
@@ -50,6 +66,7 @@ __all__ = [
     "FetchManager",
     "Found",
     "HeartbeatManager",
+    "LostRange",
     "ManagerKind",
     "MembershipManager",
     "MetadataManager",
@@ -57,12 +74,13 @@ __all__ = [
     "OffsetsManager",
     "OfferedAssignor",
     "Partitioner",
-    "PlannedFile",
+    "PlannedRange",
     "PositionsManager",
     "ProduceManager",
     "ProducerObserver",
     "ProducerContext",
     "Purpose",
+    "RangeResult",
     "RebalanceListener",
     "RecordAccumulator",
     "Response",

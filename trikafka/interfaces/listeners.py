@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..types import BatchEvent, TopicPartition
+from ..types import BatchEvent, ConnectionEvent, TopicPartition
 from .context import ClientContext
 
 
@@ -53,6 +53,13 @@ class Observer:
 
     def closed(self) -> None:
         """The client is closed."""
+
+
+class ConnectionObserver(Observer):
+    """An observer that watches the connections, too. An observer without this method is not asked."""
+
+    def connection_changed(self, event: ConnectionEvent) -> None:
+        """A connection is in another state: it is negotiated, authenticates (anew), is ready, or closed. Once a change."""
 
 
 class ProducerObserver(Observer):

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import hashlib
+import socket
 import subprocess
 import sys
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +72,20 @@ class Machine:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(("options", "listener"), [({}, "PLAINTEXT"), ({"sasl": ["scram"]}, "SECURED")])
+def test_the_port_that_is_asked_for_is_the_one_that_clients_are_meant_for(options: Any, listener: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    cluster = KafkaCluster(brokers=2, port=port, **options)
+    try:
+        first, second = cluster._choose_ports(0, {}), cluster._choose_ports(1, {"CONTROLLER": 1})
+        assert (first[listener], second[listener]) == (port, port + 1)
+        assert len({*first.values(), *second.values()}) == len(first) + len(second)
+        assert set(first) == {"PLAINTEXT", "CONTROLLER", *cluster.settings.client_listeners}
+    finally:
+        cluster._ports.release()
 
 
 def test_java_missing(machine: Machine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

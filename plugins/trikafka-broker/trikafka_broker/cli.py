@@ -30,7 +30,9 @@ class _Signalled(BaseException):
 @click.option("--brokers", type=click.IntRange(1, 100), default=1, show_default=True, help="How many brokers.")
 @click.option("--kafka-version", default=DEFAULT_VERSION, show_default=True, help="The version of Kafka, as on Maven.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="Of the first broker; others have the next.  [default: free]"
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Of the first broker (the secured port, if there is one); others have the next.  [default: free]",
 )
 @click.option(
     "--directory", type=click.Path(file_okay=False), help="For data and logs, which stay.  [default: a temporary one]"
@@ -111,7 +113,7 @@ def _parse(properties: tuple[str, ...]) -> dict[str, object]:
     for given in properties:
         key, equals, value = given.partition("=")
         if not equals or not key:
-            raise click.BadParameter(f"{given!r} is not KEY=VALUE", param_hint="--property")
+            raise click.BadParameter("it has to be KEY=VALUE", param_hint="--property")  # it may be a secret
         pairs[key.strip()] = value
     return pairs
 

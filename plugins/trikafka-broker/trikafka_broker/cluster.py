@@ -247,18 +247,17 @@ class KafkaCluster:
         self.brokers = tuple(brokers)
 
     def _choose_ports(self, node: int, earlier: dict[str, int]) -> dict[str, int]:
-        ports = {
-            name: self._ports.take_preferred(earlier.get(name, 0))
-            for name in [CONTROLLER, *self.settings.client_listeners]
-        }
+        ports = {}
         wanted = self.settings.port
-        if wanted is None:
-            ports[PLAINTEXT] = self._ports.take_preferred(earlier.get(PLAINTEXT, 0))
-            return ports
-        try:
-            ports[PLAINTEXT] = self._ports.take(wanted + node)
-        except OSError as error:
-            raise BrokerError(f"Port {wanted + node} cannot be used: {error.strerror}") from error
+        if wanted is not None:
+            named = SECURED if self.settings.security.listener else PLAINTEXT
+            try:
+                ports[named] = self._ports.take(wanted + node)
+            except OSError as error:
+                raise BrokerError(f"Port {wanted + node} cannot be used: {error.strerror}") from error
+        for name in (PLAINTEXT, CONTROLLER, *self.settings.client_listeners):
+            if name not in ports:
+                ports[name] = self._ports.take_preferred(earlier.get(name, 0))
         return ports
 
     def _format(self) -> None:

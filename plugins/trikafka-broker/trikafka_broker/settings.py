@@ -71,7 +71,7 @@ class Settings:
     racks: Sequence[str] = ()
     """the rack of each broker, in order (property `broker.rack`); those left over stand in none"""
     port: int | None = None
-    """of broker 0; the others have the next ones. None: free ones"""
+    """of broker 0, the others have the next ones: of the listener `SECURED` if there is one. None: free ones"""
     jvm_options: Sequence[str] = DEFAULT_JVM_OPTIONS
     keep: bool = False
     """keep a temporary directory at the end"""

@@ -20,7 +20,7 @@ from trikafka import ExportProgress
 
 def is_at(stage: str, step: ExportProgress) -> bool:
     if stage == "partly":
-        return step.stage == "writing" and 0 < step.files_done < step.files_total
+        return step.stage == "writing" and 0 < step.ranges_done < step.ranges_total
     return step.stage == stage
 
 
@@ -37,7 +37,7 @@ async def main(servers: str, topic: str, destination: str, stage: str) -> None:
     longest = 0.0
 
     def tell(step: ExportProgress) -> None:
-        print(step.stage, step.files_done, step.files_total, flush=True)
+        print(step.stage, step.ranges_done, step.ranges_total, flush=True)
         if is_at(stage, step):
             print("standing", flush=True)
             signal.pause()
@@ -60,7 +60,7 @@ async def main(servers: str, topic: str, destination: str, stage: str) -> None:
             group_id=f"group-{topic}",
             max_records_per_file=500,
             on_progress=tell,
-            sink_options={"master": "local[2]"},
+            sink_options={"master": "local[2]", "spark_above": 0},
         )
         nursery.cancel_scope.cancel()
     print("rows", result.rows)

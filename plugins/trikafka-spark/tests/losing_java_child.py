@@ -23,7 +23,7 @@ async def main(servers: str, topic: str, destination: str, moment: str) -> None:
 
     def tell(step: ExportProgress) -> None:
         nonlocal killed
-        there = step.stage == "writing" and (moment == "writing" or 0 < step.files_done < step.files_total)
+        there = step.stage == "writing" and (moment == "writing" or 0 < step.ranges_done < step.ranges_total)
         if there and not killed:
             killed = True
             assert SparkContext._gateway is not None
@@ -38,7 +38,7 @@ async def main(servers: str, topic: str, destination: str, moment: str) -> None:
             bootstrap_servers=servers,
             max_records_per_file=500,
             on_progress=tell,
-            sink_options={"master": "local[2]"},
+            sink_options={"master": "local[2]", "spark_above": 0},
         )
 
     with scope:

@@ -13,14 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from trikafka_spark import task
-from trikafka_spark.task import WriteTask, error_of, run_task
+from trikafka_spark.pieces import Shape
+from trikafka_spark.task import WriteTask, error_from_text, error_of, run_task
 
 import trikafka
 from trikafka import errors
-from trikafka.interfaces import PlannedFile
+from trikafka.interfaces import PlannedRange
 
 SECRET = "5ec7e7"
 WHERE = "t-0 [0, 5)"
+TASK = WriteTask("/nonexistent", 1, PlannedRange("t", 0, 0, 5, "t.parquet"), None, {}, True, {}, Shape())
 
 
 def text_of_task(error: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
@@ -29,9 +31,9 @@ def text_of_task(error: Exception, monkeypatch: pytest.MonkeyPatch) -> str:
     def fail(*_: Any, **__: Any) -> None:
         raise error
 
-    monkeypatch.setattr(task, "read_range", fail)
+    monkeypatch.setattr(task, "write_range", fail)
     with pytest.raises(RuntimeError) as caught:
-        run_task(WriteTask("/nonexistent", PlannedFile("t", 0, 0, 5, "t.parquet"), {}, True, "snappy"), SECRET)
+        run_task(TASK, SECRET, lambda rows: None)
     return f"org.apache.spark.SparkException: Job aborted\n  RuntimeError: {caught.value}\n\n\tat java.Thread"
 
 
@@ -53,6 +55,15 @@ def test_an_error_of_trikafka_arrives_as_it_was(error: Exception, monkeypatch: p
     where, found = known
     assert (where, type(found), str(found)) == (WHERE, type(error), str(error))
     assert {name: repr(value) for name, value in vars(found).items()} == {name: repr(value) for name, value in vars(error).items()}
+
+
+def test_an_error_of_kafkas_is_a_result_and_arrives_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    error = errors.KafkaTimeoutError("reading", 120.0, 4)
+    monkeypatch.setattr(task, "write_range", lambda *_: error)
+    text = run_task(TASK, SECRET, lambda rows: None)
+    assert text is not None
+    found = error_from_text(text)
+    assert (type(found), str(found), found.retriable) == (errors.KafkaTimeoutError, str(error), error.retriable)  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("error", [OSError(28, "No space left on device"), ValueError("x"), KeyError("k")], ids=repr)

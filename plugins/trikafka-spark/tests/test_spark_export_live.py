@@ -16,6 +16,7 @@ import trikafka
 from trikafka import ConfigurationError, ExportError, ExportProgress, TopicPartition
 
 pytestmark = pytest.mark.usefixtures("spark_context")
+SPARK = {"spark_above": 0}
 
 
 async def test_all_then_nothing_then_exactly_what_is_new(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
@@ -25,7 +26,13 @@ async def test_all_then_nothing_then_exactly_what_is_new(kafka_broker: Any, new_
 
     async def export() -> trikafka.ExportResult:
         return await trikafka.export(
-            topic, root, group_id="g1", bootstrap_servers=servers, max_records_per_file=1_000, on_progress=progress.append
+            topic,
+            root,
+            group_id="g1",
+            bootstrap_servers=servers,
+            max_records_per_file=1_000,
+            on_progress=progress.append,
+            sink_options=SPARK,
         )
 
     first = await export()
@@ -34,7 +41,7 @@ async def test_all_then_nothing_then_exactly_what_is_new(kafka_broker: Any, new_
     stages = [step.stage for step in progress]
     assert stages[:2] == ["planned", "starting"]
     assert stages[-3:] == ["written", "published", "committed"]
-    assert (progress[-1].files_done, progress[-1].rows_done) == (8, 8_000)
+    assert (progress[-1].ranges_done, progress[-1].rows_done) == (8, 8_000)
     assert pq.read_schema(data_files(root)[0]).equals(SCHEMA)
 
     before = times_of_files(root)
@@ -53,12 +60,13 @@ async def test_all_then_nothing_then_exactly_what_is_new(kafka_broker: Any, new_
 
 async def test_headers_and_their_absence(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
     topic = await new_topic(20, partitions=1)
-    await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers)
+    await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers, sink_options=SPARK)
     headers = pq.read_table(data_files(tmp_path)[0])["headers"].to_pylist()
     assert headers[0] == [{"key": "h", "value": b"x"}, {"key": "none", "value": None}]
     assert headers[1] is None
 
 
+@pytest.mark.alone
 async def test_a_cancelled_export_cancels_the_job_within_a_second_and_can_be_finished(
     kafka_broker: Any, new_topic: Any, tmp_path: Path, spark_context: Any
 ) -> None:
@@ -70,7 +78,7 @@ async def test_a_cancelled_export_cancels_the_job_within_a_second_and_can_be_fin
         writing = trio.Event()
 
         def watch(step: ExportProgress) -> None:
-            if step.stage == "writing" and 1 <= step.files_done < step.files_total:
+            if step.stage == "writing" and 1 <= step.ranges_done < step.ranges_total:
                 writing.set()
 
         async with trio.open_nursery() as nursery:
@@ -82,6 +90,7 @@ async def test_a_cancelled_export_cancels_the_job_within_a_second_and_can_be_fin
                     bootstrap_servers=kafka_broker.bootstrap_servers,
                     max_records_per_file=500,
                     on_progress=watch,
+                    sink_options=SPARK,
                 )
 
             nursery.start_soon(export)
@@ -96,7 +105,7 @@ async def test_a_cancelled_export_cancels_the_job_within_a_second_and_can_be_fin
     if took[0] > 1:
         await cancel_half_way()
     assert min(took) < 1
-    result = await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers)
+    result = await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers, sink_options=SPARK)
     assert (result.resumed, len(result.files)) == (True, 40)
     check_whole(tmp_path, 20_000, 4)
 
@@ -107,10 +116,10 @@ async def test_the_error_of_a_task_is_the_cause_and_java_is_not_shown(kafka_brok
 
     def spoil(step: ExportProgress) -> None:
         if step.stage == "planned":
-            (tmp_path / step.plan.files[0].name).write_bytes(b"not Parquet")
+            (tmp_path / step.plan.ranges[0].name).write_bytes(b"not Parquet")
 
     with pytest.raises(ExportError, match="is not a whole Parquet file") as caught:
-        await trikafka.export(topic, tmp_path, bootstrap_servers=servers, on_progress=spoil)
+        await trikafka.export(topic, tmp_path, bootstrap_servers=servers, on_progress=spoil, sink_options=SPARK)
     assert isinstance(caught.value.__cause__, ExportError)
     assert "java" not in str(caught.value)
     assert "\n" not in str(caught.value)
@@ -126,7 +135,7 @@ async def test_a_topic_created_anew_is_refused_also_when_a_plan_waits(kafka_brok
         raise Stop
 
     with pytest.raises(Stop):
-        await trikafka.export(topic, tmp_path, bootstrap_servers=servers, on_progress=stop)
+        await trikafka.export(topic, tmp_path, bootstrap_servers=servers, on_progress=stop, sink_options=SPARK)
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.delete_topics([topic])
         await admin.create_topics({topic: trikafka.NewTopic(1, 1, {})})
@@ -134,7 +143,7 @@ async def test_a_topic_created_anew_is_refused_also_when_a_plan_waits(kafka_brok
         while not await consumer.partitions_for(topic):  # noqa: ASYNC110  (Kafka does not tell when it knows)
             await trio.sleep(0.05)
     with pytest.raises(ExportError, match="was deleted and created anew"):
-        await trikafka.export(topic, tmp_path, bootstrap_servers=servers)
+        await trikafka.export(topic, tmp_path, bootstrap_servers=servers, sink_options=SPARK)
 
 
 async def test_several_exports_at_once_share_spark_and_do_not_mix(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
@@ -142,7 +151,9 @@ async def test_several_exports_at_once_share_spark_and_do_not_mix(kafka_broker: 
     async with trio.open_nursery() as nursery:
         for topic in topics:
             nursery.start_soon(
-                lambda topic=topic: trikafka.export(topic, tmp_path / topic, bootstrap_servers=kafka_broker.bootstrap_servers)
+                lambda topic=topic: trikafka.export(
+                    topic, tmp_path / topic, bootstrap_servers=kafka_broker.bootstrap_servers, sink_options=SPARK
+                )
             )
     for topic in topics:
         check_whole(tmp_path / topic, 1_000, 4)
@@ -154,7 +165,7 @@ async def test_of_two_exports_to_one_place_the_second_is_refused(kafka_broker: A
 
     async def export() -> None:
         try:
-            await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers)
+            await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers, sink_options=SPARK)
         except ExportError as error:
             refused.append(error)
 

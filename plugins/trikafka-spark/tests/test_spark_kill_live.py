@@ -81,7 +81,14 @@ async def test_an_export_killed_there_is_finished_by_the_next(
         assert len(data_files(root)) == RECORDS // 500
 
     await add_records(servers, topic, RECORDS, 400, 4)
-    result = await trikafka.export(topic, root, bootstrap_servers=servers, group_id=f"group-{topic}", max_records_per_file=700)
+    result = await trikafka.export(
+        topic,
+        root,
+        bootstrap_servers=servers,
+        group_id=f"group-{topic}",
+        max_records_per_file=700,
+        sink_options={"spark_above": 0},
+    )
     assert result.resumed is (moment != "published")
     check_whole(root, RECORDS + 400, 4)
     plans = ["plan-000001.json", "plan-000002.json"]

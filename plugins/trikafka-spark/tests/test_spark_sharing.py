@@ -44,7 +44,7 @@ async def test_what_is_there_after_the_sink_was_left_is_given_back(tmp_path: Pat
 
         async def start() -> None:
             async with SparkSink(tmp_path) as sink:
-                await sink._started()
+                await sink._spark.started()
 
         nursery.start_soon(start)
         await trio.to_thread.run_sync(entered.wait)
@@ -60,8 +60,28 @@ async def test_a_cancel_at_the_moment_of_handing_over_leaves_nothing(tmp_path: P
         counted = Counted(lambda scope=scope: token.run_sync_soon(scope.cancel), monkeypatch)
         with scope:
             async with SparkSink(tmp_path) as sink:
-                await sink._started()
+                await sink._spark.started()
         await counted.check()
+
+
+async def test_a_start_that_was_cancelled_does_not_spoil_the_next(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    entered, left = threading.Event(), threading.Event()
+
+    def between() -> None:
+        entered.set()
+        left.wait(10)
+
+    counted = Counted(between, monkeypatch)
+    async with SparkSink(tmp_path) as sink:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(sink._spark.started)
+            await trio.to_thread.run_sync(entered.wait)
+            nursery.cancel_scope.cancel()
+        left.set()
+        await counted.check()
+        await sink._spark.started()
+        assert not counted.released.acquire(blocking=False), "the second is kept until the sink is left"
+    await counted.check()
 
 
 class Context:

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from trikafka import ConfigurationError, TopicPartition
+from trikafka.config.secrets import secret
 
 _UNITS = {"us": 1e-3, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
@@ -29,7 +30,8 @@ class Given:
     @property
     def kafka(self) -> dict[str, str]:
         """The options ``kafka.*``, without that word."""
-        return {name[len("kafka.") :]: value for name, value in self._values.items() if name.startswith("kafka.")}
+        found = {name[len("kafka.") :]: value for name, value in self._values.items() if name.startswith("kafka.")}
+        return {name: secret(value) for name, value in found.items()}
 
     def refuse_unknown(self, known: Iterable[str]) -> None:
         """Raises :exc:`ConfigurationError` for a name that is none of ``known`` and no ``kafka.*``."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import secrets
 import threading
+import time
 import uuid
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,13 +20,14 @@ import trio
 from trikafka import ExportError
 
 from .session import answers, first_line, text_of
-from .task import WriteTask, error_of, run_task
+from .task import WriteTask, error_from_text, error_of, run_task
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 _POLL_EVERY = 0.2
-_CANCEL_LIMIT = 5.0
+#: For how long a cancelled job is waited for (seconds), and a JVM that does not answer, because it is frozen.
+_CANCEL_LIMIT, _SILENCE_LIMIT = 5.0, 0.5
 
 
 class SparkJob:
@@ -36,15 +38,20 @@ class SparkJob:
         self._tag = f"trikafka-export-{uuid.uuid4()}"
         self._secret = secrets.token_hex(16)
         self._cancelled = False
+        #: Whether the JVM did not answer when it was told to cancel.
+        self.silent = False
+        self._answered = 0.0
         self._ended = threading.Event()
         self._rows: Any = None
 
-    async def run(self, report: Callable[[int, int], None]) -> list[tuple[int, int]]:
+    async def run(self, report: Callable[[int, int], None]) -> list[Exception | None]:
         """Run the job; ``report(tasks done, rows done)`` a few times a second. A cancelled scope cancels the job.
+
+        Returns for each task the error of Kafka's that ended it, or ``None``.
 
         Raises :exc:`ExportError` with the worker's own error as its cause, and what ``report`` raises.
         """
-        results: list[list[tuple[int, int]]] = []
+        results: list[list[Exception | None]] = []
         failures: list[Exception] = []
         finished = trio.Event()
 
@@ -54,8 +61,7 @@ class SparkJob:
             except Exception as error:
                 failures.append(error)
             except BaseException:
-                with trio.CancelScope(shield=True):
-                    await trio.to_thread.run_sync(self._cancel, limiter=self._limiter)
+                await self._cancelled_job()
                 raise
             finally:
                 finished.set()
@@ -66,7 +72,7 @@ class SparkJob:
                 while not finished.is_set():
                     with trio.move_on_after(_POLL_EVERY):
                         await finished.wait()
-                    report(*await trio.to_thread.run_sync(self._progress, limiter=self._limiter))
+                    report(*await trio.to_thread.run_sync(self._progress, abandon_on_cancel=True, limiter=self._limiter))
             except Exception as error:
                 failures.append(error)
                 nursery.cancel_scope.cancel()
@@ -74,7 +80,7 @@ class SparkJob:
             raise failures[0]
         return results[0]
 
-    def _collect(self) -> list[tuple[int, int]]:
+    def _collect(self) -> list[Exception | None]:
         context, secret = self._context, self._secret
         try:
             context.addJobTag(self._tag)
@@ -82,15 +88,13 @@ class SparkJob:
             rows = context.accumulator(0)
             self._rows = rows
 
-            def counted(task: WriteTask) -> tuple[int, int]:
-                result = run_task(task, secret)
-                rows.add(result[0])
-                return result
+            def counted(task: WriteTask) -> str | None:
+                return run_task(task, secret, rows.add)
 
             work = context.parallelize(self._tasks, len(self._tasks)).map(counted)
             if self._cancelled:
                 return []
-            return work.collect()
+            return [None if text is None else error_from_text(text) for text in work.collect()]
         except Exception as error:
             failure, cause = self._explained(error)
             raise failure from cause
@@ -118,12 +122,29 @@ class SparkJob:
                 done += known.numCompletedTasks if known is not None else 0
         return done, self._rows.value if self._rows is not None else 0
 
+    async def _cancelled_job(self) -> None:
+        """Cancel the job and wait until it has ended, as long as the JVM answers."""
+        self._answered = time.monotonic()
+        with trio.move_on_after(_CANCEL_LIMIT, shield=True):
+            async with trio.open_nursery() as nursery:
+
+                async def cancel() -> None:
+                    await trio.to_thread.run_sync(self._cancel, abandon_on_cancel=True, limiter=self._limiter)
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(cancel)
+                while (left := self._answered + _SILENCE_LIMIT - time.monotonic()) > 0:  # noqa: ASYNC110  (a thread moves it on)
+                    await trio.sleep(left)
+                self.silent = True
+                nursery.cancel_scope.cancel()
+
     def _cancel(self) -> None:
         """Cancel until the job's thread has come back: the job may be about to be submitted just now."""
         self._cancelled = True
-        for _ in range(int(_CANCEL_LIMIT / 0.05)):
+        for _ in range(100):
             with contextlib.suppress(Exception):  # without its JVM the job ends by itself
                 self._context.cancelJobsWithTag(self._tag)
+            self._answered = time.monotonic()
             if self._ended.wait(0.05):
                 return
 

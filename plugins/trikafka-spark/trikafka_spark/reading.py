@@ -12,7 +12,7 @@ import logging
 import math
 import queue
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import trio
@@ -35,17 +35,21 @@ def read_range(
     fail_on_data_loss: bool = True,
     stall_limit: float = STALL_LIMIT,
     topic_id: str | None = None,
+    on_lost: Callable[[int, int, str], None] = lambda low, high, why: None,
+    on_start: Callable[[Callable[[], None]], None] = lambda stop: None,
 ) -> Iterator[RecordBatch]:
     """Yield the records of a range in order, batch by batch; compacted and control records leave gaps.
 
     ``settings`` are those of a consumer without a group; ``topic_id`` is the id (as text) of the topic that the range was planned
     for. Raises :exc:`OffsetOutOfRangeError` when a part of the range is gone from the log, or the topic was deleted or created
-    anew; with ``fail_on_data_loss=False`` what is gone is passed over with a warning, and no record comes twice. Raises
+    anew; with ``fail_on_data_loss=False`` what is gone is passed over with a warning, of which ``on_lost`` is told, and no record
+    comes twice. ``on_start`` is given a function that ends the reading from another thread. Raises
     :exc:`KafkaTimeoutError` when nothing comes for ``stall_limit`` seconds, and what the consumer raises.
     """
-    feed = _Feed(wanted, settings, fail_on_data_loss, stall_limit, topic_id)
+    feed = _Feed(_Reading(wanted, settings, fail_on_data_loss, stall_limit, topic_id, on_lost))
     thread = threading.Thread(target=feed.run, name=f"trikafka {wanted.topic}-{wanted.partition}", daemon=True)
     thread.start()
+    on_start(feed.stop)
     try:
         yield from feed
     finally:
@@ -56,15 +60,8 @@ def read_range(
 class _Feed:
     """The bridge between the two threads. ``_items`` holds batches, then ``None`` or the error that ended the reading."""
 
-    def __init__(
-        self,
-        wanted: OffsetRange,
-        settings: Mapping[str, Any],
-        fail_on_data_loss: bool,
-        stall_limit: float,
-        topic_id: str | None,
-    ) -> None:
-        self._reading = _Reading(wanted, settings, fail_on_data_loss, stall_limit, topic_id)
+    def __init__(self, reading: _Reading) -> None:
+        self._reading = reading
         self._items: queue.SimpleQueue[RecordBatch | BaseException | None] = queue.SimpleQueue()
         self._ready = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -122,12 +119,13 @@ class _Reading:
         fail_on_data_loss: bool,
         stall_limit: float,
         topic_id: str | None,
+        on_lost: Callable[[int, int, str], None],
     ) -> None:
         self._tp = TopicPartition(wanted.topic, wanted.partition)
         self._position, self._end = wanted.start, wanted.end
         self._settings = settings
         self._fail_on_data_loss, self._stall_limit = fail_on_data_loss, stall_limit
-        self._topic_id = topic_id
+        self._topic_id, self._on_lost = topic_id, on_lost
 
     async def run(self, deliver: Any) -> None:
         """Read; ``await deliver(batch)`` each batch."""
@@ -173,21 +171,30 @@ class _Reading:
         beginning: int = (await consumer.beginning_offsets([self._tp]))[self._tp]
         end: int = (await consumer.end_offsets([self._tp]))[self._tp]
         if beginning > self._position or end < self._end:
+            first, last = max(self._position, beginning), min(self._end, end)
             self._lost(
                 f"{self._tp} holds the offsets [{beginning}, {end}), but [{self._position}, {self._end}) are to be read: records"
                 " were deleted by retention, or the log was truncated",
                 cause,
+                (self._position, min(first, self._end)),
+                (max(last, first), self._end),
             )
         elif cause is not None:  # it was out of range a moment ago, and is not any more: the log went back and grew again
             return self._lost(f"{self._tp} was truncated while it was read at offset {self._position}", cause)
         self._position, self._end = max(self._position, beginning), min(self._end, end)
         return self._position < self._end
 
-    def _lost(self, what: str, cause: Exception | None) -> bool:
-        """Tell that records are gone: as :exc:`OffsetOutOfRangeError`, or as a warning where that is allowed (then ``False``)."""
+    def _lost(self, what: str, cause: Exception | None, *gone: tuple[int, int]) -> bool:
+        """Tell that records are gone: as :exc:`OffsetOutOfRangeError`, or as a warning where that is allowed (then ``False``).
+
+        ``gone``: which ones, from and to; by default all that is left.
+        """
         if self._fail_on_data_loss:
             raise OffsetOutOfRangeError(f"{what}; set failOnDataLoss to false to read what is there") from cause
         _log.warning("%s; what is gone is passed over (failOnDataLoss is false)", what)
+        for low, high in gone or ((self._position, self._end),):
+            if low < high:
+                self._on_lost(low, high, what)
         return False
 
     async def _next(self, consumer: Any, batches: Any) -> RecordBatch | None:

@@ -116,6 +116,25 @@ def release(context: SparkContext) -> None:
         _forget_dead()
 
 
+def kill(context: SparkContext) -> None:
+    """End the JVM that was started here for ``context`` and does not answer; what waits for it then fails. Never blocks."""
+    jvm = _jvm
+    if jvm is not None and getattr(getattr(context, "_gateway", None), "proc", jvm) is jvm:
+        _expect_its_end()
+        with contextlib.suppress(OSError):
+            jvm.kill()
+
+
+def _expect_its_end() -> None:
+    """PySpark warns of a JVM that has gone, and Py4J logs a traceback by the root logger for each call that it breaks."""
+    warnings.filterwarnings("ignore", "Unable to cleanly shutdown Spark JVM", RuntimeWarning)
+    logging.getLogger().addFilter(_not_of_py4j)
+
+
+def _not_of_py4j(record: logging.LogRecord) -> bool:
+    return "py4j" not in record.pathname
+
+
 def _stop(context: SparkContext) -> None:
     for attempt in range(2):  # one that fails takes the JVM's part away, and leaves the rest to the next
         try:
@@ -188,13 +207,18 @@ def _end_jvm() -> None:
         return
     free = _lock.acquire(blocking=False)
     if not free:
+        _expect_its_end()
         jvm.kill()
         free = _lock.acquire(timeout=5)
     if free:
         _lock.release()  # this is called for each directory that was made
-    with contextlib.suppress(OSError, ValueError, subprocess.TimeoutExpired):
+    with contextlib.suppress(OSError, ValueError):
         jvm.stdin.close()  # what a JVM of PySpark ends on
+    try:
         jvm.wait(5)
+    except subprocess.TimeoutExpired:  # frozen
+        _expect_its_end()
+        jvm.kill()
 
 
 def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:

@@ -1,78 +1,65 @@
-"""The Spark sink of ``trikafka.export``: one Spark task a file, Parquet written in the task, published by name.
+"""The Parquet sink of ``trikafka.export``: small plans in threads of this process, large ones by Spark, one task a range.
 
-Everything of Spark runs in threads of this sink's own limiter. The layout of the destination is not known here:
+Everything that blocks runs in threads of this sink's own limiter. The layout of the destination is not known here:
 :class:`trikafka.DirectoryStore` owns it.
 """
 
 from __future__ import annotations
 
-import difflib
+import itertools
+import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import trio
 
-from trikafka import ConfigurationError, DirectoryStore, ExportError
-from trikafka.interfaces import ExportManifest, ExportPlan, ExportState, SinkReport, WrittenFile
+from trikafka import ConfigurationError, DirectoryStore, ExportError, OffsetRange, TrikafkaError
+from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
+from .sink_options import SinkOptions, sink_options
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
 T = TypeVar("T")
-_OPTIONS = ("destination", "master", "app_name", "compression")
-_COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
+_log = logging.getLogger("trikafka.spark")
+#: How long Spark may take to stop (seconds): at the end, and when the export was cancelled. Then its JVM is killed.
+#: When it did not even answer, hardly at all.
+_STOP_LIMIT, _CANCELLED_LIMIT, _SILENT_LIMIT = 15.0, 2.0, 0.2
 
 
 class SparkSink:
-    """Writes an export with Spark. Options: ``master`` (default ``local[*]``), ``app_name``, ``compression``, ``spark.*``.
+    """Writes an export as Parquet. :class:`SinkOptions` says what can be asked for.
 
     A Spark context that the process has already is used, and left running; ``master`` and ``spark.*`` then mean nothing.
     """
 
-    def __init__(
-        self,
-        root: Path,
-        *,
-        master: str | None = None,
-        app_name: str = "trikafka export",
-        compression: str = "snappy",
-        conf: Mapping[str, str] | None = None,
-    ) -> None:
-        if compression not in _COMPRESSIONS:
-            raise ConfigurationError(f"compression must be one of {', '.join(_COMPRESSIONS)}, not {compression!r}")
-        self._root, self._master, self._app_name = root, master, app_name
-        self._compression, self._conf = compression, dict(conf or {})
+    def __init__(self, root: Path, options: SinkOptions | None = None) -> None:
+        self._root, self._options = root, options or SinkOptions()
         self._store = DirectoryStore(root)
         self._limiter = trio.CapacityLimiter(4)
-        # Handed over by the thread that starts Spark, unless the sink has given up waiting for it by then.
-        self._handing_over = threading.Lock()
-        self._context: SparkContext | None = None
-        self._unwanted = False
+        self._spark = _Spark(self._options, self._limiter)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """Make a sink of what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
-        conf = {name: str(value) for name, value in options.items() if name.startswith("spark.")}
-        rest = {name: value for name, value in options.items() if name not in conf}
-        for name in rest:
-            if name not in _OPTIONS:
-                near = difflib.get_close_matches(name, _OPTIONS, n=1)
-                hint = f"; did you mean {near[0]!r}?" if near else ""
-                raise ConfigurationError(f"unknown option {name!r} of the Spark sink{hint}")
-        return cls(DirectoryStore.directory_of(rest.pop("destination")), conf=conf, **rest)
+        rest = dict(options)
+        return cls(DirectoryStore.directory_of(rest.pop("destination")), sink_options(rest))
 
     async def __aenter__(self) -> Self:
-        """Check the destination, then Spark and Java; starts nothing yet."""
+        """Check the destination, then Spark and Java where nothing else will do; starts nothing yet."""
         await self._thread(self._store.open)
         try:
-            await self._thread(session.check_requirements)
+            if self._options.spark_above == 0:
+                await self._thread(session.check_requirements)
         except BaseException:
-            await self._leave()
+            await self._leave(_CANCELLED_LIMIT)
             raise
         return self
 
@@ -80,13 +67,11 @@ class SparkSink:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop Spark if it was started here and nobody else uses it; remove what is partial; unlock."""
-        await self._leave()
+        await self._leave(_STOP_LIMIT if exc is None or isinstance(exc, Exception) else _CANCELLED_LIMIT)
 
-    async def _leave(self) -> None:
+    async def _leave(self, limit: float) -> None:
+        await self._spark.leave(limit)
         with trio.CancelScope(shield=True):
-            if (context := self._context) is not None:
-                self._context = None
-                await self._thread(lambda: session.release(context))
             await self._thread(self._store.close)
 
     async def load(self) -> ExportState:
@@ -97,45 +82,120 @@ class SparkSink:
         """Store the plan."""
         await self._thread(lambda: self._store.store_plan(plan))
 
+    async def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> Sequence[RangeResult]:
+        """Return how far the ranges have come."""
+        return await self._thread(lambda: self._store.settle(plan, ranges))
+
     async def publish(self, manifest: ExportManifest) -> None:
         """Publish the manifest."""
         await self._thread(lambda: self._store.publish(manifest))
 
-    async def write(self, plan: ExportPlan, settings: Mapping[str, Any], report: SinkReport) -> Sequence[WrittenFile]:
-        """Write the plan's files by a Spark job; a cancelled scope cancels the job."""
+    async def check(self) -> ExportCheck:
+        """Count the files again, by their footers."""
+        return await trio.to_thread.run_sync(_checked, self._store, abandon_on_cancel=True, limiter=self._limiter)
+
+    async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The format of the destination's files: the partition folders, and how values are parsed; schemas are inferred once."""
+        format = pinned(state, self._options, str(self._root))
+        if format["value"] == "json":
+            schemas = dict(format.get("schemas", {}))
+            for topic in dict.fromkeys(each.topic for each in wanted):
+                if topic not in schemas:
+                    ranges = [each for each in wanted if each.topic == topic]
+                    schemas[topic] = self._options.value_schema or await self._thread(partial(_inferred, ranges, settings))
+            format["schemas"] = schemas
+        return format
+
+    async def write(
+        self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any], report: SinkReport
+    ) -> Mapping[PlannedRange, Exception]:
+        """Write the ranges, here or by a Spark job; a cancelled scope ends them."""
         report("starting", 0, 0)
-        context = await self._started()
-        from .job import SparkJob  # imports pyarrow, which the thread that started Spark has done by now
+        width = sum(planned.end - planned.start for planned in ranges)
+        context = await self._spark.started() if await self._wants_spark(width) else None
+        tasks = await self._thread(lambda: self._tasks(plan, ranges, settings))
+        report("writing", 0, 0)
+
+        def told(done: int, rows: int) -> None:
+            report("writing", done, rows)
+
+        if context is not None:
+            from .job import SparkJob
+
+            job = SparkJob(context, tasks, self._limiter)
+            try:
+                errors = await job.run(told)
+            finally:
+                self._spark.silent = job.silent
+        else:
+            from .local import LocalJob
+
+            errors = await LocalJob(tasks, self._options.threads).run(told)
+        if len(errors) != len(ranges):
+            raise ExportError(f"Spark returned {len(errors)} results for {len(ranges)} ranges")
+        return {planned: error for planned, error in zip(ranges, errors, strict=True) if error is not None}
+
+    def _tasks(self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any]) -> list[Any]:
+        from .pieces import Shape  # imports pyarrow, which is slow: here in a thread
         from .task import WriteTask
 
+        own = self._options
+        shape = Shape(own.compression, own.row_group_rows, own.row_group_bytes, own.max_bytes_per_file)
         client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
-        fail_on_data_loss = bool(settings.get("fail_on_data_loss", True))
-        tasks = [WriteTask(str(self._root), file, client, fail_on_data_loss, self._compression) for file in plan.files]
-        report("writing", 0, 0)
-        results = await SparkJob(context, tasks, self._limiter).run(lambda files, rows: report("writing", files, rows))
-        if len(results) != len(plan.files):
-            raise ExportError(f"Spark answered for {len(results)} of {len(plan.files)} files")
+        strict = bool(settings.get("fail_on_data_loss", True))
         return [
-            WrittenFile(file, file.name if rows else None, rows, size)
-            for file, (rows, size) in zip(plan.files, results, strict=True)
+            WriteTask(str(self._root), plan.number, each, plan.topic_ids.get(each.topic), client, strict, plan.format, shape)
+            for each in ranges
         ]
 
-    async def _started(self) -> SparkContext:
-        if self._context is not None:
-            return self._context
-
+    async def _wants_spark(self, width: int) -> bool:
+        above = self._options.spark_above
+        if above is None or (above and width <= above):
+            return False
         try:
-            return await trio.to_thread.run_sync(self._start, abandon_on_cancel=True, limiter=self._limiter)
+            await self._thread(session.check_requirements)
+        except ExportError as error:
+            if above == 0:
+                raise
+            _log.warning("%s; until then all %s records are exported by threads of this process", error, f"{width:,}")
+            return False
+        return True
+
+    async def _thread(self, function: Callable[[], T]) -> T:
+        return await trio.to_thread.run_sync(function, limiter=self._limiter)
+
+
+class _Spark:
+    """The Spark context of a sink: none until it is wanted; kept from then on; given back at the end."""
+
+    def __init__(self, options: SinkOptions, limiter: trio.CapacityLimiter) -> None:
+        self._options, self._limiter = options, limiter
+        # Handed over by the thread that starts Spark, unless the sink has given up waiting for it by then.
+        self._handing_over = threading.Lock()
+        self._context: SparkContext | None = None
+        #: Whether the JVM did not answer when it was asked last.
+        self.silent = False
+
+    async def started(self) -> SparkContext:
+        """The context, which is started where there is none."""
+        if (context := self._context) is not None and await trio.to_thread.run_sync(
+            session.answers, context, abandon_on_cancel=True, limiter=self._limiter
+        ):
+            return context
+        await self.leave(_STOP_LIMIT)
+        unwanted = threading.Event()
+        try:
+            return await trio.to_thread.run_sync(self._start, unwanted, abandon_on_cancel=True, limiter=self._limiter)
         except BaseException:
             with self._handing_over:
-                self._unwanted = True
+                unwanted.set()
             raise
 
-    def _start(self) -> SparkContext:
+    def _start(self, unwanted: threading.Event) -> SparkContext:
         """Either hand the context over, to be given back when the sink is left, or give it back at once."""
-        context = session.acquire(self._master, self._app_name, self._conf)
+        context = session.acquire(self._options.master, self._options.app_name, self._options.conf)
         with self._handing_over:
-            wanted = not self._unwanted
+            wanted = not unwanted.is_set()
             if wanted:
                 self._context = context
         if not wanted:
@@ -144,5 +204,65 @@ class SparkSink:
 
         return context
 
-    async def _thread(self, function: Callable[[], T]) -> T:
-        return await trio.to_thread.run_sync(function, limiter=self._limiter)
+    async def leave(self, limit: float) -> None:
+        """Give the context back. A JVM that was started here and does not stop within ``limit`` seconds is killed."""
+        context, self._context = self._context, None
+        if context is None:
+            return
+        with trio.move_on_after(_SILENT_LIMIT if self.silent else limit, shield=True) as scope:
+            await trio.to_thread.run_sync(session.release, context, abandon_on_cancel=True, limiter=self._limiter)
+        if scope.cancelled_caught:
+            session.kill(context)
+
+
+def pinned(state: ExportState, options: SinkOptions, destination: str) -> dict[str, Any]:
+    """The format that the destination has or gets. Raises :exc:`ConfigurationError` for an option that contradicts it."""
+    if state.format is None:
+        if state.last_number and (options.partition_by or options.value_format == "json"):
+            raise ConfigurationError(f"{destination} holds files of another format; choose another destination")
+        return {
+            "name": "parquet",
+            "partition_by": list(options.partition_by or ()),
+            "value": options.value_format or "binary",
+        }
+    format = dict(state.format)
+    asked = {
+        "partition_by": None if options.partition_by is None else list(options.partition_by),
+        "value": options.value_format,
+    }
+    for name, value in asked.items():
+        if value is not None and value != format.get(name):
+            raise ConfigurationError(
+                f"{destination} was exported with {name}={format.get(name)!r} and keeps it; "
+                f"choose another destination for {value!r}"
+            )
+    known = format.get("schemas", {})
+    if options.value_schema is not None and any(each != options.value_schema for each in known.values()):
+        raise ConfigurationError(f"{destination} was exported with another value_schema and keeps it: {known}")
+    return format
+
+
+def _inferred(ranges: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The schema of a topic's first values, of all its partitions."""
+    from .reading import read_range
+    from .values import SAMPLE, infer
+
+    client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
+    values: list[bytes | None] = []
+    failed: TrikafkaError | None = None
+    for wanted in ranges:
+        try:
+            with closing(read_range(wanted, client, fail_on_data_loss=False)) as batches:  # type: ignore[type-var]
+                records = itertools.chain.from_iterable(batches)
+                values += [record.value for record in itertools.islice(records, max(1, SAMPLE // len(ranges)))]
+        except TrikafkaError as error:
+            failed = error
+    if not values and failed is not None:
+        raise ExportError(f"no schema could be inferred for {ranges[0].topic!r}: {failed}") from failed
+    return infer(values, ranges[0].topic)
+
+
+def _checked(store: DirectoryStore) -> ExportCheck:
+    from .checking import check
+
+    return check(store)

@@ -1,7 +1,7 @@
-"""What one Spark task of an export does: read an offset range, write it as one Parquet file, publish that under its name.
+"""What one task of an export does: read an offset range, write it piece by piece as Parquet files, publish those.
 
-Runs in a Python worker of Spark and uses nothing of Spark. A file stands whole or not at all; two attempts at one file, at
-the same time or one after the other, leave one file with the same rows.
+Runs in a thread of the exporting process or in a Python worker of Spark, and uses nothing of Spark. A file stands whole or not
+at all; two attempts at one range, at the same time or one after the other, leave each row once.
 """
 
 from __future__ import annotations
@@ -9,7 +9,9 @@ from __future__ import annotations
 import base64
 import json
 import re
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,113 +19,157 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trikafka import DirectoryStore, ExportError, OffsetRange, RecordBatch, TrikafkaError, errors
-from trikafka.interfaces import PlannedFile
+from trikafka import ConfigurationError, ExportError, ExportPiece, OffsetRange, RangeWork, StagedFile, TrikafkaError, errors
+from trikafka.interfaces import PlannedRange
 
-from .columns import SCHEMA, spark_columns
+from .pieces import FOOTER_KEY, PieceWriter, Shape, footer_of
 from .reading import read_range
 
-#: A row group is written when it has so many rows or bytes.
-_GROUP_ROWS, _GROUP_BYTES = 262_144, 64 << 20
-_FOOTER_KEY = "trikafka.range"
 #: How much is carried to the driver of an error: of its message, and of the errors in its attributes.
 _TEXT_LIMIT, _DEPTH_LIMIT = 10_000, 3
 
 
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """One file to write. Pickled by Spark."""
+    """One range to write. Pickled by Spark."""
 
     root: str
-    planned: PlannedFile
+    number: int
+    planned: PlannedRange
+    topic_id: str | None
     settings: Mapping[str, Any]
     fail_on_data_loss: bool
-    compression: str
+    format: Mapping[str, Any]
+    shape: Shape
 
 
-def run_task(task: WriteTask, secret: str) -> tuple[int, int]:
-    """Write the file; return its rows and bytes, (0, 0) when the range has no record and so no file.
+class Stopped(Exception):
+    """The task was told to stop; what it has published stays."""
+
+
+class Stopper:
+    """Ends tasks from another thread, also one that waits for Kafka."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._ends: list[Callable[[], None]] = []
+        self.stopped = False
+
+    def stop(self) -> None:
+        """End them all; those that begin later end at once."""
+        with self._lock:
+            self.stopped = True
+            ends, self._ends = self._ends, []
+        for end in ends:
+            end()
+
+    def add(self, end: Callable[[], None]) -> None:
+        """Have ``end`` called by :meth:`stop`."""
+        with self._lock:
+            if not self.stopped:
+                self._ends.append(end)
+                return
+        end()
+
+    def check(self) -> None:
+        """Raise :exc:`Stopped` after :meth:`stop`."""
+        if self.stopped:
+            raise Stopped
+
+
+def write_range(task: WriteTask, stopper: Stopper, tell: Callable[[int], None] = lambda rows: None) -> Exception | None:
+    """Write the range as far as that goes; ``tell(rows)`` as rows are written. Returns the error of Kafka's that ended it.
+
+    Raises :exc:`Stopped`, and what is not Kafka's fault, such as a full disk.
+    """
+    work = RangeWork(Path(task.root), task.number, task.planned)
+    try:
+        pieces = work.pieces() or _adopted(task, work)
+        for piece in pieces:
+            tell(sum(file.rows for file in piece.files if file.data))
+        at = pieces[-1].end if pieces else task.planned.start
+        while at < task.planned.end:
+            at = _write_on(task, work, at, stopper, tell)
+    except (ExportError, ConfigurationError):
+        raise
+    except TrikafkaError as error:
+        stopper.check()
+        return error
+    return None
+
+
+def _write_on(task: WriteTask, work: RangeWork, at: int, stopper: Stopper, tell: Callable[[int], None]) -> int:
+    """Read from ``at`` on and write pieces; return where to go on: the end, or where another worker has decided otherwise."""
+    planned = task.planned
+    lost: list[tuple[int, int, str]] = []
+    batches = read_range(
+        OffsetRange(planned.topic, planned.partition, at, planned.end),
+        task.settings,
+        fail_on_data_loss=task.fail_on_data_loss,
+        topic_id=task.topic_id,
+        on_lost=lambda low, high, why: lost.append((low, high, why)),
+        on_start=stopper.add,
+    )
+    writer = PieceWriter(work, planned, at, task.shape, task.format)
+    try:
+        with closing(batches):  # type: ignore[type-var]
+            for batch in batches:
+                stopper.check()
+                tell(writer.add(batch))
+                if writer.full and batch.next_offset < planned.end:
+                    piece, rows = writer.finish(batch.next_offset, _within(lost, batch.next_offset))
+                    tell(rows)
+                    if piece.end != batch.next_offset:
+                        return piece.end
+                    lost = [gap for gap in lost if gap[1] > piece.end]
+                    writer = PieceWriter(work, planned, piece.end, task.shape, task.format)
+        stopper.check()
+        piece, rows = writer.finish(planned.end, tuple(lost))
+        tell(rows)
+        return piece.end
+    except BaseException:
+        writer.drop()
+        raise
+
+
+def _within(lost: list[tuple[int, int, str]], end: int) -> tuple[tuple[int, int, str], ...]:
+    return tuple(gap for gap in lost if gap[1] <= end)
+
+
+def _adopted(task: WriteTask, work: RangeWork) -> list[ExportPiece]:
+    """A file that an export of the first format has left, which wrote a range as one file and no records of it."""
+    planned, final = task.planned, Path(task.root) / task.planned.name
+    if not final.exists():
+        return []
+    try:
+        footer = pq.read_metadata(final)
+    except (OSError, pa.ArrowException) as error:
+        raise ExportError(f"{final} is not a whole Parquet file: {error}") from error
+    if (footer.metadata or {}).get(FOOTER_KEY.encode()) != footer_of(planned).encode():
+        raise ExportError(f"{final} was not written by this export")
+    file = StagedFile("none", planned.name, footer.num_rows, final.stat().st_size)
+    return [work.decide(ExportPiece(planned.start, planned.end, (file,)))]
+
+
+# --- in Spark: errors from the worker to the driver. Spark carries text only, and nothing in it is ever run ---
+
+
+def run_task(task: WriteTask, secret: str, tell: Callable[[int], None]) -> str | None:
+    """:func:`write_range` in a worker of Spark; the error of Kafka's as text, for :func:`error_from_text`.
 
     Raises a RuntimeError that :func:`error_of` can read in the driver by the same ``secret``, a word of the job that no
     broker can know: the text of an error may repeat what a broker said.
     """
     try:
-        return write_file(task)
-    except Exception as error:
-        raise RuntimeError(f"{task.planned}: {type(error).__name__}: {error} {_marked(task, error, secret)}") from error
+        error = write_range(task, Stopper(), tell)
+    except Exception as failed:
+        raise RuntimeError(f"{task.planned}: {type(failed).__name__}: {failed} {_marked(task, failed, secret)}") from failed
+    return None if error is None else json.dumps(_to_json(error))
 
 
-def write_file(task: WriteTask) -> tuple[int, int]:
-    """The work of :func:`run_task`, with errors as they are."""
-    planned, final = task.planned, Path(task.root) / task.planned.name
-    if final.exists():
-        return _check(final, planned)
-    wanted = OffsetRange(planned.topic, planned.partition, planned.start, planned.end)
-    batches = read_range(wanted, task.settings, fail_on_data_loss=task.fail_on_data_loss)
-    partial = DirectoryStore.partial_path(Path(task.root))
-    try:
-        rows = _write(partial, planned, batches, task.compression)
-        if not rows:
-            return 0, 0
-        DirectoryStore.publish_file(partial, final)
-    finally:
-        batches.close()  # type: ignore[attr-defined]
-        partial.unlink(missing_ok=True)
-    return _check(final, planned, rows)
-
-
-def _write(partial: Path, planned: PlannedFile, batches: Iterator[RecordBatch], compression: str) -> int:
-    rows, writer = 0, None
-    try:
-        for table in _row_groups(batches):
-            if writer is None:
-                writer = pq.ParquetWriter(
-                    partial,
-                    SCHEMA,
-                    compression=compression,
-                    use_dictionary=["topic", "partition", "timestampType", "key"],
-                    write_statistics=["partition", "offset", "timestamp"],
-                )
-                writer.add_key_value_metadata({_FOOTER_KEY: _label(planned)})
-            writer.write_table(table, row_group_size=_GROUP_ROWS)
-            rows += table.num_rows
-    finally:
-        if writer is not None:
-            writer.close()
-    return rows
-
-
-def _row_groups(batches: Iterator[RecordBatch]) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
-    rows = size = 0
-    for batch in batches:
-        waiting.append(spark_columns(batch.to_arrow()))
-        rows, size = rows + len(batch), size + batch.nbytes
-        if rows >= _GROUP_ROWS or size >= _GROUP_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting, rows, size = [], 0, 0
-    if waiting:
-        yield pa.Table.from_batches(waiting)
-
-
-def _label(planned: PlannedFile) -> str:
-    return json.dumps([planned.topic, planned.partition, planned.start, planned.end])
-
-
-def _check(final: Path, planned: PlannedFile, rows: int | None = None) -> tuple[int, int]:
-    """Return the rows and bytes of a finished file, seen in its footer. Raises :exc:`ExportError` if it is another's."""
-    try:
-        footer = pq.read_metadata(final)
-    except (OSError, pa.ArrowException) as error:
-        raise ExportError(f"{final} is not a whole Parquet file: {error}") from error
-    if (footer.metadata or {}).get(_FOOTER_KEY.encode()) != _label(planned).encode():
-        raise ExportError(f"{final} was not written by this export")
-    if rows is not None and footer.num_rows != rows:
-        raise ExportError(f"{final} has {footer.num_rows} rows, but {rows} were read")
-    return footer.num_rows, final.stat().st_size
-
-
-# --- errors, from the worker to the driver: Spark carries text only, and nothing in it is ever run ---
+def error_from_text(text: str) -> Exception:
+    """The error that :func:`run_task` returned."""
+    return _from_json(json.loads(text))
 
 
 def _marked(task: WriteTask, error: Exception, secret: str) -> str:

@@ -1,0 +1,75 @@
+"""How the tests are spread over processes (``make test`` has two of them, by pytest-xdist; without it nothing here is in force).
+
+A file's tests stay together, for they share a broker. Files with a real broker come first: they wait more than they work, and
+what is left for the end is quick. A test with the mark ``alone`` measures what a busy machine falsifies: nothing else runs then.
+"""
+
+from __future__ import annotations
+
+import fcntl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parent
+#: These take so long that whoever begins one last is waited for by all others.
+LONGEST = [
+    "tests/live/test_bench_live.py",
+]
+#: Files whose tests share something that is dear: a Spark session takes ten seconds and a gigabyte.
+TOGETHER = {"plugins/trikafka-spark/tests": "spark"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: no other test runs at the same time, in any process of this run")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """In a worker; each comes to the same order."""
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: _turn(item.nodeid))
+
+
+def _turn(nodeid: str) -> int:
+    file = nodeid.partition("::")[0]
+    if file in LONGEST:
+        return LONGEST.index(file)
+    return len(LONGEST) + (not file.endswith("_live.py"))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    from xdist.scheduler import LoadFileScheduling
+
+    class ByFile(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = nodeid.partition("::")[0]
+            return next((name for folder, name in TOGETHER.items() if file.startswith(folder)), file)
+
+    config.option.loadscopereorder = False  # it would sort by the number of tests
+    return ByFile(config, log)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    if not hasattr(item.config, "workerinput"):
+        return (yield)
+    with _at_its_turn(alone=item.get_closest_marker("alone") is not None):
+        return (yield)
+
+
+@contextmanager
+def _at_its_turn(alone: bool) -> Iterator[None]:
+    """Others may be at work, too, or nobody may. Who waits to be alone holds the gate, so that nobody else begins meanwhile."""
+    with open(ROOT / "conftest.py") as gate, open(ROOT / "pyproject.toml") as work:
+        fcntl.flock(gate, fcntl.LOCK_EX)
+        fcntl.flock(work, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
+        fcntl.flock(gate, fcntl.LOCK_UN)
+        try:
+            yield
+        finally:
+            fcntl.flock(work, fcntl.LOCK_UN)  # and not only by closing it: a process that was forked may have it, too

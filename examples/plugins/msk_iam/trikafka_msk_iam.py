@@ -1,0 +1,94 @@
+"""A SASL mechanism of a third party: AWS_MSK_IAM, by which Amazon's managed Kafka lets clients in.
+
+The client signs the request ``kafka-cluster:Connect`` to its broker (Signature Version 4, presigned for 15 minutes) and says
+that as JSON. Credentials come from the environment, as AWS names them; a program with others (a role, a profile) makes the
+plugin itself, ``MskIam(credentials)``, with a function, async or not, that is asked at each authentication::
+
+    trikafka.open_consumer("t", security_protocol="SASL_SSL", sasl_mechanism="AWS_MSK_IAM", ...)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import inspect
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+from urllib.parse import quote
+
+from trikafka import ClientConfig, Node, hookimpl
+
+_ALGORITHM = "AWS4-HMAC-SHA256"
+_NOTHING = hashlib.sha256(b"").hexdigest()
+
+
+class AwsCredentials(NamedTuple):
+    """Who signs, and for which region. ``token`` goes with credentials that are lent for a while."""
+
+    access_key: str
+    secret_key: str
+    region: str
+    token: str | None = None
+
+
+Credentials = Callable[[], AwsCredentials | Awaitable[AwsCredentials]]
+
+
+def from_environment() -> AwsCredentials:
+    """Credentials as AWS's own tools find them there. Raises ``KeyError`` for what is missing."""
+    env = os.environ
+    region = env.get("AWS_REGION") or env["AWS_DEFAULT_REGION"]
+    return AwsCredentials(env["AWS_ACCESS_KEY_ID"], env["AWS_SECRET_ACCESS_KEY"], region, env.get("AWS_SESSION_TOKEN"))
+
+
+def presigned(
+    who: AwsCredentials, now: datetime, service: str, host: str, query: Mapping[str, str], *,
+    path: str = "/", expires: int = 900, payload: str = _NOTHING,
+) -> dict[str, str]:  # fmt: skip
+    """The whole query of a GET request for ``host``, its signature included (Signature Version 4, by query parameters)."""
+    time = now.astimezone(UTC).strftime("%Y%m%dT%H%M%SZ")
+    scope = [time[:8], who.region, service, "aws4_request"]
+    whole = {
+        **query, "X-Amz-Algorithm": _ALGORITHM, "X-Amz-Credential": "/".join([who.access_key, *scope]), "X-Amz-Date": time,
+        "X-Amz-Expires": str(expires), "X-Amz-SignedHeaders": "host",
+        **({} if who.token is None else {"X-Amz-Security-Token": who.token}),
+    }  # fmt: skip
+    canonical = "&".join(f"{quote(name, safe='')}={quote(value, safe='')}" for name, value in sorted(whole.items()))
+    request = "\n".join(["GET", path, canonical, f"host:{host}", "", "host", payload])
+    text = "\n".join([_ALGORITHM, time, "/".join(scope), hashlib.sha256(request.encode()).hexdigest()])
+    key = f"AWS4{who.secret_key}".encode()
+    for part in [*scope, text]:
+        key = hmac.digest(key, part.encode(), "sha256")
+    return {**whole, "X-Amz-Signature": key.hex()}
+
+
+class _Conversation:
+    def __init__(self, credentials: Credentials, host: str) -> None:
+        self._credentials, self._host = credentials, host
+
+    async def first(self) -> bytes:
+        given: Any = self._credentials()
+        who: AwsCredentials = await given if inspect.isawaitable(given) else given
+        query = presigned(who, datetime.now(UTC), "kafka-cluster", self._host, {"Action": "kafka-cluster:Connect"})
+        said = {"version": "2020_10_22", "host": self._host, "user-agent": "trikafka"}
+        return json.dumps(said | {name.lower(): value for name, value in query.items()}).encode()
+
+    def respond(self, challenge: bytes) -> None:
+        """The broker is satisfied, and says its own version and the request's id."""
+
+
+class MskIam:
+    """The plugin."""
+
+    def __init__(self, credentials: Credentials = from_environment) -> None:
+        self._credentials = credentials
+
+    @hookimpl
+    def trikafka_sasl(self, mechanism: str, config: ClientConfig) -> Callable[[Node], object] | None:
+        return (lambda node: _Conversation(self._credentials, node.host)) if mechanism == "AWS_MSK_IAM" else None
+
+
+plugin = MskIam()

@@ -1,0 +1,111 @@
+"""The command ends in order on a signal: while the JVM starts, while it is frozen, and between two exports."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from spark_kafka import add_records, check_whole
+from test_spark_kill_live import wait_for_java
+
+SPARK = ("--option", "spark_above=0", "--option", "master=local[2]")
+
+
+@contextmanager
+def command(*arguments: str, temporary: Path) -> Iterator[subprocess.Popen[str]]:
+    """``trikafka export`` in a process group of its own, as a terminal has it."""
+    temporary.mkdir(exist_ok=True)
+    pipe, program = subprocess.PIPE, [sys.executable, "-m", "trikafka.cli", "export", *arguments]
+    environment = os.environ | {"TMPDIR": str(temporary)}
+    with subprocess.Popen(program, stdout=pipe, stderr=pipe, text=True, start_new_session=True, env=environment) as process:
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def java_of(group: int) -> list[int]:
+    """The JVMs of a process group."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        with suppress(OSError, ValueError):
+            if os.getpgid(int(entry.name)) == group and (entry / "comm").read_text().strip() == "java":
+                found.append(int(entry.name))
+    return found
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.7, 2.0])
+async def test_ctrl_c_while_the_jvm_starts_says_nothing(
+    delay: float, kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    topic = await new_topic(100)
+    with command(
+        topic, str(tmp_path / "out"), "-b", kafka_broker.bootstrap_servers, *SPARK, temporary=tmp_path / "tmp"
+    ) as process:
+        await trio.to_thread.run_sync(wait_for_java, process)
+        await trio.sleep(delay)  # not a wait for something: a moment among many
+        os.killpg(process.pid, signal.SIGINT)
+        with trio.fail_after(20):
+            said, wrong = await trio.to_thread.run_sync(process.communicate)
+        assert (process.returncode, said, wrong) == (130, "", "")
+        assert java_of(process.pid) == []
+
+
+async def test_a_frozen_jvm_does_not_hold_the_end_up(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    """It is killed, since it was started for this export; what is left is finished by the next one."""
+    topic, root = await new_topic(2_000), tmp_path / "out"
+    servers = kafka_broker.bootstrap_servers
+    with command(
+        topic, str(root), "-b", servers, "--max-records-per-file", "10", *SPARK, temporary=tmp_path / "tmp"
+    ) as process:
+        with trio.fail_after(60):
+            while not list(root.glob("*.parquet")):  # noqa: ASYNC110  (files do not tell)
+                await trio.sleep(0.02)
+        (jvm,) = java_of(process.pid)
+        os.kill(jvm, signal.SIGSTOP)
+        asked = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        with trio.fail_after(30):
+            _, wrong = await trio.to_thread.run_sync(process.communicate)
+        took = time.monotonic() - asked
+        assert (process.returncode, wrong) == (130, "")
+        assert java_of(process.pid) == []
+    assert took < 4, "a second, as far as a shared machine goes"
+    with command(topic, str(root), "-b", servers, "--json", temporary=tmp_path / "tmp") as process:
+        said, _ = await trio.to_thread.run_sync(process.communicate)
+    assert json.loads(said)["resumed"] is True
+    check_whole(root, 2_000, 4)
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+async def test_an_export_again_and_again_ends_on_a_signal(
+    number: signal.Signals, code: int, kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    topic, root, servers = await new_topic(100), tmp_path / "out", kafka_broker.bootstrap_servers
+    with command(topic, str(root), "-b", servers, "--every", "100ms", "--json", temporary=tmp_path / "tmp") as process:
+        assert process.stdout is not None
+        first = json.loads(await trio.to_thread.run_sync(process.stdout.readline))
+        assert (first["records"], first["files"][0]["from"], first["seconds"] > 0) == (100, 0, True)
+        await add_records(servers, topic, 100, 20, 4)
+        records = 100
+        with trio.fail_after(20):
+            while records < 120:
+                records += json.loads(await trio.to_thread.run_sync(process.stdout.readline))["records"]
+        process.send_signal(number)
+        asked = time.monotonic()
+        with trio.fail_after(10):
+            _, wrong = await trio.to_thread.run_sync(process.communicate)
+        assert (process.returncode, wrong) == (code, "")
+        assert time.monotonic() - asked < 3, "at once, as far as a shared machine goes"
+    check_whole(root, 120, 4)

@@ -1,0 +1,53 @@
+"""Whether a destination holds what its manifests say: every file, whole, with its rows, once, and nothing beside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from trikafka import DirectoryStore, TopicPartition
+from trikafka.interfaces import ExportCheck, WrittenFile
+
+
+def check(store: DirectoryStore) -> ExportCheck:
+    """Count. Raises :exc:`trikafka.ExportError` for damaged manifests. Blocks."""
+    listed = store.listed()
+    problems = [*_doubles(listed)]
+    rows = size = 0
+    for file in listed:
+        found, problem = _look(store.root / file.name, file)
+        rows += found
+        size += file.bytes if problem is None else 0
+        problems += [problem] if problem else []
+    known = {file.name for file in listed} | store.being_written()
+    for path in sorted(store.root.rglob("*.parquet")):
+        name = str(path.relative_to(store.root))
+        if name not in known and not name.startswith(("_", ".")):
+            problems.append(f"{name} is in no manifest, but a reader who globs sees it")
+    return ExportCheck(len(listed), rows, size, tuple(problems))
+
+
+def _look(path: Path, file: WrittenFile) -> tuple[int, str | None]:
+    try:
+        size = path.stat().st_size
+        rows: int = pq.read_metadata(path).num_rows
+    except FileNotFoundError:
+        return 0, f"{file.name} is lost, with {file.rows:,} rows"
+    except (OSError, pa.ArrowException) as error:
+        return 0, f"{file.name} is not a whole Parquet file: {error}"
+    if (size, rows) != (file.bytes, file.rows):
+        return rows, f"{file.name} has {rows:,} rows in {size:,} bytes, not {file.rows:,} in {file.bytes:,}"
+    return rows, None
+
+
+def _doubles(listed: list[WrittenFile]) -> Iterator[str]:
+    """Files of one partition whose offsets overlap; those of one piece, in several folders, have the same."""
+    last: dict[TopicPartition, WrittenFile] = {}
+    for file in sorted(listed, key=lambda each: (each.planned.tp, each.start, each.end)):
+        before = last.get(file.planned.tp)
+        if before is not None and file.start < before.end and (file.start, file.end) != (before.start, before.end):
+            yield f"{before.name} and {file.name} have offsets in common"
+        last[file.planned.tp] = file

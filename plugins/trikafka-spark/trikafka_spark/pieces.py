@@ -1,0 +1,183 @@
+"""One piece of a range as Parquet files: rows are gathered into row groups, sorted into partition folders, staged, and decided.
+
+Runs wherever a task runs, in a thread or in a Python worker of Spark, and uses nothing of Spark.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from trikafka import ExportPiece, RangeWork, RecordBatch, StagedFile
+from trikafka.interfaces import PlannedRange
+
+from .columns import SCHEMA, spark_columns
+from .values import ValueParser
+
+FOOTER_KEY = "trikafka.range"
+#: Folders of one piece that are written at a time; a piece that has rows for more of them ends.
+_MOST_FOLDERS = 64
+_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How files are cut and packed: may differ from export to export, unlike the plan's format."""
+
+    compression: str = "zstd"
+    row_group_rows: int = 262_144
+    row_group_bytes: int = 64 << 20
+    max_bytes_per_file: int = 512 << 20
+
+
+def footer_of(planned: PlannedRange) -> str:
+    """What a data file says of the range that it belongs to."""
+    return json.dumps([planned.topic, planned.partition, planned.start, planned.end])
+
+
+@dataclass
+class _File:
+    """A data file that is being written. ``folder`` is its partition folder below the destination, or empty."""
+
+    staged: Path
+    folder: str
+    writer: Any
+    sink: Any
+    rows: int = 0
+
+
+@dataclass
+class PieceWriter:
+    """Takes batches, then becomes a piece, or is dropped."""
+
+    work: RangeWork
+    planned: PlannedRange
+    start: int
+    shape: Shape
+    format: Mapping[str, Any]
+    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    _rows: int = 0
+    _bytes: int = 0
+    _files: dict[str, _File] = field(default_factory=dict)
+    _dead: list[str] = field(default_factory=list)
+    _written: int = 0
+
+    def __post_init__(self) -> None:
+        self._parser = ValueParser.of(self.format, self.planned.topic)
+        self._by = tuple(self.format.get("partition_by", ()))
+
+    @property
+    def full(self) -> bool:
+        """Whether the piece should end here."""
+        size = self._written + sum(map(len, self._dead))
+        return size >= self.shape.max_bytes_per_file or len(self._files) >= _MOST_FOLDERS
+
+    def add(self, batch: RecordBatch) -> int:
+        """Take a batch; return how many rows were written by now, as row groups fill."""
+        self._waiting.append(spark_columns(batch.to_arrow()))
+        self._rows, self._bytes = self._rows + len(batch), self._bytes + batch.nbytes
+        if self._rows >= self.shape.row_group_rows or self._bytes >= self.shape.row_group_bytes:
+            return self._flush()
+        return 0
+
+    def finish(self, end: int, lost: tuple[tuple[int, int, str], ...] = ()) -> tuple[ExportPiece, int]:
+        """Write what waits, and decide the piece up to ``end``; return the piece that stands, and the rows written now."""
+        rows = self._flush()
+        staged = []
+        for file in self._files.values():
+            file.writer.close()
+            file.sink.close()
+            name = str(Path(file.folder, self.work.name_of(self.start)))
+            staged.append(StagedFile(file.staged.name, name, file.rows, file.staged.stat().st_size))
+        if self._dead:
+            path = self.work.stage()
+            path.write_text("".join(self._dead), encoding="utf-8")
+            name = self.work.name_of(self.start).removesuffix(".parquet") + ".jsonl"
+            staged.append(StagedFile(path.name, f"_dead_letters/{name}", len(self._dead), path.stat().st_size, data=False))
+        self._files.clear()  # from here on they are the record's
+        return self.work.decide(ExportPiece(self.start, end, tuple(staged), lost, len(self._dead))), rows
+
+    def drop(self) -> None:
+        """Remove what was staged."""
+        for file in self._files.values():
+            try:
+                file.writer.close()
+            finally:
+                file.sink.close()
+                file.staged.unlink(missing_ok=True)
+        self._files.clear()
+
+    def _flush(self) -> int:
+        if not self._waiting:
+            return 0
+        table, self._waiting, self._rows, self._bytes = pa.Table.from_batches(self._waiting), [], 0, 0
+        taken: int = table.num_rows
+        if self._parser is not None:
+            table, refused = self._parser.parse(table)
+            self._dead += [_dead_letter(*each) for each in refused]
+        for folder, part in self._sorted(table):
+            file = self._files.get(folder) or self._open(folder, part.schema)
+            file.writer.write_table(part, row_group_size=self.shape.row_group_rows)
+            file.rows += part.num_rows
+        self._written = sum(file.sink.tell() for file in self._files.values())
+        return taken
+
+    def _sorted(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """The rows by partition folder. The topic is constant in a range; dates are those of the record, in UTC."""
+        if not table.num_rows:
+            return
+        prefix = [f"topic={self.planned.topic}"] if "topic" in self._by else []
+        dates = pc.strftime(table["timestamp"], "%Y-%m-%d") if "date" in self._by else None
+        if "topic" in self._by:
+            table = table.drop_columns(["topic"])
+        if dates is None:
+            yield "/".join(prefix), table
+            return
+        for value in pc.unique(dates).to_pylist():
+            chosen = pc.is_null(dates) if value is None else pc.equal(dates, value)
+            yield "/".join([*prefix, f"date={value or _NO_VALUE}"]), table.filter(chosen)
+
+    def _open(self, folder: str, schema: pa.Schema) -> _File:
+        staged = self.work.stage()
+        sink = pa.OSFile(str(staged), "wb")
+        writer = pq.ParquetWriter(
+            sink,
+            schema,
+            compression=self.shape.compression,
+            use_dictionary=[name for name in ("topic", "partition", "timestampType", "key") if name in schema.names],
+            write_statistics=["partition", "offset", "timestamp"],
+        )
+        writer.add_key_value_metadata({FOOTER_KEY: footer_of(self.planned)})
+        file = self._files[folder] = _File(staged, folder, writer, sink)
+        return file
+
+
+def _dead_letter(row: Mapping[str, Any], error: str) -> str:
+    """A record that could not be read, with its coordinates, as a line of JSON; bytes in Base64."""
+
+    def text(value: bytes | None) -> str | None:
+        return None if value is None else base64.b64encode(value).decode()
+
+    body = {name: row[name] for name in ("topic", "partition", "offset")} | {
+        "timestamp": None if row["timestamp"] is None else row["timestamp"].isoformat(),
+        "error": error,
+        "key": text(row["key"]),
+        "value": text(row["value"]),
+        "headers": [[each["key"], text(each["value"])] for each in row["headers"] or ()],
+    }
+    return json.dumps(body) + "\n"
+
+
+def schema_of(format: Mapping[str, Any], topic: str) -> pa.Schema:
+    """The columns of a topic's data files."""
+    parser = ValueParser.of(format, topic)
+    schema = SCHEMA if parser is None else SCHEMA.set(SCHEMA.get_field_index("value"), pa.field("value", parser.type))
+    return schema.remove(schema.get_field_index("topic")) if "topic" in format.get("partition_by", ()) else schema

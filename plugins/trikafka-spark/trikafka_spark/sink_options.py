@@ -1,0 +1,102 @@
+"""The options of the sink, checked. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trikafka import ConfigurationError
+
+_COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
+_PARTITIONS = ("date", "topic")
+_NAMES = (
+    "master",
+    "app_name",
+    "compression",
+    "spark_above",
+    "threads",
+    "max_bytes_per_file",
+    "row_group_rows",
+    "row_group_bytes",
+    "partition_by",
+    "value_format",
+    "value_schema",
+)
+#: Offsets of a plan up to which its tasks run in threads of this process.
+SPARK_ABOVE = 5_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """``spark_above`` is ``None`` when Spark is never to be used."""
+
+    master: str | None = None
+    app_name: str = "trikafka export"
+    compression: str = "zstd"
+    spark_above: int | None = SPARK_ABOVE
+    threads: int = field(default_factory=lambda: max(4, min(32, os.cpu_count() or 1)))
+    max_bytes_per_file: int = 512 << 20
+    row_group_rows: int = 262_144
+    row_group_bytes: int = 64 << 20
+    partition_by: tuple[str, ...] | None = None
+    value_format: str | None = None
+    value_schema: Mapping[str, Any] | None = None
+    conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def sink_options(given: Mapping[str, Any]) -> SinkOptions:
+    """Check what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
+    conf = {name: str(value) for name, value in given.items() if name.startswith("spark.")}
+    rest = {name: value for name, value in given.items() if name not in conf}
+    for name in rest:
+        if name not in _NAMES:
+            near = difflib.get_close_matches(name, _NAMES, n=1)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise ConfigurationError(f"unknown option {name!r} of the Spark sink{hint}")
+    for name in ("threads", "max_bytes_per_file", "row_group_rows", "row_group_bytes"):
+        if name in rest:
+            rest[name] = _whole(name, rest[name], 1)
+    if "spark_above" in rest and (above := rest["spark_above"]) is not None:
+        rest["spark_above"] = None if above == "never" else _whole("spark_above", above, 0)
+    if rest.get("compression", "zstd") not in _COMPRESSIONS:
+        raise ConfigurationError(f"compression must be one of {', '.join(_COMPRESSIONS)}, not {rest['compression']!r}")
+    if "partition_by" in rest:
+        rest["partition_by"] = _partition_by(rest["partition_by"])
+    if rest.get("value_format", "binary") not in ("binary", "json"):
+        raise ConfigurationError(f"value_format must be 'binary' or 'json', not {rest['value_format']!r}")
+    if "value_schema" in rest:
+        if rest.get("value_format") != "json":
+            raise ConfigurationError("value_schema needs value_format=json")
+        rest["value_schema"] = _schema(rest["value_schema"])
+    return SinkOptions(conf=conf, **rest)
+
+
+def _whole(name: str, value: Any, least: int) -> int:
+    if isinstance(value, str) and value.strip().isdigit():
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int) or value < least:
+        also = " or 'never'" if name == "spark_above" else ""
+        raise ConfigurationError(f"{name} must be a whole number of at least {least}{also}, not {value!r}")
+    return value
+
+
+def _partition_by(value: Any) -> tuple[str, ...]:
+    names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else list(value)
+    if len(set(names)) != len(names) or any(name not in _PARTITIONS for name in names):
+        raise ConfigurationError(f"partition_by must name some of {', '.join(_PARTITIONS)}, not {value!r}")
+    return tuple(sorted(names, reverse=True))  # the folders' order is ours: the topic, then the date
+
+
+def _schema(value: Any) -> Mapping[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError as error:
+            raise ConfigurationError('value_schema must be JSON like {"n": "int64", "tags": ["string"]}') from error
+    if not isinstance(value, Mapping) or not value:
+        raise ConfigurationError('value_schema must be JSON like {"n": "int64", "tags": ["string"]}')
+    return value

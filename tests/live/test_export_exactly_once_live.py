@@ -1,0 +1,20 @@
+"""An exporter that is killed again and again (``make export-exactly-once`` is long): each record once, at every moment."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from benchmarks.export_exactly_once.run import Options, run
+
+
+async def test_each_row_once_for_who_globs_at_any_moment(kafka_broker: Any, tmp_path: Path) -> None:
+    options = Options(seed=3, records=40_000, kills=5, broker_kills=0, pause=1.5)
+    with trio.fail_after(120):
+        figures = await run(options, kafka_broker.bootstrap_servers, [kafka_broker], tmp_path)
+    assert figures.exact, (figures, (tmp_path / "exporters.log").read_text()[-2_000:])
+    assert (figures.fed, figures.kills) == (40_000, 5)
+    assert figures.looks > 5
+    assert figures.files > 4

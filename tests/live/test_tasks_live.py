@@ -1,0 +1,210 @@
+"""``run_tasks`` on real brokers: a frozen leader holds back its own partition alone, exactly once with dead letters, the worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trikafka_broker import Cluster
+from trikafka_broker.cluster import KafkaCluster
+
+import trikafka
+from trikafka import NewTopic, Record, TopicPartition
+
+ROOT = Path(__file__).parents[2]
+COUNT = 200
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three brokers."""
+    with KafkaCluster(brokers=3) as started:
+        started.start()
+        yield Cluster(started)
+
+
+async def filled(cluster: Cluster, topic: str, partitions: int = 3, copies: int = 1) -> None:
+    """A topic with ``COUNT`` records a partition."""
+    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics({topic: NewTopic(partitions, copies)})
+    async with trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+        for number in range(COUNT):
+            for part in range(partitions):
+                await producer.enqueue(topic, b"%d-%d" % (part, number), key=b"k%d" % (number % 7), partition=part)
+
+
+def settings_of(cluster: Cluster, group_id: str) -> dict[str, Any]:
+    given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "group_id": group_id, "auto_offset_reset": "earliest"}
+    return given | {"enable_auto_commit": False, "auto_commit_interval_ms": 200}
+
+
+async def coordinator_of(admin: trikafka.Admin, group_id: str) -> int | None:
+    """The node that leads the partition of ``__consumer_offsets`` in which a group is."""
+    hashed = 0
+    for letter in group_id:
+        hashed = (31 * hashed + ord(letter)) & 0xFFFFFFFF
+    partitions = (await admin.list_topics(include_internal=True))["__consumer_offsets"]
+    return partitions[(hashed & 0x7FFFFFFF) % len(partitions)].leader
+
+
+async def until(true: Any, limit: float = 60) -> None:
+    with trio.fail_after(limit):
+        while not true():  # noqa: ASYNC110
+            await trio.sleep(0.02)
+
+
+async def test_a_frozen_leader_holds_back_its_own_partition_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    await filled(cluster, "frozen")
+    done = Counter[int]()
+    async with (
+        trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
+        trikafka.open_consumer("frozen", **settings_of(cluster, "freezing")) as consumer,
+        trio.open_nursery() as nursery,
+    ):
+
+        async def handler(record: Record) -> None:
+            await trio.sleep(0.01)
+            await consumer.end_offsets([TopicPartition("frozen", record.partition)], timeout=0.3)
+            done[record.partition] += 1
+
+        nursery.start_soon(trikafka.run_tasks, consumer, handler)
+        await until(lambda: len(done) == 3)
+        coordinator = await coordinator_of(admin, "freezing")
+        led = {info.partition: info.leader for info in (await admin.list_topics())["frozen"]}
+        assert sorted(leader for leader in led.values() if leader is not None) == [0, 1, 2]
+        stuck, leader = next((part, node) for part, node in led.items() if node not in (coordinator, None))
+        assert leader is not None
+        broker = cluster.brokers[leader]
+        await broker.freeze()
+        try:
+            await trio.sleep(0.4)  # what is in flight is over
+            before = done[stuck]
+            assert before < COUNT - 50
+            others = [part for part in led if part != stuck]
+            await until(lambda: all(done[part] == COUNT for part in others))
+            assert done[stuck] == before
+            assert [line for line in caplog.messages if f"the task of frozen-{stuck} is skipped" in line and "end_offsets" in line]
+            assert not [line for line in caplog.messages if any(f"the task of frozen-{part} is skipped" in line for part in others)]
+        finally:
+            await broker.thaw()
+        await until(lambda: done[stuck] == COUNT)
+        nursery.cancel_scope.cancel()
+    assert done == Counter(dict.fromkeys(range(3), COUNT))
+
+
+async def read_committed(cluster: Cluster, topic: str) -> list[Record]:
+    settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "isolation_level": "read_committed"}
+    async with trikafka.open_consumer(**settings, auto_offset_reset="earliest") as consumer:
+        tps = [TopicPartition(topic, info.partition) for info in await consumer.partitions_for(topic)]
+        consumer.assign(tps)
+        with trio.fail_after(60):
+            return [record async for batch in consumer.batches(until=await consumer.end_offsets(tps)) for record in batch]
+
+
+async def test_exactly_once_with_dead_letters(cluster: Cluster) -> None:
+    """Two members, one of them cut off again and again, and each eleventh record fails after its copy was sent."""
+    await filled(cluster, "source", copies=3)
+    finished = trio.Event()
+
+    async def member(name: str, life: float) -> None:
+        while not finished.is_set():
+            with trio.move_on_after(life):
+                async with (
+                    trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers, transactional_id=name) as producer,
+                    trikafka.open_consumer("source", **settings_of(cluster, "copying")) as consumer,
+                ):
+
+                    async def handler(record: Record) -> None:
+                        await producer.enqueue("copies", record.value, partition=record.partition)
+                        await trio.sleep(0.01)
+                        if record.offset % 11 == 5:
+                            raise ValueError("no good")
+
+                    topics = {"copies": NewTopic(3, 3), "dead": NewTopic(1, 3)}
+                    await trikafka.run_tasks(
+                        consumer, handler, producer=producer, dead_letter="dead", topics=topics, concurrency=2
+                    )
+
+    async with trikafka.open_consumer(**settings_of(cluster, "copying")) as watcher, trio.open_nursery() as nursery:
+        nursery.start_soon(member, "one", 120)
+        nursery.start_soon(member, "two", 3)
+        tps = [TopicPartition("source", part) for part in range(3)]
+        with trio.fail_after(120):
+            while any(at is None or at.offset < COUNT for at in (await watcher.committed(tps)).values()):  # noqa: ASYNC110
+                await trio.sleep(0.2)
+        finished.set()
+        nursery.cancel_scope.cancel()
+    every = {b"%d-%d" % (part, number): number for part in range(3) for number in range(COUNT)}
+    copies = Counter(record.value for record in await read_committed(cluster, "copies"))
+    dead = await read_committed(cluster, "dead")
+    assert copies == Counter(value for value, number in every.items() if number % 11 != 5)
+    assert Counter(record.value for record in dead) == Counter(value for value, number in every.items() if number % 11 == 5)
+    for record in dead:
+        headers = dict(record.headers)
+        assert record.value == b"%s-%s" % (headers["trikafka.partition"], headers["trikafka.offset"])
+        assert (headers["trikafka.error"], headers["trikafka.message"]) == (b"ValueError", b"no good")
+
+
+def test_the_page_shows_the_example_as_it_is() -> None:
+    text = (ROOT / "docs/tasks.md").read_text(encoding="utf-8")
+    blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    shown = (ROOT / "examples/worker.py").read_text(encoding="utf-8").partition('"""\n\n')[2]
+    shown = shown.replace('os.environ.get("KAFKA", "localhost:9092")', '"localhost:9092"').replace("import os\n", "")
+    assert blocks[0] == shown
+
+
+async def test_the_worker_of_the_examples(cluster: Cluster) -> None:
+    """Each order once though it is stopped in the middle, each customer's in order, two bad ones among the dead."""
+    servers = cluster.bootstrap_servers
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        await admin.create_topics({"orders": NewTopic(3, 3)})
+    async with trikafka.open_producer(bootstrap_servers=servers) as producer:
+        for number in range(300):
+            customer = f"c{number % 10}"
+            value = b"{not json" if number in (7, 150) else json.dumps({"customer": customer, "item": number}).encode()
+            await producer.enqueue("orders", value, key=customer.encode())
+    lines: list[str] = []
+    path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
+    with trio.fail_after(60):
+        for number in range(2):
+            environment = {**os.environ, "PYTHONPATH": path, "KAFKA": servers}
+            command = [sys.executable, str(ROOT / "examples/worker.py")]
+            process = await trio.lowlevel.open_process(command, stdout=subprocess.PIPE, env=environment)
+            assert process.stdout is not None
+            try:
+                text = b""
+                while not _enough(lines, text, number):
+                    chunk = await process.stdout.receive_some()
+                    assert chunk, text
+                    text += chunk
+                process.send_signal(signal.SIGTERM)
+                async for chunk in process.stdout:
+                    text += chunk
+                assert await process.wait() == 0
+            finally:
+                process.kill()
+            said = text.decode().splitlines()
+            assert said[-1] == "stopped in order"
+            lines += said[:-1]
+    items = [line.split()[2:] for line in lines]
+    assert sorted(int(item) for _, item in items) == [number for number in range(300) if number not in (7, 150)]
+    for customer in range(10):
+        mine = [int(item) for name, item in items if name == f"c{customer}"]
+        assert mine == sorted(mine)
+    dead = await read_committed(cluster, "orders.dead")
+    assert [record.value for record in dead] == [b"{not json"] * 2
+    assert all(dict(record.headers)["trikafka.error"] == b"json.decoder.JSONDecodeError" for record in dead)
+
+
+def _enough(before: list[str], text: bytes, number: int) -> bool:
+    return len(before) + text.count(b"\n") >= (298 if number else 60)

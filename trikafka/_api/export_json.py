@@ -1,0 +1,203 @@
+"""Plans and manifests as JSON, format 2; format 1 is read. Pure; no I/O.
+
+What comes from a disk is checked as if anybody could have written it: ranges that overlap, that run backwards or lead beyond
+what the plan says to cover are refused, and so are names that lead out of the destination.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from ..errors import ExportError
+from ..interfaces import ExportManifest, ExportPlan, ExportState, LostRange, PlannedRange, RangeResult, WrittenFile
+from ..types import OffsetRange, TopicPartition
+from .export_plan import checked_name
+
+FORMAT_VERSION = 2
+
+
+def plan_to_json(plan: ExportPlan) -> str:
+    """Return the text of a plan file."""
+    return _text({"kind": "plan", **_plan_dict(plan), "ranges": [_range_dict(planned) for planned in plan.ranges]})
+
+
+def manifest_to_json(manifest: ExportManifest) -> str:
+    """Return the text of a manifest file."""
+    body = _plan_dict(manifest.plan) | {
+        "finished": manifest.finished,
+        "ranges": [_result_dict(result) for result in manifest.results],
+        "carried": [each._asdict() for each in manifest.carried],
+        "lost": [_lost_dict(lost) for lost in manifest.lost],
+        "rows": manifest.rows,
+        "bytes": manifest.bytes,
+        "dead_letters": manifest.dead_letters,
+    }
+    return _text({"kind": "manifest", **body})
+
+
+def plan_from_json(text: str | bytes, where: str) -> ExportPlan:
+    """Read a plan or the plan's part of a manifest. Raises :exc:`ExportError` naming ``where`` for anything else."""
+    return _read(text, where)[0]
+
+
+def state_from_json(text: str | bytes, where: str) -> ExportState:
+    """Read from a manifest how far its destination is. Raises :exc:`ExportError` naming ``where`` for anything else."""
+    plan, body = _read(text, where)
+    try:
+        carried = tuple(
+            OffsetRange(_word(each, "topic"), _offset(each, "partition"), _offset(each, "start"), _offset(each, "end"))
+            for each in body.get("carried", ())
+        )
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExportError(f"{where} is not an export plan or manifest: {type(error).__name__}: {error}") from error
+    return ExportState(
+        last_number=plan.number,
+        cluster_id=plan.cluster_id,
+        topic_ids=plan.topic_ids,
+        positions=plan.positions,
+        carried=carried,
+        isolation_level=plan.isolation_level,
+        format=plan.format or None,
+    )
+
+
+def files_from_json(text: str | bytes, where: str) -> list[WrittenFile]:
+    """Read the data files that a manifest lists. Raises :exc:`ExportError` naming ``where`` for anything else."""
+    _, body = _read(text, where)
+    try:
+        if body["version"] == 1:
+            return [
+                WrittenFile(_range(each), each["file"], each["from"], each["to"], int(each["rows"]), int(each["bytes"]))
+                for each in body["files"]
+                if each["file"] is not None
+            ]
+        return [
+            WrittenFile(_range(each), str(f["name"]), int(f["from"]), int(f["to"]), int(f["rows"]), int(f["bytes"]))
+            for each in body["ranges"]
+            for f in each["files"]
+        ]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ExportError(f"{where} is not an export manifest: {type(error).__name__}: {error}") from error
+
+
+def _read(text: str | bytes, where: str) -> tuple[ExportPlan, dict[str, Any]]:
+    try:
+        body = json.loads(text if isinstance(text, str) else text.decode())
+        version = body["version"]
+        if version not in (1, FORMAT_VERSION):
+            raise ExportError(f"it has format version {version}; this trikafka reads version {FORMAT_VERSION}")
+        plan = _plan(body)
+        _check_ranges(plan)
+        return plan, body
+    except ExportError as error:
+        raise ExportError(f"{where} cannot be used: {error}") from error
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        raise ExportError(f"{where} is not an export plan or manifest: {type(error).__name__}: {error}") from error
+
+
+def _plan(body: Mapping[str, Any]) -> ExportPlan:
+    return ExportPlan(
+        number=int(body["number"]),
+        plan_id=str(body["plan_id"]),
+        created=str(body["created"]),
+        cluster_id=body["cluster_id"],
+        topic_ids=dict(body["topic_ids"]),
+        isolation_level=str(body["isolation_level"]),
+        ranges=tuple(_range(each) for each in body["files" if body["version"] == 1 else "ranges"]),
+        positions={
+            TopicPartition(topic, int(partition)): int(offset)
+            for topic, offsets in body["positions"].items()
+            for partition, offset in offsets.items()
+        },
+        format=dict(body.get("format") or {}),
+        lost=tuple(
+            LostRange(_word(each, "topic"), _offset(each, "partition"), _offset(each, "from"), _offset(each, "to"), each["reason"])
+            for each in body.get("planned_lost", ())
+        ),
+    )
+
+
+def _check_ranges(plan: ExportPlan) -> None:
+    """Raise :exc:`ExportError` unless the ranges are disjoint, forward and below the positions."""
+    last: dict[TopicPartition, PlannedRange] = {}
+    for planned in sorted(plan.ranges, key=lambda each: (each.tp, each.start)):
+        if not 0 <= planned.start < planned.end or planned.partition < 0:
+            raise ExportError(f"it plans {planned}, which is no range of offsets")
+        before = last.get(planned.tp)
+        if before is not None and before.end > planned.start:
+            raise ExportError(f"it plans both {before} and {planned}, which overlap")
+        if planned.end > plan.positions.get(planned.tp, -1):
+            raise ExportError(f"it plans {planned}, beyond its own position {plan.positions.get(planned.tp)}")
+        last[planned.tp] = planned
+    wrong = [f"{offset} of {tp}" for tp, offset in plan.positions.items() if offset < 0 or tp.partition < 0]
+    if wrong:
+        raise ExportError(f"it has positions that are no offsets: {', '.join(wrong)}")
+    if len({planned.name for planned in plan.ranges}) != len(plan.ranges):
+        raise ExportError("it plans one file name twice")
+
+
+def _word(body: Mapping[str, Any], name: str) -> str:
+    value = body[name]
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _offset(body: Mapping[str, Any], name: str) -> int:
+    value = body[name]
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{name} is {value!r}")
+    return value
+
+
+def _range(body: Mapping[str, Any]) -> PlannedRange:
+    name = checked_name(str(body["planned_file"]))
+    return PlannedRange(_word(body, "topic"), int(body["partition"]), int(body["from"]), int(body["to"]), name)
+
+
+def _plan_dict(plan: ExportPlan) -> dict[str, Any]:
+    positions: dict[str, dict[str, int]] = {}
+    for tp, offset in sorted(plan.positions.items()):
+        positions.setdefault(tp.topic, {})[str(tp.partition)] = offset
+    return {
+        "version": FORMAT_VERSION,
+        "number": plan.number,
+        "plan_id": plan.plan_id,
+        "created": plan.created,
+        "cluster_id": plan.cluster_id,
+        "topic_ids": dict(plan.topic_ids),
+        "isolation_level": plan.isolation_level,
+        "format": dict(plan.format),
+        "positions": positions,
+        "planned_lost": [_lost_dict(lost) for lost in plan.lost],
+    }
+
+
+def _range_dict(planned: PlannedRange) -> dict[str, Any]:
+    return {
+        "topic": planned.topic,
+        "partition": planned.partition,
+        "from": planned.start,
+        "to": planned.end,
+        "planned_file": planned.name,
+    }
+
+
+def _result_dict(result: RangeResult) -> dict[str, Any]:
+    files = [{"name": f.name, "from": f.start, "to": f.end, "rows": f.rows, "bytes": f.bytes} for f in result.files]
+    body = _range_dict(result.planned) | {"reached": result.reached, "rows": result.rows, "files": files}
+    if result.dead_letters:
+        body["dead_letters"] = result.dead_letters
+    if result.error is not None:
+        body["error"] = f"{type(result.error).__name__}: {result.error}"[:2000]
+    return body
+
+
+def _lost_dict(lost: LostRange) -> dict[str, Any]:
+    return {"topic": lost.topic, "partition": lost.partition, "from": lost.start, "to": lost.end, "reason": lost.reason}
+
+
+def _text(body: Mapping[str, Any]) -> str:
+    return json.dumps(body, indent=1) + "\n"

@@ -1,0 +1,128 @@
+"""What an export asks of Kafka: which partitions there are, where they begin and end, and to note how far the export is.
+
+A partition whose leader does not answer holds up nobody: each leader is asked by itself, and who failed is told apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from typing import Any
+
+import trio
+
+from ..errors import ExportError, KafkaTimeoutError, TrikafkaError
+from ..interfaces import ExportState
+from ..types import OffsetAndMetadata, PartitionInfo, TopicPartition
+from .consumer import Consumer
+from .export_plan import SourceView
+from .opening import open_consumer
+
+Start = str | int | Mapping[TopicPartition, int]
+NO_TOPIC_ID = "00000000-0000-0000-0000-000000000000"
+
+
+@dataclass
+class Look:
+    """What the cluster said, what it did not say of some partitions, and which topics it does not have."""
+
+    view: SourceView
+    errors: dict[TopicPartition, KafkaTimeoutError] = field(default_factory=dict)
+    missing: list[str] = field(default_factory=list)
+    fatal: TrikafkaError | None = None
+
+
+class ExportSource:
+    """The cluster, as an export sees it. Every method opens a client of its own."""
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        self._settings = settings
+
+    def _client(self, isolation_level: str, group_id: str | None = None) -> AbstractAsyncContextManager[Consumer]:
+        settings = {**self._settings, "isolation_level": isolation_level}
+        return open_consumer(**settings, group_id=group_id, enable_auto_commit=False, auto_offset_reset="none")
+
+    async def topic_ids(self, topics: Iterable[str], isolation_level: str) -> tuple[str | None, dict[str, str | None]]:
+        """The cluster's id, and the ids of those topics that exist (``None`` where the broker gives none)."""
+        async with self._client(isolation_level) as consumer:
+            ids = {topic: _id_of(consumer, topic) for topic in dict.fromkeys(topics) if await consumer.partitions_for(topic)}
+            return consumer._parts.metadata.snapshot.cluster_id, ids
+
+    async def look(
+        self, topics: Iterable[str], isolation_level: str, only: frozenset[TopicPartition] | None, timeout: float | None
+    ) -> Look:
+        """Ask for beginnings and ends, of all partitions or ``only`` of some, each leader within ``timeout`` seconds."""
+        look = Look(SourceView(None, {}, {}, {}))
+        async with self._client(isolation_level) as consumer:
+            infos: list[PartitionInfo] = []
+            ids: dict[str, str | None] = {}
+            for topic in topics:
+                partitions = await consumer.partitions_for(topic)
+                if partitions:
+                    ids[topic] = _id_of(consumer, topic)
+                else:
+                    look.missing.append(topic)
+                infos += [info for info in partitions if only is None or TopicPartition(topic, info.partition) in only]
+            look.view = SourceView(consumer._parts.metadata.snapshot.cluster_id, ids, {}, {})
+            by_leader: dict[object, list[TopicPartition]] = {}
+            for info in infos:
+                tp = TopicPartition(info.topic, info.partition)
+                by_leader.setdefault(tp if info.leader is None else info.leader, []).append(tp)
+            async with trio.open_nursery() as nursery:
+                for tps in by_leader.values():
+                    nursery.start_soon(_ask, consumer, tps, look, timeout)
+        if look.fatal is not None:
+            raise look.fatal
+        return look
+
+    async def first_offsets(
+        self, start: Start, state: ExportState, view: SourceView, isolation_level: str
+    ) -> Mapping[TopicPartition, int]:
+        """Where ``start`` says that partitions begin which were not exported yet; the others begin at their beginning."""
+        if isinstance(start, str):
+            return {}
+        new = [tp for tp in view.beginnings if tp not in state.positions]
+        if isinstance(start, Mapping):
+            return {tp: start[tp] for tp in new if tp in start}
+        if not new:
+            return {}
+        async with self._client(isolation_level) as consumer:
+            found = await consumer.offsets_for_times(dict.fromkeys(new, start))
+        return {tp: min(at.offset, view.ends[tp]) if (at := found.get(tp)) is not None else view.ends[tp] for tp in new}
+
+    async def commit(self, group_id: str, isolation_level: str, ours: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Bring the group's offsets up to ``ours``, those that are behind; return them. Raises :exc:`ExportError`."""
+        try:
+            async with self._client(isolation_level, group_id) as consumer:
+                known = await consumer.committed(list(ours))
+                behind = {tp: at for tp, at in ours.items() if (now := known.get(tp)) is None or now.offset < at}
+                if behind:
+                    await consumer.commit({tp: OffsetAndMetadata(at) for tp, at in behind.items()})
+                return behind
+        except TrikafkaError as error:
+            raise ExportError(
+                f"the data is published, but the offsets of group {group_id!r} could not be committed "
+                f"(the next export will try again): {error}"
+            ) from error
+
+
+async def _ask(consumer: Consumer, tps: list[TopicPartition], look: Look, timeout: float | None) -> None:
+    try:
+        beginnings = await consumer.beginning_offsets(tps, timeout=timeout)
+        ends = await consumer.end_offsets(tps, timeout=timeout)
+    except TrikafkaError as error:
+        if not isinstance(error, KafkaTimeoutError):
+            look.fatal = error
+            return
+        look.errors.update(dict.fromkeys(tps, error))
+        return
+    look.view = SourceView(
+        look.view.cluster_id, look.view.topic_ids, {**look.view.beginnings, **beginnings}, {**look.view.ends, **ends}
+    )
+
+
+def _id_of(consumer: Consumer, topic: str) -> str | None:
+    """The id of a topic that was just asked for: later the snapshot may not have it any more."""
+    known: str | None = getattr(consumer._parts.metadata.snapshot.topics.get(topic), "topic_id", None)
+    return None if known == NO_TOPIC_ID else known

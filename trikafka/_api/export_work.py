@@ -1,0 +1,180 @@
+"""How the files of one planned range come to stand in the destination, by workers that may be killed or run twice.
+
+A range is written in *pieces*, one after the other, each a few whole files. A worker stages the files of a piece in the plan's
+work folder, then decides the piece by a *record*: a small file that says where the piece ends and which staged file becomes
+which data file. Its name is the piece's beginning, and it is linked, which never replaces, so of two workers at one piece one
+decides, and the other goes on from there. Then the staged files are linked to their names, by the worker that decided, or by
+whoever comes next. So a row is never in two files, and a reader that globs never sees a file that is not whole.
+
+When a plan ends, its work folder is renamed: a worker that has outlived it cannot decide or publish anything any more.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import uuid
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import ExportError
+from ..interfaces import LostRange, PlannedRange, RangeResult, WrittenFile
+from . import export_files as files
+from .export_plan import file_name
+
+OURS = "_trikafka"
+
+
+def work_folder(root: Path, number: int) -> Path:
+    """Where the plan of that number is worked on."""
+    return root / OURS / "work" / f"{number:06d}"
+
+
+@dataclass(frozen=True, slots=True)
+class StagedFile:
+    """A file of a piece: where it is staged (a name in the work folder), its name below the destination, its size."""
+
+    staged: str
+    name: str
+    rows: int
+    bytes: int
+    data: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class ExportPiece:
+    """The part ``start <= offset < end`` of a range, and its files; ``lost`` are gaps (from, to, reason) in it."""
+
+    start: int
+    end: int
+    files: tuple[StagedFile, ...] = ()
+    lost: tuple[tuple[int, int, str], ...] = ()
+    dead_letters: int = 0
+
+
+class RangeWork:
+    """The pieces of one range of a plan. Everything blocks."""
+
+    def __init__(self, root: Path, number: int, planned: PlannedRange, *, folder: Path | None = None) -> None:
+        self._root, self._planned = root, planned
+        self._folder = folder or work_folder(root, number)
+        self._key = hashlib.sha256(f"{planned.topic}-{planned.partition}".encode()).hexdigest()[:16]
+
+    def pieces(self) -> list[ExportPiece]:
+        """What is decided, from the range's beginning on, each piece's files in their places."""
+        found: list[ExportPiece] = []
+        at = self._planned.start
+        while at < self._planned.end and (piece := self._decided(at)) is not None:
+            self._publish(piece)
+            found.append(piece)
+            at = piece.end
+        return found
+
+    def name_of(self, start: int) -> str:
+        """The name of the file of the piece that begins there."""
+        planned = self._planned
+        return planned.name if start == planned.start else file_name(planned.topic, planned.partition, start, planned.end)
+
+    def stage(self) -> Path:
+        """A new file to write at, on the file system of the destination; no two workers share one."""
+        path = self._folder / f"{uuid.uuid4()}.partial"
+        files.new_file(path)
+        return path
+
+    def decide(self, piece: ExportPiece) -> ExportPiece:
+        """Make it the piece at its beginning, and publish its files; return the one that another worker decided before, if so."""
+        path = self._record(piece.start)
+        self._sync(piece)
+        body = {
+            "from": piece.start,
+            "to": piece.end,
+            "files": [[f.staged, f.name, f.rows, f.bytes, f.data] for f in piece.files],
+            "lost": piece.lost,
+            "dead_letters": piece.dead_letters,
+        }
+        if not files.write_once(path, json.dumps(body)):
+            self.drop(piece)
+            other = self._decided(piece.start)
+            if other is None:
+                raise ExportError(f"{path} was there and is gone: somebody else clears this export's work folder")
+            piece = other
+        self._publish(piece)
+        return piece
+
+    def drop(self, piece: ExportPiece) -> None:
+        """Remove what was staged for a piece that is not to be."""
+        for file in piece.files:
+            (self._folder / file.staged).unlink(missing_ok=True)
+
+    def result(self, error: Exception | None = None) -> RangeResult:
+        """What the decided pieces make of the range."""
+        planned, pieces = self._planned, self.pieces()
+        written, at = [], planned.start
+        for piece in pieces:
+            at = piece.end
+            written += [WrittenFile(planned, f.name, piece.start, piece.end, f.rows, f.bytes) for f in piece.files if f.data]
+        lost = tuple(LostRange(planned.topic, planned.partition, *gap) for piece in pieces for gap in piece.lost)
+        return RangeResult(planned, at, tuple(written), lost, sum(piece.dead_letters for piece in pieces), error)
+
+    def _sync(self, piece: ExportPiece) -> None:
+        """Staged files, then their folder, before the record that names them."""
+        for file in piece.files:
+            if (self._folder / file.staged).exists():
+                files.sync(self._folder / file.staged)
+        files.sync(self._folder)
+
+    def _record(self, start: int) -> Path:
+        return self._folder / f"{self._key}-{start:020d}.json"
+
+    def _decided(self, start: int) -> ExportPiece | None:
+        path = self._record(start)
+        try:
+            body = json.loads(files.read_file(path))
+            piece = ExportPiece(
+                start=int(body["from"]),
+                end=int(body["to"]),
+                files=tuple(StagedFile(str(s), str(n), int(r), int(b), bool(d)) for s, n, r, b, d in body["files"]),
+                lost=tuple((int(low), int(high), str(why)) for low, high, why in body["lost"]),
+                dead_letters=int(body["dead_letters"]),
+            )
+        except FileNotFoundError:
+            return None
+        except (ValueError, KeyError, TypeError) as error:
+            raise ExportError(f"{path} is not the record of a piece: {type(error).__name__}: {error}") from error
+        if piece.start != start or not start < piece.end <= self._planned.end:
+            raise ExportError(f"{path} is damaged: it says [{piece.start}, {piece.end}) of {self._planned}")
+        for file in piece.files:
+            _check_inside(file.name, path)
+            _check_inside(file.staged, path)
+        return piece
+
+    def _publish(self, piece: ExportPiece) -> None:
+        """Give the files of a decided piece their names, those that have them not yet; durably."""
+        folders = set()
+        for file in piece.files:
+            final, staged = self._root / file.name, self._folder / file.staged
+            if os.path.lexists(final):
+                staged.unlink(missing_ok=True)
+                continue
+            self._make_folders(file.name)
+            try:
+                files.link(staged, final)
+            except FileNotFoundError:
+                if not os.path.lexists(final):  # or another worker was quicker
+                    raise ExportError(f"{final} was written and is gone; the export cannot tell what became of its rows") from None
+            folders.add(final.parent)
+        for folder in folders:
+            files.sync(folder)
+
+    def _make_folders(self, name: str) -> None:
+        folder = self._root
+        for part in Path(name).parts[:-1]:
+            folder /= part
+            files.make_own_folder(folder)
+
+
+def _check_inside(name: str, where: Path) -> None:
+    parts = Path(name).parts
+    if not parts or name.startswith("/") or any(part in ("..", ".") for part in parts) or "\0" in name:
+        raise ExportError(f"{where} is damaged: {name!r} is not the name of a file in the destination")
