@@ -120,7 +120,9 @@ class _Feed:
             consumer.assign([tp])
             consumer.seek(tp, position)
             batches = aiter(consumer.batches(until={tp: self._wanted.end}))
+            self._check_topic(consumer)
             while (batch := await self._next(batches, position)) is not None:
+                self._check_topic(consumer)
                 if len(batch):
                     if batch.offsets[0] < position or batch.offsets[-1] >= self._wanted.end:
                         raise OffsetOutOfRangeError(
@@ -129,6 +131,13 @@ class _Feed:
                     await self._room.acquire()
                     self._items.put(batch)
                 position = max(position, batch.next_offset)
+
+    def _check_topic(self, consumer: Any) -> None:
+        """Records of a topic that was created anew come only after the metadata have its id."""
+        topic = self._wanted.topic
+        known = getattr(consumer._parts.metadata.snapshot.topics.get(topic), "topic_id", None)
+        if self._topic_id and known and known.strip("0-") and known != self._topic_id:
+            raise OffsetOutOfRangeError(f"topic {topic!r} was deleted and created anew since this range was planned")
 
     async def _start(self, consumer: Any, tp: TopicPartition) -> int:
         first, last = self._wanted.start, self._wanted.end
