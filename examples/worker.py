@@ -18,10 +18,11 @@ async def handle(record: trikafka.Record) -> None:
 
 
 async def main() -> None:
-    settings: trikafka.ConsumerSettings = {"group_id": "worker", "enable_auto_commit": False, "auto_offset_reset": "earliest"}
+    settings: trikafka.ConsumerSettings = {"bootstrap_servers": SERVERS, "group_id": "worker", "auto_offset_reset": "earliest"}
+    settings["enable_auto_commit"] = False  # run_tasks commits
     async with (
         trikafka.open_producer(bootstrap_servers=SERVERS) as producer,
-        trikafka.open_consumer("orders", bootstrap_servers=SERVERS, **settings) as consumer,
+        trikafka.open_consumer("orders", **settings) as consumer,
     ):
         await trikafka.run_tasks(
             consumer,

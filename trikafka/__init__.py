@@ -57,6 +57,7 @@ _HOMES = {
         "Producer",
         "ProducerStatistics",
     ),
+    "._api.producer_health": ("ProducerHealth",),
     "._api.partition_stream": ("PartitionStream",),
     "._api.processing": ("process",),
     "._api.tasks": (

@@ -24,6 +24,7 @@ from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
 from ._api.processing import process
 from ._api.producer import Producer, ProducerStatistics
+from ._api.producer_health import ProducerHealth
 from ._api.tasks import ensure_topics, run_tasks
 from ._api.transaction import Transaction
 from ._version import VERSION as __version__
@@ -203,6 +204,7 @@ __all__ = [
     "ProducerConfig",
     "ProducerDescription",
     "ProducerFencedError",
+    "ProducerHealth",
     "ProducerSettings",
     "ProducerStatistics",
     "ProtocolError",

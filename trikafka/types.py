@@ -156,6 +156,18 @@ class BatchEvent:
     error: Exception | None
 
 
+class UnsentRecord(NamedTuple):
+    """A record without an outcome: for how long (seconds), where its batch is, and what its last attempt failed with.
+
+    ``phase`` is as of :exc:`DeliveryTimeoutError`.
+    """
+
+    partition: TopicPartition
+    age: float
+    phase: str
+    error: Exception | None
+
+
 @dataclass(frozen=True, slots=True)
 class BrokerLatency:
     """How long a broker took to respond to Produce requests: the last, the mean of all, the longest. In seconds."""

@@ -55,6 +55,8 @@ def report(options: Options, figures: Figures) -> None:
     print(f"failed        {figures.errors.total():,}")
     for error, count in figures.errors.most_common():
         print(f"              {count:,} x {error}")
+    came_to = ", ".join(f"{count:,} {what}" for what, count in figures.transactions.most_common())
+    print(f"transactions  {came_to}; {figures.transacted:,} of their records are to be seen")
     print(f"retried       {figures.retried:,} batches")
     print(f"faults        {', '.join(f'{count} {kind}' for kind, count in figures.faults.most_common())}")
     for name, (seconds, why) in figures.standstill.items():

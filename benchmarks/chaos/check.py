@@ -59,6 +59,11 @@ class Verdict:
         if self.counts[kind] <= _NAMED:
             self.named.append(f"{kind}: {what}")
 
+    def add(self, other: Verdict) -> None:
+        """Take over what is wrong elsewhere."""
+        self.counts += other.counts
+        self.named += other.named
+
 
 def check(ledger: Ledger, found: Iterable[Found]) -> Verdict:
     """No acked record lost, none doubled, order kept, failed ones at most once, and offsets as they were told."""

@@ -6,7 +6,7 @@ import logging
 import random
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,9 +16,12 @@ from trikafka_broker import Cluster, FaultProxy
 
 from trikafka import NewTopic, Producer, open_admin, open_producer
 
-from .check import Verdict, check, read_all
+from ..librdkafka import messages_of
+from .check import Found, Verdict, check, read_all
 from .ledger import Ledger
 from .nemesis import Nemesis
+from .transacting import TOPIC as TRANSACTIONS
+from .transacting import Register, TransactionWriter, check_transactions
 from .writers import Pace, Target, Writer
 
 PARTITIONS = 6
@@ -47,6 +50,7 @@ class Options:
     records: int = 1_200_000
     troubles: int = 36
     size: int = 100
+    transacting: int = 3  # producers of transactions, beside the others
 
 
 @dataclass
@@ -63,6 +67,9 @@ class Figures:
     #: The longest time in which a producer delivered nothing though it had something, and what was going on meanwhile.
     standstill: dict[str, tuple[float, str]] = field(default_factory=dict)
     retried: int = 0
+    #: How many transactions came to what, and how many of their records readers of committed records see.
+    transactions: Counter[str] = field(default_factory=Counter)
+    transacted: int = 0
 
 
 class LogCount(logging.Handler):
@@ -80,14 +87,15 @@ async def run(options: Options, cluster: Cluster, tell: Callable[[str], object] 
     """Write, disturb, and read it all again. The brokers of ``cluster`` are up before and after that."""
     rng = random.Random(options.seed)
     async with open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        await admin.create_topics({_TOPIC: NewTopic(PARTITIONS, 3, {"min.insync.replicas": "2"})})
-    ledger, log = Ledger(PARTITIONS), LogCount()
+        topic = NewTopic(PARTITIONS, 3, {"min.insync.replicas": "2"})
+        await admin.create_topics({_TOPIC: topic, TRANSACTIONS: topic})
+    ledger, register, log = Ledger(PARTITIONS), Register(PARTITIONS), LogCount()
     begun = time.monotonic()
     logging.getLogger("trikafka").addHandler(log)
     try:
         async with FaultProxy.open(cluster.bootstrap_servers.split(",")) as proxy:
             nemesis = Nemesis(cluster, proxy, _TOPIC, PARTITIONS, rng)
-            retried, standstill = await _write(options, cluster, proxy, nemesis, ledger, tell)
+            retried, standstill = await _write(options, cluster, proxy, nemesis, ledger, register, tell)
             faults = nemesis.counts + proxy.counts
     finally:
         logging.getLogger("trikafka").removeHandler(log)
@@ -96,15 +104,31 @@ async def run(options: Options, cluster: Cluster, tell: Callable[[str], object] 
     verdict = await trio.to_thread.run_sync(
         lambda: check(ledger, read_all(cluster.bootstrap_servers, _TOPIC, PARTITIONS)),
     )
+    transacted = await trio.to_thread.run_sync(lambda: check_transactions(register, _committed(cluster.bootstrap_servers)))
+    verdict.add(transacted)
     said = sum(count for line, count in log.lines.items() if line.startswith("WARNING trikafka.produce:"))
     if said > len(_PRODUCERS) * (seconds + 1):  # one a second and topic, for each producer
         verdict.violation("too many lines in the log", f"{said} of records that were not delivered in {seconds:.0f} s")
     written, acked = ledger.count()
-    return Figures(written, acked, verdict, faults, ledger.errors, log.lines, seconds, standstill, retried)
+    errors, transactions = ledger.errors + register.errors, register.count()
+    return Figures(
+        written, acked, verdict, faults, errors, log.lines, seconds, standstill, retried, transactions, transacted.records
+    )
+
+
+def _committed(bootstrap: str) -> Iterator[Found]:
+    for message in messages_of(bootstrap, TRANSACTIONS, "read_committed"):
+        yield message.partition(), message.offset(), message.value()
 
 
 async def _write(
-    options: Options, cluster: Cluster, proxy: FaultProxy, nemesis: Nemesis, ledger: Ledger, tell: Callable[[str], object]
+    options: Options,
+    cluster: Cluster,
+    proxy: FaultProxy,
+    nemesis: Nemesis,
+    ledger: Ledger,
+    register: Register,
+    tell: Callable[[str], object],
 ) -> tuple[int, dict[str, tuple[float, str]]]:
     standstill: dict[str, tuple[float, str]] = {}
     async with _opened(cluster, proxy) as producers, trio.open_nursery() as watching:
@@ -117,6 +141,11 @@ async def _write(
                 for name, producer in producers.items():
                     share, _ = _PRODUCERS[name]
                     _start_writers(nursery, options, name, producer, options.records * share, ledger)
+                end = trio.current_time() + options.seconds
+                for number in range(options.transacting):
+                    own = f"transacting-{number}"
+                    writer = TransactionWriter(own, register, random.Random(f"{options.seed} {own}"))
+                    nursery.start_soon(writer.run, cluster.bootstrap_servers, proxy.dial, end, name=own)
                 async with trio.open_nursery() as troubles:
                     troubles.start_soon(nemesis.trouble_brokers, options.seconds, options.troubles)
                     troubles.start_soon(nemesis.trouble_network, options.seconds)

@@ -11,12 +11,15 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import trio
+import trio.testing
+
 import trikafka
-from trikafka import NewTopic, OffsetSpec, TopicPartition
+from trikafka import GroupMetadata, NewTopic, OffsetSpec, TopicPartition
 from trikafka.testing import ScriptedCluster
 
 TELEMETRY = "GetTelemetrySubscriptions"
@@ -32,6 +35,7 @@ APIS = (
     "Metadata", "FindCoordinator", "ListOffsets", "OffsetFetch", "OffsetCommit", "CreateTopics", "DeleteTopics", "CreatePartitions",
     "DescribeConfigs", "ListGroups", "DescribeGroups", "DeleteGroups", "InitProducerId", "Produce", TELEMETRY,
     "ListTransactions", "DescribeTransactions", "DescribeProducers", "WriteTxnMarkers",
+    "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn",
 )  # fmt: skip
 
 
@@ -41,10 +45,11 @@ class Row:
 
     ``error`` is the code that the broker returns for ever (``None``: it closes the connection instead); ``needs`` the API whose
     response the call cannot do without. ``ends`` tells how it ends past its limit: with ``KafkaTimeoutError``, or quietly.
-    A call without ``timeout=`` (``limited`` is false) has its limit from the settings.
+    A call without ``timeout=`` (``limited`` is false) has its limit from the settings. ``before`` is done before the broker gets
+    into trouble, ``then`` after that and before the call.
     """
 
-    client: Literal["consumer", "producer", "admin"]
+    client: Literal["consumer", "producer", "transactions", "admin"]
     name: str
     needs: str
     error: int | None
@@ -54,6 +59,10 @@ class Row:
     call: str = ""  # the name that the error gives, where it is another
     refusals: tuple[type[Exception], ...] = ()  # of a healthy broker: a response all the same
     remembered: bool = False  # once answered, the broker is not asked again
+    before: Callable[[Any], Awaitable[Any]] | None = None
+    then: Callable[[Any], Awaitable[Any]] | None = None
+    alone: bool = False  # one at a time
+    version: int = 2  # of the protocol of transactions
 
     def __str__(self) -> str:
         return f"{self.client}-{self.name}"
@@ -78,12 +87,47 @@ CALLS = [
     Row("consumer", "client_instance_id", TELEMETRY, 41, lambda _, c, k: c.client_instance_id(**k), remembered=True),
     Row("consumer", "partitions_for", "Metadata", 5, lambda cluster, c, k: c.partitions_for(_existing(cluster), **k)),
     Row("consumer", "list_topics", "Metadata", None, lambda _, c, k: c.list_topics(**k)),
-    Row("consumer", "receive_batch", "Fetch", 6, lambda _, c, k: _receive(c, k), ends="quiet"),
+    Row("consumer", "receive_batch", "Fetch", 6, lambda _, c, k: _receive(c, k), ends="quiet", alone=True),
     Row("producer", "send", "Produce", 6, lambda _, p, k: p.send("t", b"v"), limited=False),
     Row("producer", "enqueue", "Metadata", 5, lambda cluster, p, k: p.enqueue(_existing(cluster), b"v"), limited=False),
     Row("producer", "flush", "Produce", 6, lambda _, p, k: _flush(p, k)),
     Row("producer", "partitions_for", "Metadata", 5, lambda cluster, p, k: p.partitions_for(_existing(cluster), **k)),
     Row("producer", "client_instance_id", TELEMETRY, 41, lambda _, p, k: p.client_instance_id(**k), remembered=True),
+    Row(
+        "transactions", "begin", "EndTxn", 15, lambda _, t, k: t.begin(**k), call="transaction",
+        before=lambda t: t.filled(), then=lambda t: t.abort_in_the_background(),
+    ),
+    Row(
+        "transactions", "send", "Produce", 6, lambda _, t, k: t.producer.send("t", b"v"),
+        limited=False, before=lambda t: t.filled(),
+    ),
+    Row(
+        "transactions", "send to a new partition", "AddPartitionsToTxn", 15, lambda _, t, k: t.producer.send("t", b"v"),
+        call="send", limited=False, before=lambda t: t.begun(), version=1,
+    ),
+    Row(
+        "transactions", "send_offsets", "TxnOffsetCommit", 15, lambda _, t, k: t.txn.send_offsets({TP: 1}, GroupMetadata("g"), **k),
+        before=lambda t: t.begun(),
+    ),
+    Row(
+        "transactions", "send_offsets, version 1", "AddOffsetsToTxn", 15,
+        lambda _, t, k: t.txn.send_offsets({TP: 1}, GroupMetadata("g"), **k),
+        call="send_offsets", before=lambda t: t.begun(), version=1,
+    ),
+    Row(
+        "transactions", "prepare", "Produce", 6, lambda _, t, k: t.txn.prepare(**k),
+        before=lambda t: t.filled(), then=lambda t: t.producer.enqueue("t", b"v"), alone=True,
+    ),
+    Row(
+        "transactions", "commit that delivers", "Produce", 6, lambda _, t, k: t.txn.commit(**k), call="commit",
+        before=lambda t: t.filled(), then=lambda t: t.producer.enqueue("t", b"v"),
+    ),
+    Row("transactions", "commit", "EndTxn", 15, lambda _, t, k: t.txn.commit(**k), before=lambda t: t.filled()),
+    Row("transactions", "abort", "EndTxn", 15, lambda _, t, k: t.txn.abort(**k), before=lambda t: t.filled()),
+    Row(
+        "transactions", "flush", "Produce", 6, lambda _, t, k: t.producer.flush(**k),
+        before=lambda t: t.filled(), then=lambda t: t.producer.enqueue("t", b"v"),
+    ),
     Row("admin", "create_topics", "CreateTopics", 41, lambda _, a, k: a.create_topics({_new(): NewTopic(1, 1)}, **k)),
     Row("admin", "delete_topics", "DeleteTopics", 41, lambda cluster, a, k: a.delete_topics([_existing(cluster)], **k)),
     Row("admin", "create_partitions", "CreatePartitions", 41, lambda o, a, k: a.create_partitions({_existing(o): 3}, **k)),
@@ -116,6 +160,9 @@ CLOSINGS = [
     Row("consumer", "unsubscribe", "LeaveGroup", 14, lambda _, c, k: c.unsubscribe(**k), ends="quiet"),
     Row("consumer", "aclose", "LeaveGroup", 14, lambda _, c, k: c.aclose(**k), ends="quiet"),
     Row("producer", "aclose", "Produce", 6, lambda _, p, k: p.aclose(**k), ends="quiet"),
+    Row(
+        "transactions", "aclose", "EndTxn", 15, lambda _, t, k: t.producer.aclose(**k), ends="quiet", before=lambda t: t.filled(),
+    ),
     Row("admin", "aclose", "Metadata", 5, lambda _, a, k: a.aclose(), ends="quiet", limited=False),
 ]
 
@@ -137,27 +184,74 @@ async def _flush(producer: trikafka.Producer, options: dict[str, Any]) -> None:
     await producer.flush(**options)
 
 
+class Transacting:
+    """A producer of transactions, and the one that it has made last."""
+
+    def __init__(self, producer: trikafka.Producer) -> None:
+        self.producer = producer
+        self.txn: trikafka.Transaction | None = None
+
+    async def begin(self, **options: Any) -> None:
+        txn = self.producer.transaction(**options)
+        await txn.__aenter__()
+        self.txn = txn
+
+    async def begun(self) -> None:
+        """A transaction is open, and nothing is in it."""
+        if self.txn is not None:
+            with suppress(trikafka.TransactionError, trikafka.IllegalStateError):
+                await self.txn.abort(timeout=60)
+        await self.begin(timeout=60)
+
+    async def filled(self) -> None:
+        """A transaction is open, and the brokers have a record of it."""
+        await self.begun()
+        await self.producer.send("t", b"v")
+
+    async def abort_in_the_background(self) -> None:
+        assert self.txn is not None
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await self.txn.abort()
+
+
 OPENERS: dict[str, Any] = {"consumer": trikafka.open_consumer, "producer": trikafka.open_producer, "admin": trikafka.open_admin}
 SETTINGS: dict[str, dict[str, Any]] = {
     "consumer": {"group_id": "g", "enable_auto_commit": False, "auto_offset_reset": "earliest"},
     "producer": {"max_block_ms": LIMIT * 1000, "delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 300},
+    "transactions": {"transactional_id": "x", "linger_ms": 0, "two_phase_commit": True},
     "admin": {},
 }
+OPENERS["transactions"] = trikafka.open_producer
 
 
 @asynccontextmanager
 async def opened(row: Row, **settings: Any) -> AsyncIterator[tuple[ScriptedCluster, Any]]:
     """A client of the row's kind that has talked to the broker, and its cluster of one."""
-    async with ScriptedCluster(topics={"t": 1}) as cluster:
+    async with ScriptedCluster(topics={"t": 1}, transaction_version=row.version) as cluster:
         cluster.append("t", 0, [b"a", b"b", b"c"])
         if row.name == "flush":
             settings = {"delivery_timeout_ms": 60_000, "request_timeout_ms": 30_000} | settings
         cluster.offer(TELEMETRY, (0, 0))
+        cluster.offer("InitProducerId", (0, 6))
+        cluster.transactions.two_phase = True  # so that they can be prepared
+        if row.client == "transactions" and not row.limited:
+            settings = {"delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 300} | settings
         given = SETTINGS[row.client] | {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial} | settings
         async with OPENERS[row.client](**given) as client:
-            if row.client == "producer":
+            if row.client in ("producer", "transactions"):
                 await client.partitions_for("t")  # what is sent later waits for nothing but its delivery
-            yield cluster, client
+            yield cluster, Transacting(client) if row.client == "transactions" else client
+
+
+async def afflict(fault: Fault, cluster: ScriptedCluster, row: Row, client: Any) -> None:
+    """Do what comes before the call, with the broker getting into trouble at its time."""
+    if row.before is not None:
+        await row.before(client)
+    begin(fault, cluster, row)
+    await trio.testing.wait_all_tasks_blocked()  # what is lost is known to be lost
+    if row.then is not None:
+        await row.then(client)
 
 
 def begin(fault: Fault, cluster: ScriptedCluster, row: Row, node: int = 0) -> None:

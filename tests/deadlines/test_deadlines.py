@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import trio
-from deadline_table import APIS, CALLS, CLOSINGS, FAULTS, GRACE, LIMIT, OPENERS, Fault, Row, begin, mend, opened
+from deadline_table import APIS, CALLS, CLOSINGS, FAULTS, GRACE, LIMIT, OPENERS, Fault, Row, afflict, begin, mend, opened
 from trio.testing import MockClock as Clock
 
+import trikafka
 from trikafka.errors import BootstrapError, DeliveryTimeoutError, KafkaTimeoutError, TrikafkaError
 from trikafka.testing import ScriptedCluster
 
@@ -55,6 +56,8 @@ def check_error(row: Row, fault: Fault, error: KafkaTimeoutError, limit: float) 
     assert text.startswith(f"{name} did not finish within {limit:g} s (")
     assert error.attempts >= 1 or isinstance(error, DeliveryTimeoutError)
     assert f"{error.attempts} attempt" in text
+    if error.last_error is None and getattr(error, "phase", "") == "waiting for the transaction's coordinator":
+        return  # it is still being dialled: nothing has failed yet
     assert error.last_error is not None
     assert error.__cause__ is error.last_error
     cause = root(error)
@@ -89,10 +92,18 @@ def check(row: Row, fault: Fault, limit: float, result: Any, took: float) -> Non
         check_error(row, fault, result, limit)
 
 
+async def get_ready(row: Row, client: Any) -> None:
+    """Do what comes before the call, with a broker that is well."""
+    for step in (row.before, row.then):
+        if step is not None:
+            await step(client)
+
+
 async def works(row: Row, cluster: ScriptedCluster, client: Any) -> None:
     """The same client's same call is answered."""
-    if row.client == "producer":
+    if row.client in ("producer", "transactions"):
         await trio.sleep(12)  # its limits are its settings', and a dial that hangs is given up after 10 s
+    await get_ready(row, client)
     result, _ = await attempt(row, cluster, client, 30)
     assert not isinstance(result, KafkaTimeoutError), result
 
@@ -100,7 +111,7 @@ async def works(row: Row, cluster: ScriptedCluster, client: Any) -> None:
 @cases(CALLS)
 async def test_alone(autojump_clock: Clock, row: Row, fault: Fault) -> None:
     async with opened(row) as (cluster, client):
-        begin(fault, cluster, row)
+        await afflict(fault, cluster, row, client)
         result, took = await attempt(row, cluster, client, LIMIT)
         check(row, fault, LIMIT, result, took)
         mend(fault, cluster)
@@ -114,8 +125,8 @@ def how_many(row: Row, fault: Fault) -> int:
 
 @cases(CALLS)
 async def test_many_at_once(autojump_clock: Clock, row: Row, fault: Fault) -> None:
-    if row.name == "receive_batch":
-        pytest.skip("one task at a time receives")
+    if row.alone:
+        pytest.skip("one task at a time")
     async with opened(row) as (cluster, client):
         ends: list[tuple[Any, float]] = []
         many = how_many(row, fault)
@@ -125,7 +136,7 @@ async def test_many_at_once(autojump_clock: Clock, row: Row, fault: Fault) -> No
 
         if not row.remembered:
             await works(row, cluster, client)
-        begin(fault, cluster, row)
+        await afflict(fault, cluster, row, client)
         async with trio.open_nursery() as nursery:
             for _ in range(many):
                 nursery.start_soon(one)
@@ -141,6 +152,7 @@ async def test_many_at_once(autojump_clock: Clock, row: Row, fault: Fault) -> No
 async def test_no_time_at_all_takes_what_a_healthy_broker_says(autojump_clock: Clock, row: Row) -> None:
     async with opened(row) as (cluster, client):
         await works(row, cluster, client)
+        await get_ready(row, client)
         before = trio.current_time()
         result, _ = await attempt(row, cluster, client, 0)
         assert not isinstance(result, KafkaTimeoutError), result
@@ -150,7 +162,7 @@ async def test_no_time_at_all_takes_what_a_healthy_broker_says(autojump_clock: C
 @cases([row for row in CALLS if row.ends == "timeout"], limited=True)
 async def test_no_time_at_all_is_one_attempt(autojump_clock: Clock, row: Row, fault: Fault) -> None:
     async with opened(row) as (cluster, client):
-        begin(fault, cluster, row)
+        await afflict(fault, cluster, row, client)
         result, took = await attempt(row, cluster, client, 0)
         check(row, fault, 0, result, took)
         assert result.attempts == 1
@@ -159,8 +171,12 @@ async def test_no_time_at_all_is_one_attempt(autojump_clock: Clock, row: Row, fa
 @pytest.mark.parametrize("row", [row for row in CALLS if row.name != "receive_batch"], ids=str)
 async def test_slow_answers_are_waited_for(autojump_clock: Clock, row: Row) -> None:
     async with opened(row) as (cluster, client):
+        if row.before is not None:
+            await row.before(client)
         for api in APIS:
             cluster.delay(api, 0.1)
+        if row.then is not None:
+            await row.then(client)
         result, took = await attempt(row, cluster, client, 5)
         assert not isinstance(result, KafkaTimeoutError), result
         assert 0.1 <= took <= 0.5
@@ -169,8 +185,12 @@ async def test_slow_answers_are_waited_for(autojump_clock: Clock, row: Row) -> N
 @pytest.mark.parametrize("row", [row for row in CALLS if row.limited and row.ends == "timeout"], ids=str)
 async def test_answers_that_are_slower_than_the_limit_are_dropped(autojump_clock: Clock, row: Row) -> None:
     async with opened(row) as (cluster, client):
+        if row.before is not None:
+            await row.before(client)
         for api in APIS:
             cluster.delay(api, 2)
+        if row.then is not None:
+            await row.then(client)
         result, took = await attempt(row, cluster, client, LIMIT)
         assert isinstance(result, KafkaTimeoutError), result
         check_time("frozen", LIMIT, took)
@@ -190,14 +210,14 @@ async def test_closing(autojump_clock: Clock, row: Row, fault: Fault) -> None:
                 await client.receive_batch(timeout=0.1)
         elif row.client == "producer":
             client.send_nowait("t", b"v")
-        begin(fault, cluster, row)
+        await afflict(fault, cluster, row, client)
         result, took = await attempt(row, cluster, client, LIMIT)
         assert not isinstance(result, Exception)
         assert took <= LIMIT + 2 * GRACE + EPSILON
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-@pytest.mark.parametrize("kind", OPENERS)
+@pytest.mark.parametrize("kind", ["consumer", "producer", "admin"])
 async def test_opening(autojump_clock: Clock, kind: str, fault: Fault) -> None:
     """No bootstrap address can be used: an error that names each, with the root cause, within the limit of a dial."""
     describe = next(row for row in CALLS if row.name == "describe_cluster")
@@ -214,3 +234,35 @@ async def test_opening(autojump_clock: Clock, kind: str, fault: Fault) -> None:
         assert "broker-0:9092" in text
         assert "broker-1:9092" in text
         assert isinstance(cause, TrikafkaError if slow else ConnectionError), cause
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+async def test_opening_a_producer_of_transactions(autojump_clock: Clock, fault: Fault) -> None:
+    """The brokers respond, but for the one that coordinates its transactions."""
+    row = Row("transactions", "open", "InitProducerId", 15, CALLS[0].run)
+    async with ScriptedCluster(nodes=2) as cluster:
+        cluster.move_coordinator(1)
+        begin(fault, cluster, row, 1)
+        given = {"bootstrap_servers": cluster.bootstrap_servers.split(",")[0], "dial": cluster.dial, "transactional_id": "x"}
+        with pytest.raises(KafkaTimeoutError) as caught:
+            async with OPENERS["transactions"](**given, default_api_timeout_ms=LIMIT * 1000):
+                raise AssertionError("it opened")
+        check_time(fault, LIMIT, trio.current_time())
+        assert str(caught.value).startswith(f"open did not finish within {LIMIT:g} s (")
+        if fault == "error":
+            assert getattr(root(caught.value), "code", None) == 15
+        else:
+            assert "broker-1:9092" in str(caught.value)
+
+
+async def test_negative_limits_of_transactions(autojump_clock: Clock) -> None:
+    commit = next(row for row in CALLS if str(row) == "transactions-commit")
+    async with opened(commit) as (_, client):
+        await client.filled()
+        for call in (client.txn.commit, client.txn.abort, client.txn.prepare):
+            with pytest.raises(ValueError, match="timeout"):
+                await call(timeout=-1)
+        with pytest.raises(ValueError, match="timeout"):
+            await client.txn.send_offsets({}, trikafka.GroupMetadata("g"), timeout=-1)
+        with pytest.raises(ValueError, match="timeout"):
+            client.producer.transaction(timeout=-1)

@@ -1,4 +1,4 @@
-"""A short soak: brokers killed, frozen and cut off while all four calls write (``make chaos`` is the long one)."""
+"""A short soak: brokers killed, frozen and cut off while all four calls and transactions write (``make chaos`` is the long one)."""
 
 from __future__ import annotations
 
@@ -19,4 +19,7 @@ async def test_nothing_is_lost_doubled_or_out_of_order(make_kafka_cluster: MakeK
     assert figures.verdict.named == []
     assert figures.acked > 30_000
     assert figures.verdict.records >= figures.acked
+    assert figures.transactions["committed"] > 0
+    assert figures.transactions["aborted"] > 0
+    assert figures.transacted > 0
     assert {"kill", "freeze", "leader moved"} <= set(figures.faults)

@@ -47,7 +47,7 @@ def test_every_program_of_the_page_runs_here() -> None:
     text = PAGE.read_text(encoding="utf-8")
     names = re.findall(r"<!-- run: (\w+) -->", text)
     assert text.count("```python") == len(names)
-    assert set(names) == {"acks", "nowait", "partitioner", "graceful", "watching", "testing"}
+    assert set(names) == {"acks", "nowait", "partitioner", "graceful", "health", "watching", "testing"}
 
 
 @pytest.fixture
@@ -102,6 +102,10 @@ async def test_stopping_in_order(servers: str, tmp_path: Path, number: signal.Si
     assert found is not None, last
     assert int(found[1]) > 1000
     assert await written(servers) == int(found[1])
+
+
+async def test_health(servers: str, tmp_path: Path) -> None:
+    assert await run("health", servers, tmp_path) == ["well with 1 connected", "('the producer is closed',)"]
 
 
 async def test_watching(servers: str, tmp_path: Path) -> None:

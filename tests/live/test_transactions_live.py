@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from kafka.protocol.producer import InitProducerIdRequest
 from trikafka_broker.trio_api import Cluster
 
 import trikafka
 from benchmarks.librdkafka import read_topic
 from trikafka import NewTopic, TopicPartition
+from trikafka.error_codes import ErrorCode
 from trikafka.errors import (
     AuthorizationError,
     ProducerFencedError,
@@ -197,6 +199,16 @@ async def test_the_coordinator_is_killed_in_the_middle_of_commits(make_kafka_clu
         assert await by_librdkafka(bootstrap, topic) == sorted(wanted)
 
 
+async def code_of_keeping_it(bootstrap: str, name: str) -> int:
+    """What the coordinator says to a producer that wants to leave the prepared transaction as it is (KIP-939)."""
+    fields = {"transactional_id": name, "transaction_timeout_ms": 60_000, "producer_id": -1, "producer_epoch": -1}
+    request = InitProducerIdRequest(**fields, enable2_pc=True, keep_prepared_txn=True)
+    async with trikafka.open_producer(bootstrap_servers=bootstrap) as producer:
+        (node,) = producer._metadata.snapshot.nodes.values()
+        code: int = (await producer._context.brokers.request(node, request)).error_code
+        return code
+
+
 async def test_two_phases(make_kafka_cluster: MakeKafkaCluster) -> None:
     unstable = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
     bootstrap = make_kafka_cluster(properties=unstable).bootstrap_servers
@@ -207,6 +219,7 @@ async def test_two_phases(make_kafka_cluster: MakeKafkaCluster) -> None:
             await producer.send(topic, b"kept")
             prepared = str(await txn.prepare())
         assert await by_librdkafka(bootstrap, topic) == []
+        assert await code_of_keeping_it(bootstrap, topic) == ErrorCode.UNSUPPORTED_VERSION, "docs/transactions.md says so"
         async with trikafka.open_producer(**settings, commit_prepared=prepared) as producer, producer.transaction() as txn:
             await producer.send(topic, b"forgotten")
             await txn.prepare()

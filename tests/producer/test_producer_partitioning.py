@@ -54,7 +54,7 @@ def test_keys_count_unless_they_are_ignored() -> None:
     bench = Bench(0, 0, 0, 0, ignore_keys=True, batch_size=10_000, buffer_memory=100_000, max_request_size=20_000)
     assert len({bench.put(key=key)[0].partition for key in keys}) == 1
     assert {bench.put(key=key, partition=3)[0].partition for key in keys} == {3}
-    assert len({bench.put(b"x" * 3_000, key=key)[0].partition for key in keys}) == 4
+    assert len({bench.put(b"x" * 3_000, key=key)[0].partition for key in keys}) >= 3
 
 
 async def test_keys_of_a_table_are_ignored_too(autojump_clock: Clock) -> None:
@@ -81,6 +81,50 @@ async def test_a_slow_broker_gets_less(adaptive: bool, autojump_clock: Clock) ->
         found = Counter(cluster.partition("t", number).leader for number in range(8) for _ in cluster.records("t", number)[1:])
         assert found.total() == 600
         assert (found[1] < 225) == adaptive, found
+
+
+@pytest.mark.parametrize("adaptive", [True, False])
+async def test_a_slow_broker_gets_less_of_two_partitions(adaptive: bool, autojump_clock: Clock) -> None:
+    """They are not served in turn: each choice is by the weights (KIP-794)."""
+    settings = {"partitioner_adaptive_partitioning_enable": adaptive, "batch_size": 100, "max_in_flight_requests_per_connection": 1}
+    async with ready(nodes=2, partitions=2, **settings) as (cluster, producer):
+        cluster.delay("Produce", 0.2, node=1)
+        for _ in range(600):
+            await producer.enqueue("t", b"x" * 50)
+            await trio.sleep(0.005)
+        await producer.flush(timeout=600)
+        found = Counter(cluster.partition("t", number).leader for number in range(2) for _ in cluster.records("t", number)[1:])
+        assert found.total() == 600
+        assert (found[1] < 150) == adaptive, found
+
+
+def test_the_weights_are_those_of_java() -> None:
+    """BuiltInPartitioner: queues of 0, 3 and 1 batches weigh 4, 1 and 3."""
+    bench = Bench(0, 0, 0, batch_size=0, buffer_memory=100_000)
+    for number, count in enumerate((0, 3, 1)):
+        bench.fill(count, number)
+    topic = bench.accumulator._queues.topic("t")
+    assert topic is not None
+    found = Counter(topic.chooser.switch().place.partition for _ in range(8_000))
+    assert [round(found[number] / 1_000) for number in range(3)] == [4, 1, 3]
+
+
+@pytest.mark.parametrize("patience", [0, 2_000])
+async def test_a_broker_that_takes_nothing_gets_nothing_after_a_while(patience: int, autojump_clock: Clock) -> None:
+    """It is connected, and has as many requests as it may have: as in Java's client it counts as not available."""
+    settings = {"partitioner_availability_timeout_ms": patience, "partitioner_adaptive_partitioning_enable": False, "batch_size": 0}
+    async with ready(nodes=2, partitions=4, **settings, max_in_flight_requests_per_connection=1) as (cluster, producer):
+        cluster.freeze(1)
+        far = next(n for n in range(4) if cluster.partition("t", n).leader == 1)
+        for _ in range(2):
+            await producer.enqueue("t", b"x", partition=far)
+        await trio.sleep(3)
+        acks = [await producer.enqueue("t", b"x") for _ in range(40)]
+        await trio.sleep(1)
+        assert all(ack.done for ack in acks) == (patience > 0)
+        cluster.thaw(1)
+        await producer.flush()
+        assert {(await producer.send("t", b"x")).partition % 2 for _ in range(40)} == {0, 1}, "it is back"
 
 
 @pytest.mark.parametrize("patience", [0, 2_000])

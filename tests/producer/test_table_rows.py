@@ -277,8 +277,8 @@ def test_what_may_be_in_the_log_is_told_apart() -> None:
     bench.accumulator.refused(batches[1], from_code(6), bench.now)
     bench.now = 100
     bench.accumulator.expire(bench.now)
-    assert [batch.error is not None for batch in batches] == [True] * 3
+    assert [batch.outcome.error is not None for batch in batches] == [True] * 3
     assert [batch.unknown for batch in batches] == [False, False, True]
     later = bench.fill(1)[0]
     bench.accumulator.abort(TrikafkaError("over"))
-    assert (later.unknown, later.error is not None) == (False, True)
+    assert (later.unknown, later.outcome.error is not None) == (False, True)

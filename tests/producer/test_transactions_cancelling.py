@@ -105,6 +105,47 @@ async def test_a_commit_that_is_tried_again_after_it_was_cut_off(version: int, a
 
 
 @both
+async def test_a_begin_that_waits_for_the_last_one(version: int, autojump_clock: Clock) -> None:
+    async def scenario(given: Given) -> None:
+        cluster, producer = given
+        cluster.delay("EndTxn", 5)
+        with trio.CancelScope() as first:
+            async with producer.transaction():
+                await producer.send("t", b"never", partition=1)
+                first.cancel()
+                await trio.lowlevel.checkpoint()  # the abort has one second, and goes on in the background
+        async with producer.transaction():
+            for value in VALUES:
+                await producer.send("t", value, partition=0)
+
+    assert await assert_all_awaits_cancellable(scenario, check_of(), setup=lambda: transacting(version)) >= 4
+
+
+async def test_prepare(autojump_clock: Clock) -> None:
+    """Cancelled before it is prepared, it is aborted; after that it is committed."""
+
+    @asynccontextmanager
+    async def setup() -> AsyncIterator[Given]:
+        async with ScriptedCluster(topics={"t": 2}) as cluster:
+            cluster.transactions.two_phase = True
+            cluster.offer("InitProducerId", (0, 6))
+            async with producer_of(cluster, two_phase_commit=True) as producer:
+                await producer.partitions_for("t")
+                yield cluster, producer
+
+    async def scenario(given: Given) -> None:
+        producer = given[1]
+        async with producer.transaction() as txn:
+            for value in VALUES:
+                await producer.enqueue("t", value, partition=0)
+            await txn.prepare()
+            with trio.CancelScope(shield=True):
+                await txn.commit()
+
+    assert await assert_all_awaits_cancellable(scenario, check_of(), setup=setup) >= 1
+
+
+@both
 async def test_the_coordinator_moves_meanwhile(version: int, autojump_clock: Clock) -> None:
     async def scenario(given: Given) -> None:
         cluster, producer = given

@@ -315,5 +315,3 @@ async def test_an_undecided_commit_counts_for_all_tasks_and_is_settled_by_the_ne
                     except* KafkaTimeoutError:
                         pass
         assert Counter(record.value for record in await seen_of(cluster, "out")) == EXPECTED
-
-

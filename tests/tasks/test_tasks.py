@@ -333,7 +333,8 @@ async def test_by_batch(autojump_clock: Clock) -> None:
     assert [len(values) for number, values in seen if number == 0] == [4, 4, 2]
 
 
-async def test_a_revoked_partition_is_drained_and_nothing_is_done_twice(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("protocol", ["range", "cooperative-sticky", "consumer"])
+async def test_a_revoked_partition_is_drained_and_nothing_is_done_twice(autojump_clock: Clock, protocol: str) -> None:
     done: list[tuple[str, int, int]] = []
 
     def slow(name: str) -> Any:
@@ -343,7 +344,9 @@ async def test_a_revoked_partition_is_drained_and_nothing_is_done_twice(autojump
 
         return handler
 
-    settings: dict[str, Any] = {"auto_commit_interval_ms": 1_000_000, "partition_assignment_strategy": ["range"]}
+    settings: dict[str, Any] = {"auto_commit_interval_ms": 1_000_000, "partition_assignment_strategy": [protocol]}
+    if protocol == "consumer":
+        settings = {"auto_commit_interval_ms": 1_000_000, "group_protocol": "consumer"}
     async with cluster_of(2, records=20) as cluster, consumer_of(cluster, **settings) as first, running(first, slow("a")):
         await until(lambda: len(done) >= 5)
         async with consumer_of(cluster, **settings) as second, running(second, slow("b")):

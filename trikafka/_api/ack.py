@@ -48,15 +48,15 @@ class Ack(_DeliveryHandle):
         """
         batch: ProducerBatch = self._batch
         index = self._index
-        if batch.parts:
+        if batch.outcome.parts:
             batch, index = batch.part(index)
         if not batch.settled:
             task = trio.lowlevel.current_task()
             while not batch.settled:
-                waiters: Any = batch.signal or waiters_of(batch)
+                waiters: Any = batch.outcome.signal or waiters_of(batch)
                 waiters.add(task)
                 await trio.lowlevel.wait_task_rescheduled(waiters)
-                if batch.parts:
+                if batch.outcome.parts:
                     batch, index = batch.part(index)
         elif time.perf_counter() >= fairness.due:
             await fairness.take()

@@ -226,14 +226,14 @@ class _Tally:
                 self._take(*leaf)
 
     def _take(self, batch: ProducerBatch, start: int, stop: int) -> None:
-        if batch.error is not None:
-            self.fail(batch.error)
+        if batch.outcome.error is not None:
+            self.fail(batch.outcome.error)
             self.unknown += stop - start if batch.unknown else 0
             return
         self.delivered += stop - start
         first = last = None
-        if batch.base_offset is not None:
-            first, last = batch.base_offset + start, batch.base_offset + stop - 1
+        if batch.outcome.base_offset is not None:
+            first, last = batch.outcome.base_offset + start, batch.outcome.base_offset + stop - 1
         before = self.partitions.get(batch.place)
         if before is not None:
             first = first if before.first_offset is None else before.first_offset
@@ -245,11 +245,11 @@ class _Tally:
 
 def _leaves(batch: ProducerBatch, start: int, stop: int) -> Iterator[tuple[ProducerBatch, int, int]]:
     """The batches that the records from ``start`` to ``stop`` are in after splits, and which of those they are."""
-    if not batch.parts:
+    if not batch.outcome.parts:
         yield batch, start, stop
         return
     offset = 0
-    for part in batch.parts:
+    for part in batch.outcome.parts:
         first, last = max(start - offset, 0), min(stop - offset, part.count)
         if first < last:
             yield from _leaves(part, first, last)

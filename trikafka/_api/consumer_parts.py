@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
+from uuid import UUID
 
 import trio
 from kafka.protocol.metadata import MetadataRequest
@@ -19,7 +20,7 @@ from .._state.arguments import checked_partition
 from .._state.assignment import Assignment
 from .._state.assignors import Assignor
 from ..config import ConsumerConfig
-from ..errors import CommitFailedError, ConfigurationError, TrikafkaError
+from ..errors import CommitFailedError, ConfigurationError, ErrorCode, TrikafkaError, from_code
 from ..hooks import BUILTIN, answers, first_answer
 from ..interfaces import CommitManager, Found, MembershipManager, RebalanceListener
 from ..types import PartitionInfo, TopicPartition
@@ -227,6 +228,19 @@ class ConsumerParts(Context[ConsumerConfig]):
         """The partitions of a topic; empty if it is unknown."""
         info = await call.step(f"look up topic {topic!r}", lambda: self.metadata.topic(topic))
         return [] if info is None else [info.partitions[number] for number in sorted(info.partitions)]
+
+    async def ids_of(self, call: Call, topics: list[str]) -> dict[str, UUID | None]:
+        """The ids of those topics that exist, asked for anew."""
+        snapshot = await call.step(f"look up the ids of {', '.join(topics)}", lambda: self.metadata.refresh(topics))
+        found = {name: info for name in topics if (info := snapshot.topics.get(name)) is not None}
+        ids: dict[str, UUID | None] = {}
+        for name, info in found.items():
+            if info.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                if info.error_code:
+                    raise from_code(info.error_code, f"topic {name!r}")
+                topic_id = None if info.topic_id is None else UUID(info.topic_id)
+                ids[name] = topic_id if topic_id is not None and topic_id.int else None
+        return ids
 
     async def all_topics(self, call: Call) -> dict[str, list[PartitionInfo]]:
         """All topics that are not internal."""

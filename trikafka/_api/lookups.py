@@ -70,6 +70,15 @@ class LookUps(ConsumerBase):
         """All topics that the cluster shows, with their partitions; internal ones are left out."""
         return await self._parts.ask("list_topics", self._parts.all_topics, timeout, self._open)
 
+    async def topic_ids(self, topics: Iterable[str], *, timeout: float | None = None) -> dict[str, uuid.UUID | None]:
+        """The ids of topics, as the cluster has them now: one that was deleted and created anew has another (KIP-516).
+
+        ``None`` where the brokers have no ids; a topic that does not exist is left out.
+        """
+        names = list(dict.fromkeys(topics))
+        ask = lambda call: self._parts.ids_of(call, names)  # noqa: E731
+        return await self._parts.ask("topic_ids", ask, timeout, self._open)
+
     async def client_instance_id(self, *, timeout: float | None = None) -> uuid.UUID:
         """The id by which the cluster's metrics know this client (KIP-714), asked for once.
 

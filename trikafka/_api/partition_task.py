@@ -82,7 +82,7 @@ class PartitionTask:
                 if await self._unless_over(first) and await self._prepared():
                     async with self._lanes:
                         await self._feed()
-                await self._commit_last()  # while leaving the stream is waited for
+                await self._commit_last()  # as long as the stream is not left, the group waits for that
         finally:
             processed = self._lanes.order.processed
             if processed is not None and self._stream._owned:
@@ -104,7 +104,9 @@ class PartitionTask:
             except StopAsyncIteration:
                 return
             except Exception as error:
-                await self._pause(trials.failed(error))
+                if (delay := self._next_attempt(error, trials)) is None:
+                    return
+                await self._pause(delay)
                 continue
             if scope.cancelled_caught:
                 return
@@ -140,13 +142,14 @@ class PartitionTask:
         if verdict is Verdict.RAISE:
             self._failed(explained(error, work))
             return None
-        if verdict is Verdict.TIMED_OUT:
-            try:
-                return trials.failed(error)
-            except KafkaTimeoutError as last:
-                self._failed(explained(last, work))
-                return None
-        return delay
+        return self._next_attempt(error, trials, work) if verdict is Verdict.TIMED_OUT else delay
+
+    def _next_attempt(self, error: Exception, trials: Trials, work: Work | None = None) -> float | None:
+        try:
+            return trials.failed(error)
+        except Exception as last:
+            self._failed(last if work is None else explained(last, work))
+            return None
 
     async def _commit_last(self) -> None:
         """The partition goes, or the run ends: commit what is done, while it still can be."""
@@ -156,7 +159,7 @@ class PartitionTask:
         try:
             await self._stream.commit(processed)
             self._committed = processed
-        except NOT_COMMITTED as error:
+        except (*NOT_COMMITTED, trio.ClosedResourceError) as error:
             _log.warning("what was done of %s before offset %s was not committed: %s", self.partition, processed, error)
 
     # Waiting, which the end of the stream or of the run cuts short.

@@ -28,6 +28,7 @@ from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .guard import guarded_partitioner
+from .producer_health import ProducerHealth, producer_health
 from .service import CANCELLED_CLOSE_LIMIT, Exit, Service
 from .transaction import Transaction
 from .waiting import fairness, within
@@ -345,6 +346,16 @@ class Producer:
             batches_expired=counters.batches_expired,
             connections=self._context.brokers.statistics(),
         )
+
+    def health(self) -> ProducerHealth:
+        """Whether the producer works, and if not, why: for a liveness probe. Cheap, and never waits.
+
+        It is not well when it is closed or has failed, when no broker can be reached, when no more transactions are possible, when
+        the last records were refused for what concerns them all (credentials, permission) or expired, and when a record has had no
+        outcome for longer than one attempt may take (``linger_ms + request_timeout_ms``).
+        """
+        brokers, failure = self._context.brokers, self._service.failure
+        return producer_health(self._config, brokers, self._manager, self._transaction, failure, closed=self._closed)
 
     async def aclose(self, timeout: float | None = None) -> None:
         """Take no more records, flush within ``timeout`` (seconds, default ``close_timeout_ms``), fail what is left, close.

@@ -120,9 +120,13 @@ class Trials:
         now = trio.current_time()
         if over := [timer for timer in self._timers if timer.timed_out(timed_out, now)]:
             raise over[0].last_word(timed_out)
-        delay = self._retry.delay()
+        delay = self.wait()
         _log.warning("%s is skipped for now and tried again in %.3g s: %s", self._who, delay, timed_out)
         return delay
+
+    def wait(self) -> float:
+        """The seconds to wait before the next attempt: longer after each failure in a row."""
+        return self._retry.delay()
 
     def succeeded(self) -> None:
         """That is progress."""

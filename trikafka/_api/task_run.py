@@ -114,7 +114,7 @@ class TaskRun:
         try:
             await self._commit(self._uncommitted(), timeout=CANCELLED_CLOSE_LIMIT)
         except (*NOT_COMMITTED, trio.ClosedResourceError) as error:
-            _log.warning("what was done last was not committed and is seen again: %s", error)
+            _log.warning("what was done last was not committed, and is seen again: %s", error)
 
     def _uncommitted(self) -> dict[TopicPartition, tuple[PartitionTask, int]]:
         found = {tp: (task, task.to_commit) for tp, task in self._tasks.items()}

@@ -117,7 +117,8 @@ class _Part:
             try:
                 if verdict is Verdict.RAISE:
                     raise explained(error, work)
-                task.due = trio.current_time() + (task.trials.failed(error) if verdict is Verdict.TIMED_OUT else delay)
+                wait = task.trials.failed(error) if verdict is Verdict.TIMED_OUT else delay or task.trials.wait()
+                task.due = trio.current_time() + wait
             except Exception as last:
                 self._ending.fail(explained(last, work) if verdict is Verdict.TIMED_OUT else last)
             self._scope.cancel()

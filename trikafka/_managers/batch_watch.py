@@ -27,17 +27,17 @@ class WatchedCounters(Counters):
     def sent(self, batch: ProducerBatch) -> None:
         """A batch is about to be sent, for the first time or again."""
         Counters.sent(self, batch)
-        if batch.attempts:
-            self._tell("batch_retried", batch, batch.attempts + 1)
-        self._tell("batch_sent", batch, batch.attempts + 1)
+        if batch.delivery.attempts:
+            self._tell("batch_retried", batch, batch.delivery.attempts + 1)
+        self._tell("batch_sent", batch, batch.delivery.attempts + 1)
 
     def settled(self, batch: ProducerBatch) -> None:
         """The records of a batch have their outcome."""
         Counters.settled(self, batch)
-        self._tell("batch_delivered" if batch.error is None else "batch_failed", batch, batch.attempts)
+        self._tell("batch_delivered" if batch.outcome.error is None else "batch_failed", batch, batch.delivery.attempts)
 
     def _tell(self, point: str, batch: ProducerBatch, attempt: int) -> None:
-        error = batch.error if batch.error is not None else batch.last_error
+        error = batch.outcome.error if batch.outcome.error is not None else batch.delivery.last_error
         age = trio.current_time() - batch.created
         self._watch(point, BatchEvent(batch.topic, batch.partition, batch.count, batch.size, attempt, age, error))
 

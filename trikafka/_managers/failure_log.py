@@ -28,7 +28,7 @@ class _Failures:
         self.records += batch.count
         self.batches += 1
         self.partitions.add(batch.partition)
-        self.error = self.error or batch.error
+        self.error = self.error or batch.outcome.error
 
 
 class FailureLog:
@@ -41,7 +41,7 @@ class FailureLog:
 
     def failed(self, batch: ProducerBatch) -> None:
         """A batch failed."""
-        if not batch.claimed:
+        if not batch.outcome.claimed:
             self._topics.setdefault(batch.topic, _Failures()).add(batch)
             if not self._held:
                 self._some.set()

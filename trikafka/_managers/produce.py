@@ -284,10 +284,10 @@ class ProduceManager(Generic[Ack]):
 
     def _explain(self, batch: ProducerBatch) -> None:
         """Note for the call that is cut off why ``batch`` is not delivered yet."""
-        if batch.last_error is not None:
-            reasons.failed(batch.last_error)
-        elif batch.node is not None:
-            reasons.waiting_for(f"Produce to {self._metadata.snapshot.nodes.get(batch.node, batch.node)}")
+        if batch.delivery.last_error is not None:
+            reasons.failed(batch.delivery.last_error)
+        elif batch.delivery.node is not None:
+            reasons.waiting_for(f"Produce to {self._metadata.snapshot.nodes.get(batch.delivery.node, batch.delivery.node)}")
         elif self._ids is not None and self._waits_for_id():
             reasons.waiting_for(*self._ids.reason.told())
         else:

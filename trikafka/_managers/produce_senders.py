@@ -21,14 +21,14 @@ from .._net.in_flight import InFlightRequest
 from .._net.signal import Signal
 from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator
-from .._state.producer_batch import BatchState, ProducerBatch
+from .._state.producer_batch import ProducerBatch
 from .._state.transaction import ProducerTransaction
 from .._wire.produce import Part, ProduceBeforeV2, ProducedPartition, ProduceMessage, ProduceResponse
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
 from ..errors import ProtocolError, TransactionAbortableError, TrikafkaError, from_code
 from ..interfaces import MetadataManager
-from ..types import BrokerLatency
+from ..types import BrokerLatency, Node, TopicPartition
 from .batch_watch import Latency
 
 #: Compression that takes longer than this (seconds) goes to a thread.
@@ -119,6 +119,7 @@ class Senders:
             if due > now:
                 await self._sleep(sender, due)
             elif sender.in_flight >= self._config.max_in_flight_requests_per_connection:
+                self._accumulator.held_up(sender.node_id)
                 await self._sleep(sender, math.inf)
             elif sent:
                 await trio.lowlevel.checkpoint()  # compressing and writing are work
@@ -126,7 +127,7 @@ class Senders:
             elif (connection := await self._connect(sender)) is not None:
                 batches = self._accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
                 await self._compression.seal(batches)
-                batches = [batch for batch in batches if batch.state is BatchState.IN_FLIGHT]
+                batches = [batch for batch in batches if batch.in_flight]
                 if batches:
                     self._send(sender, connection, batches)
                     sent = True
@@ -215,6 +216,7 @@ class Senders:
     def _take(self, batches: list[ProducerBatch], response: ProduceResponse) -> None:
         """Hand each batch its part of the response."""
         parts = {(part.topic, part.partition): part for part in response.partitions}
+        moved = self._learn_leaders(response)
         for batch in batches:
             part = parts.get(batch.place)
             if part is None:
@@ -223,9 +225,21 @@ class Senders:
                 self._refuse_records(batch, part)
             elif part.error_code:
                 detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
-                self._refuse([batch], self._error(part.error_code, detail))
+                self._refuse([batch], self._error(part.error_code, detail), leader_known=batch.place in moved)
             else:
                 self._accumulator.succeeded(batch, part.base_offset, part.append_time)
+
+    def _learn_leaders(self, response: ProduceResponse) -> frozenset[TopicPartition]:
+        """Take in who leads instead of the broker (KIP-951); returns the partitions for which that is news.
+
+        The produce manager sends what they were refused to the new leaders at once, and nobody has to be asked.
+        """
+        hints = {
+            TopicPartition(part.topic, part.partition): part.current_leader
+            for part in response.partitions
+            if part.error_code and part.current_leader is not None
+        }
+        return self._metadata.learn_leaders(hints, [Node(*each) for each in response.node_endpoints]) if hints else frozenset()
 
     def _refuse_records(self, batch: ProducerBatch, part: ProducedPartition) -> None:
         """Some records of the batch are why the broker has taken none of it (KIP-467)."""
@@ -246,8 +260,10 @@ class Senders:
         doubtful.__cause__ = error
         return doubtful
 
-    def _refuse(self, batches: list[ProducerBatch], error: TrikafkaError, *, unsent: bool = False) -> None:
-        if error.refresh_metadata:
+    def _refuse(
+        self, batches: list[ProducerBatch], error: TrikafkaError, *, unsent: bool = False, leader_known: bool = False
+    ) -> None:
+        if error.refresh_metadata and not leader_known:
             self._metadata.request_update()
         for batch in batches:
             self._accumulator.refused(batch, error, trio.current_time(), unsent=unsent)

@@ -214,6 +214,7 @@ class Connection:
             if request.waited_for:
                 self._room.acquire_on_behalf_of_nowait(request)
         except trio.WouldBlock:
+            waiting_for(f"its turn behind {_MOST_IN_FLIGHT} requests to {self.node}")
             await self._room.acquire_on_behalf_of(request)
         self._enqueue(request, message, version, response_timeout)
         name = request.outgoing.api.removesuffix("Request")

@@ -41,9 +41,9 @@ class Reconnect:
             self._too_slow += 1
 
     def failed(self, began: float, error: Exception | None) -> None:
-        """A dial that began then has failed. Of several at the same time one counts."""
+        """A dial that began then has failed. Of several at the same time one counts: the wait after it is not over."""
         self.error = error
-        if began > self._failed_at:
+        if began > self._failed_at or self._not_before <= trio.current_time():
             self._put_off()
 
     def succeeded(self) -> None:

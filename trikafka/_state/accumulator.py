@@ -15,14 +15,15 @@ from typing import Any, Generic
 from .._wire.columns import Columns
 from .._wire.records import BatchEncoder
 from ..errors import RecordTooLargeError, TrikafkaError
+from ..types import UnsentRecord
 from .arguments import HeaderPairs
 from .buffer_pool import BufferPool, Waiter
-from .delivery_time import PRODUCER_ID, Obstacles
+from .delivery_time import PRODUCER_ID, Obstacles, not_added
 from .intake import Ack, Intake, Limits
 from .outcomes import Counters, Outcomes
 from .partition_chooser import Partitioner, Partitioning
 from .partition_queue import PartitionQueue
-from .producer_batch import BatchState, ProducerBatch
+from .producer_batch import ProducerBatch
 from .producer_identity import ProducerIdentity
 from .sequences import Identity
 from .table_rows import RowGroup, Taken
@@ -82,8 +83,9 @@ class Accumulator(Generic[Ack]):
         )
 
     def _is_out_of_reach(self, node: int) -> bool:
-        since = self._obstacles.since(node)
-        return since is not None and 0 < self._patience <= self._clock() - since
+        known = (self._obstacles.since(obstacle) for obstacle in (node, _full(node)))
+        first = min((since for since in known if since is not None), default=math.inf)
+        return 0 < self._patience <= self._clock() - first
 
     def _closed(self, batch: ProducerBatch) -> None:
         self._outcomes.counters.closed(batch)
@@ -128,16 +130,25 @@ class Accumulator(Generic[Ack]):
         """How many batches there are in each state: ``open``, ``waiting``, ``retrying`` and ``in flight``."""
         found = dict.fromkeys(("open", "waiting", "retrying", "in flight"), 0)
         for batch in self._queues.batches():
-            if batch.state is BatchState.IN_FLIGHT:
+            if batch.in_flight:
                 found["in flight"] += 1
             else:
                 is_open = batch is self._queues.of(batch).open
-                found["open" if is_open else "retrying" if batch.attempts else "waiting"] += 1
+                found["open" if is_open else "retrying" if batch.delivery.attempts else "waiting"] += 1
         return found
 
     def unsettled(self) -> list[ProducerBatch]:
         """The batches whose acks have no outcome yet."""
         return [batch for batch in self._queues.batches() if not batch.settled]
+
+    @property
+    def last_error(self) -> Exception | None:
+        """What an attempt, or a batch, failed with last; ``None`` once one was delivered after that."""
+        return self._outcomes.last_error
+
+    def oldest(self) -> UnsentRecord | None:
+        """The record that has been without an outcome for longest."""
+        return self._outcomes.oldest(self._clock())
 
     # --- the cluster, and who the producer is ------------------------------------------------------------------------
 
@@ -234,6 +245,7 @@ class Accumulator(Generic[Ack]):
         linger = 0.0 if self.pool.exhausted else self._linger
         chosen: list[ProducerBatch] = []
         total = 0
+        self._obstacles.overcome(_full(node))
         for queue in list(self._queues.led_by(node)):
             batch = self._sendable(queue, node)
             if batch is None or queue.ready_at(batch, linger) > now:
@@ -251,9 +263,10 @@ class Accumulator(Generic[Ack]):
 
     def _sendable(self, queue: PartitionQueue, node: int) -> ProducerBatch | None:
         if self.identity.numbered and not self.identity.admits(queue.place, queue.sequences.identity):
-            if self.identity.current is None:
-                self._obstacles.met(PRODUCER_ID)
+            self._obstacles.met(PRODUCER_ID if self.identity.current is None else not_added(queue.place))
             return None
+        if self.identity.transactional:
+            self._obstacles.overcome(not_added(queue.place))
         return queue.sendable(node)
 
     # --- what became of them -----------------------------------------------------------------------------------------
@@ -269,6 +282,10 @@ class Accumulator(Generic[Ack]):
     def records_refused(self, batch: ProducerBatch, error: TrikafkaError, refused: Mapping[int, TrikafkaError], now: float) -> None:
         """The broker refused the batch because of some of its records (KIP-467); see :meth:`Outcomes.records_refused`."""
         self._outcomes.records_refused(batch, error, refused, now)
+
+    def held_up(self, node: int) -> None:
+        """Something is due to ``node``, which has as many requests to respond to as it may have."""
+        self._obstacles.met(_full(node))
 
     def connecting(self, node: int) -> None:
         """There is no connection to ``node`` yet."""
@@ -302,3 +319,8 @@ class Accumulator(Generic[Ack]):
     def abort_unsent(self, error: Exception, at_most: float = math.inf) -> int:
         """Fail what was never sent; see :meth:`Outcomes.abort_unsent`."""
         return self._outcomes.abort_unsent(error, self._clock(), at_most)
+
+
+def _full(node: int) -> tuple[str, int]:
+    """The obstacle that a broker is which has as many requests to respond to as it may have."""
+    return "full", node

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from .._wire import _format
@@ -54,6 +54,8 @@ def check_headers(headers: HeaderPairs) -> tuple[tuple[tuple[str, bytes | None],
     """Return the headers with their values as bytes, and the most that they take in a batch."""
     checked = []
     size = 0
+    if isinstance(headers, Mapping):  # a name may stand there twice, and their order counts
+        raise TypeError("headers must be pairs of a name and a value, not a dict: write headers=list(headers.items())")
     for header in headers:
         if not isinstance(header, tuple | list) or len(header) != 2 or not isinstance(header[0], str):
             raise TypeError(f"headers must be pairs of a name (str) and a value (bytes or None), not {header!r}")

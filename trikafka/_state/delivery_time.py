@@ -4,8 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
+from ..types import TopicPartition
+
 #: What batches of every broker wait for.
 PRODUCER_ID = "producer id"
+
+
+def not_added(place: TopicPartition) -> tuple[str, TopicPartition]:
+    """What batches for ``place`` wait for while its transaction's coordinator does not know of it (version 1)."""
+    return "not added", place
 
 
 class Timeline:
@@ -60,7 +67,8 @@ class Timeline:
 class Obstacles:
     """What keeps batches from being sent, and since when. Written by the accumulator's parts alone.
 
-    It is a broker (by its id) that is not connected, a partition whose leader is not known, or the producer id that is not there.
+    It is a broker (by its id) that is not connected, or that has as many requests as it may have; a partition whose leader is not
+    known, or that the transaction's coordinator does not know; or the producer id that is not there.
     """
 
     __slots__ = ("_clock", "_since")

@@ -22,10 +22,11 @@ from ..errors import (
     UnknownProducerIdError,
     from_code,
 )
+from ..types import UnsentRecord
 from .buffer_pool import BufferPool
-from .delivery_time import PRODUCER_ID, Obstacles
+from .delivery_time import PRODUCER_ID, Obstacles, not_added
 from .partition_queue import PartitionQueue
-from .producer_batch import BatchState, ProducerBatch
+from .producer_batch import ProducerBatch
 from .producer_identity import ProducerIdentity
 from .topic_queues import Queues
 
@@ -49,11 +50,11 @@ class Counters:
 
     def sent(self, batch: ProducerBatch) -> None:
         """A batch is about to be sent, for the first time or again."""
-        self.batches_retried += batch.attempts > 0
+        self.batches_retried += batch.delivery.attempts > 0
 
     def settled(self, batch: ProducerBatch) -> None:
         """The records of a batch have their outcome."""
-        if batch.error is None:
+        if batch.outcome.error is None:
             self.delivered += batch.count
         else:
             self.failed += batch.count
@@ -82,6 +83,7 @@ class Outcomes:
         "_retries",
         "_timeout",
         "counters",
+        "last_error",
     )
 
     def __init__(
@@ -104,13 +106,16 @@ class Outcomes:
         self._timeout, self._make_encoder, self._delay = delivery_timeout, make_encoder, delay
         self._on_work, self._on_failed = on_work, on_failed
         self.counters = counters or Counters()
+        #: What an attempt, or a batch, failed with last; ``None`` once a batch was delivered after that.
+        self.last_error: Exception | None = None
 
     # --- responses ---------------------------------------------------------------------------------------------------
 
     def succeeded(self, batch: ProducerBatch, base_offset: int | None, append_time: int | None) -> None:
         """The broker has the batch."""
-        if batch.state is not BatchState.IN_FLIGHT:
+        if not batch.in_flight:
             return
+        self.last_error = None
         queue = self._queues.of(batch)
         queue.acknowledged(batch)
         self._finish(queue, batch, base_offset, append_time, None)
@@ -120,10 +125,11 @@ class Outcomes:
 
         A batch that has expired in flight is done now; others are sent again in their place, are split, or fail.
         """
-        if batch.state is not BatchState.IN_FLIGHT:
+        if not batch.in_flight:
             return
-        queue, node = self._queues.of(batch), batch.node
+        queue, node = self._queues.of(batch), batch.delivery.node
         batch.attempt_failed(error, now, unsent=unsent)
+        self.last_error = error
         outdated = batch.sequence is not None and not queue.is_of_this_epoch(batch)
         refused_number = isinstance(error, OutOfOrderSequenceError | UnknownProducerIdError)
         if isinstance(error, DuplicateSequenceError) or (refused_number and queue.is_known_written(batch)):
@@ -136,11 +142,12 @@ class Outcomes:
             batch.unnumber()
         elif refused_number:
             self._numbers_refused(queue, batch, node, error, now)
-        elif isinstance(error, MessageTooLargeError) and batch.count > 1 and (batch.numbered or not batch.maybe_written):
+        elif isinstance(error, MessageTooLargeError) and batch.count > 1 and (batch.numbered or not batch.delivery.maybe_written):
             # One that may be in the log must not come again in other pieces, unless its numbers tell the broker.
             self._split_in_two(queue, batch)
-        elif error.retriable and batch.attempts <= self._retries:
-            queue.back_off(now, self._delay)
+        elif error.retriable and batch.delivery.attempts <= self._retries:
+            if queue.leader is None or queue.leader == node:  # else another broker leads by now, which has refused nothing
+                queue.back_off(now, self._delay)
             batch.wait_again(queue.not_before)
         else:
             if isinstance(error, ProducerFencedError):
@@ -153,7 +160,7 @@ class Outcomes:
     ) -> None:
         if queue.batches[0] is not batch:  # the outcome of those before it will tell
             batch.wait_again()
-        elif node in queue.sequences.strays & batch.strays or (batch.is_part and batch.maybe_written):
+        elif node in queue.sequences.strays & batch.delivery.strays or (batch.is_part and batch.delivery.maybe_written):
             # What is lost may be on its way to this broker still, and behind it an older copy of this one, which would make two.
             # Or this is a piece of what the broker has had as a whole.
             doubt = (
@@ -191,7 +198,7 @@ class Outcomes:
 
         ``error`` is what it says of the batch.
         """
-        if batch.state is not BatchState.IN_FLIGHT or batch.settled or batch.count == 1 or not refused:
+        if not batch.in_flight or batch.settled or batch.count == 1 or not refused:
             self.refused(batch, refused.get(0, error), now)
             return
         queue = self._queues.of(batch)
@@ -211,8 +218,9 @@ class Outcomes:
     def unreachable(self, node: int, error: Exception) -> None:
         """There is no connection to ``node``, or no producer id: what waits for it knows why, should its time be up."""
         for queue in self._queues.led_by(node):
+            self.last_error = error
             for batch in queue.batches:
-                if batch.state is not BatchState.IN_FLIGHT:
+                if not batch.in_flight:
                     batch.delayed(error)
 
     def expire(self, now: float, at_most: float = math.inf) -> int:
@@ -233,34 +241,46 @@ class Outcomes:
     def _expire(self, queue: PartitionQueue, batch: ProducerBatch, error: DeliveryTimeoutError) -> None:
         self._close(queue, batch)
         self.counters.expired(batch)
-        if batch.state is BatchState.IN_FLIGHT:
+        if batch.in_flight:
             batch.given_up_in_flight()
             self._settle(batch, None, None, error)
         else:
             self._give_up(queue, batch, error)
 
     def _timed_out(self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float) -> DeliveryTimeoutError:
-        in_flight = batch.state is BatchState.IN_FLIGHT
-        phase, seconds = batch.time.report(now, in_flight, None if in_flight else self._obstacle(queue))
+        in_flight = batch.in_flight
+        phase, seconds = batch.delivery.time.report(now, in_flight, None if in_flight else self._obstacle(queue))
         error = DeliveryTimeoutError(
             call,
             limit,
-            batch.attempts,
-            batch.last_error,
+            batch.delivery.attempts,
+            batch.delivery.last_error,
             topic=batch.topic,
             partition=batch.partition,
             phase=phase,
             seconds=seconds,
-            maybe_written=batch.maybe_written or in_flight,
+            maybe_written=batch.delivery.maybe_written or in_flight,
         )
-        error.__cause__ = batch.last_error
+        error.__cause__ = batch.delivery.last_error
         return error
+
+    def oldest(self, now: float) -> UnsentRecord | None:
+        """The record that has been without an outcome for longest."""
+        first = ((queue, next((batch for batch in queue.batches if not batch.settled), None)) for queue in self._queues.active())
+        waiting = [(queue, batch) for queue, batch in first if batch is not None]
+        if not waiting:
+            return None
+        queue, batch = min(waiting, key=lambda each: each[1].created)
+        in_flight = batch.in_flight
+        phase, _ = batch.delivery.time.report(now, in_flight, None if in_flight else self._obstacle(queue))
+        return UnsentRecord(batch.place, now - batch.created, phase, batch.delivery.last_error)
 
     def _obstacle(self, queue: PartitionQueue) -> tuple[str, float] | None:
         """What keeps the queue's batches from being sent, and since when."""
         if queue.leader is None:
             return "a leader", self._obstacles.since(queue.place) or 0.0
-        for what, key in (("a producer id", PRODUCER_ID), ("a connection", queue.leader)):
+        coordinator = "the transaction's coordinator"
+        for what, key in (("a producer id", PRODUCER_ID), (coordinator, not_added(queue.place)), ("a connection", queue.leader)):
             since = self._obstacles.since(key)
             if since is not None:
                 return what, since
@@ -276,7 +296,7 @@ class Outcomes:
         count = 0
         for queue in self._queues.active():
             most = int(min(at_most - count, len(queue.batches)))
-            unsent = list(islice((batch for batch in queue.batches if not batch.attempts), most))
+            unsent = list(islice((batch for batch in queue.batches if not batch.delivery.attempts), most))
             for batch in unsent:
                 self._abort(queue, batch, error, now)
             count += len(unsent)
@@ -302,7 +322,7 @@ class Outcomes:
         if isinstance(error, DeliveryTimeoutError):
             error = self._timed_out(queue, batch, now, error.call, error.limit)
         self._close(queue, batch)
-        if batch.state is BatchState.IN_FLIGHT:
+        if batch.in_flight:
             batch.given_up_in_flight()
         self._give_up(queue, batch, error)
 
@@ -331,5 +351,6 @@ class Outcomes:
         batch.settle(base_offset, append_time, error)
         self.counters.settled(batch)
         if error is not None:
+            self.last_error = error
             self._identity.batch_failed(error)
             self._on_failed(batch)

@@ -34,7 +34,7 @@ class Partitioning:
     partitioner: Partitioner | None = None
     ignore_keys: bool = False
     adaptive: bool = True
-    #: Whether a broker has been out of reach for so long that records which may go elsewhere do.
+    #: Whether a broker has taken nothing for so long that records which may go elsewhere do.
     is_out_of_reach: Callable[[int], bool] = lambda node: False
     random: random.Random = field(default_factory=random.Random)
 
@@ -42,12 +42,11 @@ class Partitioning:
 class PartitionChooser:
     """Of one topic, whose ``queues`` it looks at. The partition that is stuck to is kept in ``open``, for the quick way's sake."""
 
-    __slots__ = ("_how", "_last", "_open", "_queues", "_spent", "_topic")
+    __slots__ = ("_how", "_open", "_queues", "_spent", "_topic")
 
     def __init__(self, topic: str, how: Partitioning, queues: list[PartitionQueue], open_batches: OpenBatches) -> None:
         self._topic, self._how, self._queues, self._open = topic, how, queues, open_batches
-        #: The partition that was stuck to last, and the bytes in its closed batches since.
-        self._last, self._spent = -1, 0
+        self._spent = 0  # bytes in closed batches of the partition that is stuck to
 
     def choose(self, key: bytes | None, partition: int | None) -> int | None:
         """The partition of a record; -1: the one that is stuck to; ``None``: ``partition`` is not there."""
@@ -71,18 +70,22 @@ class PartitionChooser:
         return self._queues[self._open.sticky] if self._open.sticky >= 0 else self.switch()
 
     def switch(self) -> PartitionQueue:
-        """Stick to another partition from now on, not the same again: of two random ones with a leader the less loaded.
+        """Stick to another partition from now on, by chance: the fewer batches wait for it, the sooner it is that one.
 
-        So a broker that is slow, whose queues are long, gets less (KIP-794). Without ``adaptive`` it is any.
+        So a broker that is slow, whose queues are long, gets less. As in Java's client (KIP-794) the weight of a partition is what
+        its queue lacks to the longest, and one; without ``adaptive`` all weigh the same. Those that have no leader, or whose leader
+        takes nothing, are left out while there are others.
         """
         led = [queue for queue in self._queues if queue.leader is not None]
         near = [queue for queue in led if queue.leader is not None and not self._how.is_out_of_reach(queue.leader)]
         candidates = near or led or self._queues
-        others = [queue for queue in candidates if queue.place.partition != self._last] or candidates
-        one, two = self._how.random.choice(others), self._how.random.choice(others)
-        queue = one if not self._how.adaptive or len(one.batches) <= len(two.batches) else two
-        self._last, self._spent = queue.place.partition, 0
-        self._open.stick(self._last)
+        weights = None
+        if self._how.adaptive:
+            longest = max(len(queue.batches) for queue in candidates)
+            weights = [longest + 1 - len(queue.batches) for queue in candidates]
+        (queue,) = self._how.random.choices(candidates, weights)
+        self._spent = 0
+        self._open.stick(queue.place.partition)
         return queue
 
     def closed(self, partition: int, size: int) -> None:

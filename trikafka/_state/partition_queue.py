@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from ..types import TopicPartition
-from .producer_batch import BatchState, ProducerBatch
+from .producer_batch import ProducerBatch
 from .producer_identity import ProducerIdentity
 from .sequences import PartitionSequences
 
@@ -45,8 +45,10 @@ class PartitionQueue:
         self.topic = topic
 
     def lead(self, leader: int | None) -> None:
-        """The broker that leads it now."""
+        """The broker that leads it now. What failed at the one before need not wait for this one."""
         self.leader = leader
+        if leader is not None:
+            self.not_before = 0.0
 
     # --- the batch that takes records --------------------------------------------------------------------------------
 
@@ -89,12 +91,12 @@ class PartitionQueue:
         """
         sequences = self.sequences
         for place, batch in enumerate(self.batches):
-            if batch.state is BatchState.IN_FLIGHT:
-                if batch.node != node or (batch.sequence is not None and batch.identity != sequences.identity):
+            if batch.in_flight:
+                if batch.delivery.node != node or (batch.sequence is not None and batch.identity != sequences.identity):
                     return None
                 continue
             after_lost = sequences.lost is not None and (place or batch.sequence is None)
-            behind_trouble = place and (batch.attempts or sequences.unproven)
+            behind_trouble = place and (batch.delivery.attempts or sequences.unproven)
             return None if after_lost or behind_trouble else batch
         return None
 
@@ -126,7 +128,7 @@ class PartitionQueue:
         """``batch`` is removed: the broker may or may not have it, or surely has not."""
         if self.is_of_this_epoch(batch):
             assert batch.sequence is not None
-            self.sequences.lose(batch.sequence, batch.count, batch.strays)
+            self.sequences.lose(batch.sequence, batch.count, batch.delivery.strays)
 
     def is_of_this_epoch(self, batch: ProducerBatch) -> bool:
         """Whether the batch has numbers that count still."""
@@ -172,7 +174,7 @@ class PartitionQueue:
 
     def _unnumber(self) -> None:
         for batch in self.batches:
-            if batch.state is not BatchState.IN_FLIGHT:
+            if not batch.in_flight:
                 batch.unnumber()
 
     def replace(self, batch: ProducerBatch, others: list[ProducerBatch]) -> None:

@@ -49,34 +49,130 @@ class BatchState(Enum):
     DONE = "done"
 
 
+class Delivery:
+    """How a batch fares: its attempts, what is known of them, and where its time went. Written by its batch alone."""
+
+    __slots__ = ("attempts", "last_error", "maybe_written", "node", "state", "strays", "time")
+
+    def __init__(self, created: float) -> None:
+        self.state = BatchState.WAITING
+        self.attempts = 0
+        #: The broker that it is in flight to.
+        self.node: int | None = None
+        self.last_error: Exception | None = None
+        #: Whether an attempt ended in a way that leaves open whether the broker has the batch.
+        self.maybe_written = False
+        #: The brokers that may read a copy of it still: it was on its way to them when the connection was lost.
+        self.strays: frozenset[int] = frozenset()
+        #: Where its time went.
+        self.time = Timeline(created)
+
+    def of_a_part(self) -> Delivery:
+        """That of a batch with a part of the records: the same past, and it waits."""
+        twin = Delivery(self.time.since)
+        twin.attempts, twin.last_error, twin.time = self.attempts, self.last_error, self.time.copy()
+        twin.maybe_written, twin.strays = self.maybe_written, self.strays
+        return twin
+
+    def sent(self, node: int, now: float) -> None:
+        """It is part of a request to this broker."""
+        self.state, self.node = BatchState.IN_FLIGHT, node
+        self.attempts += 1
+        self.time.sent(now)
+
+    def attempt_failed(self, error: Exception, now: float, *, unsent: bool = False) -> None:
+        """See :meth:`ProducerBatch.attempt_failed`."""
+        said = error.__cause__ if isinstance(error, TransactionAbortableError) else error  # a refusal, as the transaction calls it
+        if isinstance(said, BrokerResponseError):
+            self.maybe_written |= said.code in AMBIGUOUS
+        elif not unsent:
+            self.maybe_written = True
+            if self.node is not None:
+                self.strays |= {self.node}
+        self.last_error, self.node = error, None
+        self.time.returned(now)
+
+    def wait_again(self, until: float) -> None:
+        """It is to be sent again, not before ``until``."""
+        self.state = BatchState.WAITING
+        self.time.stands_back(until)
+
+    def delayed(self, error: Exception) -> None:
+        """It waits because of this error, which is not its own."""
+        self.last_error = error
+
+    def given_up_in_flight(self) -> None:
+        """Nobody waits for the response any more that would tell whether the broker has it."""
+        self.maybe_written = True
+
+    def done(self) -> None:
+        """Nothing happens to it any more."""
+        self.state, self.node = BatchState.DONE, None
+
+
+class Outcome:
+    """What became of the records of a batch, and who waits to learn it. Written by its batch alone."""
+
+    __slots__ = ("append_time", "base_offset", "claimed", "error", "parts", "settled", "signal")
+
+    def __init__(self, claimed: bool = False) -> None:
+        #: Whether the acks have their outcome. That may be before ``DONE``: a batch may expire in flight (KIP-91).
+        self.settled = False
+        self.signal: Signal | None = None
+        #: Whether somebody will be told what became of it, so that a failure need not be logged.
+        self.claimed = claimed
+        self.error: Exception | None = None
+        self.base_offset: int | None = None
+        self.append_time: int | None = None
+        #: What the batch was split into, in order.
+        self.parts: list[ProducerBatch] = []
+
+    def settle(self, base_offset: int | None, append_time: int | None, error: Exception | None) -> None:
+        """Give the acks their outcome: offsets, or an error."""
+        self.base_offset, self.append_time, self.error = base_offset, append_time, error
+        self.settled = True
+        self.tell()
+
+    def split_into(self, parts: list[ProducerBatch]) -> None:
+        """Those who wait go on to wait for a part."""
+        self.parts = parts
+        self.tell()
+
+    def tell(self) -> None:
+        """Wake those who wait."""
+        if self.signal is not None:
+            self.signal.set()
+
+    def claim(self) -> None:
+        """Somebody will be told what became of it."""
+        self.claimed = True
+
+    def signal_for(self, make: Callable[[], Waited]) -> Waited:
+        """What is set when the batch gets its outcome or is split; made by whoever waits first. All make the same kind."""
+        if self.signal is None:
+            self.signal = make()
+        return cast(Waited, self.signal)
+
+
 class ProducerBatch:
-    """Records for one partition, their encoder, and what became of them. Whether it takes records its queue knows."""
+    """Records for one partition and their encoder; how they fare is their ``delivery``, what became of them their ``outcome``.
+
+    Whether it takes records its queue knows.
+    """
 
     __slots__ = (
         "_size",
-        "append_time",
-        "attempts",
-        "base_offset",
-        "claimed",
         "count",
         "created",
+        "delivery",
         "encoder",
-        "error",
         "hurried",
         "identity",
         "is_part",
-        "last_error",
-        "maybe_written",
-        "node",
+        "outcome",
         "partition",
-        "parts",
         "sealed",
         "sequence",
-        "settled",
-        "signal",
-        "state",
-        "strays",
-        "time",
         "topic",
         "transactional",
     )
@@ -87,41 +183,22 @@ class ProducerBatch:
         self.encoder: BatchEncoder | None = encoder
         encoder.belong_to(self)
         self.created = created
-        #: Where its time went.
-        self.time = Timeline(created)
-        self.state = BatchState.WAITING
         self._size = -1
         #: Whether it does not linger while it takes records.
         self.hurried = False
         #: Known when the batch takes no more records.
         self.count = 0
         self.sealed = False
-        self.attempts = 0
-        #: The broker that it is in flight to.
-        self.node: int | None = None
         self.sequence: int | None = None
         self.identity: Identity | None = None
         self.transactional = False
         #: Whether it is of a batch that was split.
         self.is_part = False
-        self.last_error: Exception | None = None
-        #: Whether an attempt ended in a way that leaves open whether the broker has the batch.
-        self.maybe_written = False
-        #: The brokers that may read a copy of it still: it was on its way to them when the connection was lost.
-        self.strays: frozenset[int] = frozenset()
-        #: Whether the acks have their outcome. That may be before ``DONE``: a batch may expire in flight (KIP-91).
-        self.settled = False
-        self.signal: Signal | None = None
-        #: Whether somebody will be told what became of it, so that a failure need not be logged.
-        self.claimed = False
-        self.error: Exception | None = None
-        self.base_offset: int | None = None
-        self.append_time: int | None = None
-        #: What it was split into, in order.
-        self.parts: list[ProducerBatch] = []
+        self.delivery, self.outcome = Delivery(created), Outcome()
 
     def __repr__(self) -> str:
-        return f"<ProducerBatch {self.topic}-{self.partition} {self.state.value} count={self.count} sequence={self.sequence}>"
+        state = self.delivery.state.value
+        return f"<ProducerBatch {self.topic}-{self.partition} {state} count={self.count} sequence={self.sequence}>"
 
     @property
     def place(self) -> TopicPartition:
@@ -139,9 +216,19 @@ class ProducerBatch:
         return self.sequence is not None
 
     @property
+    def in_flight(self) -> bool:
+        """Whether it is part of a request that has not ended."""
+        return self.delivery.state is BatchState.IN_FLIGHT
+
+    @property
+    def settled(self) -> bool:
+        """Whether the acks have their outcome."""
+        return self.outcome.settled
+
+    @property
     def unknown(self) -> bool:
         """Of a batch that failed: whether its records may be in the log all the same."""
-        return self.maybe_written and self.error is not None
+        return self.delivery.maybe_written and self.outcome.error is not None
 
     # --- what happens to it, as the accumulator says ------------------------------------------------------------------
 
@@ -164,48 +251,35 @@ class ProducerBatch:
 
     def sent(self, node: int, now: float) -> None:
         """It is part of a request to this broker."""
-        self.state, self.node = BatchState.IN_FLIGHT, node
-        self.attempts += 1
-        self.time.sent(now)
+        self.delivery.sent(node, now)
 
     def attempt_failed(self, error: Exception, now: float, *, unsent: bool = False) -> None:
         """The broker refused it, or nobody knows whether it took it. What becomes of it is still to be decided.
 
         ``unsent``: no byte of it has left.
         """
-        said = error.__cause__ if isinstance(error, TransactionAbortableError) else error  # a refusal, as the transaction calls it
-        if isinstance(said, BrokerResponseError):
-            self.maybe_written |= said.code in AMBIGUOUS
-        elif not unsent:
-            self.maybe_written = True
-            if self.node is not None:
-                self.strays |= {self.node}
-        self.last_error, self.node = error, None
-        self.time.returned(now)
+        self.delivery.attempt_failed(error, now, unsent=unsent)
 
     def wait_again(self, until: float = 0.0) -> None:
         """It is to be sent again, not before ``until``."""
-        self.state = BatchState.WAITING
-        self.time.stands_back(until)
+        self.delivery.wait_again(until)
 
     def delayed(self, error: Exception) -> None:
         """It waits because of this error, which is not its own."""
-        self.last_error = error
+        self.delivery.delayed(error)
 
     def given_up_in_flight(self) -> None:
         """Nobody waits for the response any more that would tell whether the broker has it."""
-        self.maybe_written = True
+        self.delivery.given_up_in_flight()
 
     def settle(self, base_offset: int | None, append_time: int | None, error: Exception | None) -> None:
         """Give the acks their outcome: offsets, or an error."""
-        self.base_offset, self.append_time, self.error = base_offset, append_time, error
-        self.settled = True
-        if self.signal is not None:
-            self.signal.set()
+        self.outcome.settle(base_offset, append_time, error)
 
     def done(self) -> None:
         """Nothing happens to it any more."""
-        self.state, self.encoder, self.node = BatchState.DONE, None, None
+        self.delivery.done()
+        self.encoder = None
 
     def split(self, cuts: Sequence[int], make_encoder: Callable[[], BatchEncoder]) -> list[ProducerBatch]:
         """Batches with the records of this one up to each of ``cuts``, and the numbers that each record had.
@@ -221,33 +295,24 @@ class ProducerBatch:
             check_crcs=False,
             max_bytes=self.size,
         )
+        parts = []
         for start, stop in pairwise((0, *cuts, self.count)):
             encoder = make_encoder()
             encoder.extend_columns(records.columns, start=start, stop=stop)
-            part = ProducerBatch(self.topic, self.partition, encoder, self.created)
-            part.close()
-            part.is_part, part.claimed = True, self.claimed
-            part.attempts, part.last_error, part.identity = self.attempts, self.last_error, self.identity
-            part.time = self.time.copy()
-            part.transactional, part.maybe_written, part.strays = self.transactional, self.maybe_written, self.strays
-            part.sequence = None if self.sequence is None else self.sequence + start
-            self.parts.append(part)
+            parts.append(self._part(encoder, start))
         self.done()
-        if self.signal is not None:
-            self.signal.set()  # those who wait go on to wait for a part
-        return self.parts
+        self.outcome.split_into(parts)
+        return parts
+
+    def _part(self, encoder: BatchEncoder, start: int) -> ProducerBatch:
+        part = ProducerBatch(self.topic, self.partition, encoder, self.created)
+        part.close()
+        part.is_part, part.identity, part.transactional = True, self.identity, self.transactional
+        part.sequence = None if self.sequence is None else self.sequence + start
+        part.delivery, part.outcome = self.delivery.of_a_part(), Outcome(self.outcome.claimed)
+        return part
 
     # --- what reads it -----------------------------------------------------------------------------------------------
-
-    def claim(self) -> None:
-        """Somebody will be told what became of it."""
-        self.claimed = True
-
-    def signal_for(self, make: Callable[[], Waited]) -> Waited:
-        """What is set when the batch gets its outcome or is split; made by whoever waits first. All make the same kind."""
-        if self.signal is None:
-            self.signal = make()
-        return cast(Waited, self.signal)
 
     def seal(self) -> None:
         """Compress, once. The one step that may take long; may run in a thread, for nobody else touches the encoder then."""
@@ -270,8 +335,8 @@ class ProducerBatch:
     def part(self, index: int) -> tuple[ProducerBatch, int]:
         """The batch that record ``index`` went into after splits, and its index there."""
         batch = self
-        while batch.parts:
-            for part in batch.parts:
+        while batch.outcome.parts:
+            for part in batch.outcome.parts:
                 if index < part.count:
                     break
                 index -= part.count
@@ -280,10 +345,11 @@ class ProducerBatch:
 
     def metadata(self, index: int, timestamp: int | None) -> RecordMetadata:
         """The outcome of record ``index`` of a settled batch, not split. Raises the error, if it is one."""
-        if self.error is not None:
-            raise fresh(self.error)
-        offset = None if self.base_offset is None else self.base_offset + index
-        return RecordMetadata(self.topic, self.partition, offset, timestamp if self.append_time is None else self.append_time)
+        outcome = self.outcome
+        if outcome.error is not None:
+            raise fresh(outcome.error)
+        offset = None if outcome.base_offset is None else outcome.base_offset + index
+        return RecordMetadata(self.topic, self.partition, offset, timestamp if outcome.append_time is None else outcome.append_time)
 
 
 def fresh(error: Exception) -> Exception:

@@ -12,12 +12,14 @@ import traceback
 import warnings
 from collections.abc import Sequence
 from importlib.metadata import EntryPoint, entry_points
+from types import MappingProxyType
 from typing import Any
 
 import click
 
 from .options import COMMON_HELP, Common, common_options
 from .running import NobodyReadsError, Signalled, sentence
+from .suggesting import Suggesting
 
 #: Commands of trikafka itself: name -> what the list of commands says of it. Each is ``trikafka.cli.<name>.command``.
 _OWN = {
@@ -35,8 +37,10 @@ BROKEN_PIPE = 141
 _PLAIN = warnings.showwarning
 
 
-class Commands(click.Group):
+class Commands(Suggesting):
     """Imports a command when it is used."""
+
+    words = MappingProxyType({"read": "consume", "write": "produce", "send": "produce", "topic": "topics", "group": "groups"})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return sorted({*_OWN, *_PLUGINS, *_found()})
@@ -49,15 +53,6 @@ class Commands(click.Group):
         if name in found:
             return _load(found[name])
         return _missing(name, _PLUGINS[name][0]) if name in _PLUGINS else None
-
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and not args[0].startswith("-") and args[0] not in self.list_commands(ctx):
-            import difflib
-
-            near = difflib.get_close_matches(args[0], self.list_commands(ctx), n=1)
-            hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise click.UsageError(f"there is no command {args[0]!r}{hint}", ctx)
-        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = []

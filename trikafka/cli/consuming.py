@@ -25,7 +25,7 @@ from .start import At, Start, place
 
 #: How soon a member of a group notices that it has reached the end, where nothing arrives that tells it (seconds).
 _LOOK = 0.2
-#: A member that has nothing may still be given something (seconds): the newer group protocol assigns after the join.
+#: A member that has joined and has nothing may still be given something (seconds): the newer group protocol assigns after the join.
 _ASSIGNED_WITHIN = 5.0
 
 
@@ -113,14 +113,14 @@ class Consuming:
 
     async def _follow(self, consumer: Consumer) -> None:
         ends: dict[TopicPartition, int] = {}
-        owned_or_new = trio.current_time()
+        hopes_until = trio.current_time() + _ASSIGNED_WITHIN
         while True:
             batch = await consumer.receive_batch(timeout=_LOOK if self._plan.until_end else None)
             if batch and await self._print(consumer, batch):
                 return
-            if consumer.assignment():
-                owned_or_new = trio.current_time()
-            elif trio.current_time() < owned_or_new + _ASSIGNED_WITHIN:
+            if consumer.assignment() or consumer.statistics().state != "stable":  # a busy coordinator may be slow to let it in
+                hopes_until = trio.current_time() + _ASSIGNED_WITHIN
+            elif trio.current_time() < hopes_until:
                 continue
             if self._plan.until_end and await self._at_end(consumer, ends):
                 return

@@ -59,7 +59,8 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
     listed = {group.group_id: group for group in await admin.list_groups()}
     for name in names or ():
         if name not in listed:
-            raise click.ClickException(f"group {name!r} does not exist")
+            hint = f"; did you mean --{name}?" if name in ("list", "describe", "delete") else ""
+            raise click.ClickException(f"group {name!r} does not exist{hint}")
     chosen = sorted(listed) if names is None else names
     described = await admin.describe_groups(chosen)
     return [

@@ -62,6 +62,8 @@ def command(
         headers=tuple((name, value.encode()) for name, value in map(pair, headers)),
     )
     settings = common.settings(ProducerConfig)
+    if settings.pop("transactional_id", None) is not None:
+        raise click.UsageError("'trikafka produce' writes no transactions: leave transactional.id out", ctx)
     if compression is not None:
         settings["compression_type"] = compression
     run(Producing(settings, plan).main)

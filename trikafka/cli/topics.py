@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,6 +10,7 @@ import click
 from .admin import ask, chosen
 from .options import Common, common_options, output_option, pair
 from .progress import note
+from .suggesting import Suggesting
 from .tables import say, say_json, table
 
 if TYPE_CHECKING:
@@ -19,8 +21,11 @@ _VERBS = ("list", "create", "delete", "describe", "alter")
 _topic_option = click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="A topic, as the argument; repeatable.")
 
 
-class _Verbs(click.Group):
+class _Verbs(Suggesting):
     """Takes ``topics --create --topic x`` as ``topics create --topic x``."""
+
+    words = MappingProxyType({"grow": "alter", "add": "create", "make": "create", "remove": "delete", "show": "describe"})
+    otherwise = "of a topic that is there, 'describe NAME' tells more"
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         verb = next((verb for verb in _VERBS if f"--{verb}" in args), None)

@@ -11,13 +11,14 @@ from .._api.admin_types import TRANSACTION_STATES
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
 from .progress import note
+from .suggesting import Suggesting
 from .tables import say, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin import Admin
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Suggesting, invoke_without_command=True)
 @output_option
 @common_options
 def command(common: Common, output: str) -> None:

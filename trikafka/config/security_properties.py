@@ -88,12 +88,19 @@ def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any
     text = secret(str(rest.pop("sasl.jaas.config")).strip())
     found = _LOGIN_MODULE.match(text)
     if found is None:
-        raise ConfigurationError("sasl.jaas.config must be '<login module> required <option>=<value> ...;'")
+        hint = "; it is that one entry, without the '{ }' of a JAAS file around it" if "{" in text else ""
+        raise ConfigurationError(
+            "sasl.jaas.config must be '<login module> required <option>=<value> ...;', such as"
+            f" '...PlainLoginModule required username=\"...\" password=\"...\";'{hint}"
+        )
     options = {name: _unquoted(value) for name, value in _PAIR.findall(text[found.end() :])}
     module = found[1].rpartition(".")[2]
     reader = _MODULES.get(module)
     if reader is None:
-        raise ConfigurationError(f"sasl.jaas.config names the login module {module}; known are {', '.join(_MODULES)}")
+        raise ConfigurationError(
+            f"sasl.jaas.config names the login module {module}; known are {', '.join(_MODULES)}; a"
+            " plugin's mechanism needs sasl.mechanism alone"
+        )
     for name, value in reader(options).items():
         _put(settings, name, value, "sasl.jaas.config")
 

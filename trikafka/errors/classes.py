@@ -80,7 +80,7 @@ class DeliveryTimeoutError(KafkaTimeoutError):
     Beside those of :exc:`KafkaTimeoutError` it has the attributes ``topic`` and ``partition``; ``phase``, where the record's batch
     was at last; ``seconds``, how long it was in each; and ``maybe_written``: whether the record may be in the log all the same.
     Phases are ``"waiting"`` (for more records, and for its turn), ``"waiting for a leader"``, ``"waiting for a connection"``,
-    ``"waiting for a producer id"``, ``"backoff"`` and ``"in flight"``.
+    ``"waiting for a producer id"``, ``"waiting for the transaction's coordinator"``, ``"backoff"`` and ``"in flight"``.
     """
 
     def __init__(

@@ -13,7 +13,16 @@ from collections.abc import Callable, Iterable, Mapping, Sized
 from typing import Any, Literal, Protocol, TypeVar, runtime_checkable
 
 from ..errors import TrikafkaError
-from ..types import BrokerLatency, GroupMetadata, Node, OffsetAndMetadata, OffsetAndTimestamp, PreparedTransaction, TopicPartition
+from ..types import (
+    BrokerLatency,
+    GroupMetadata,
+    Node,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    PreparedTransaction,
+    TopicPartition,
+    UnsentRecord,
+)
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
 from .network import Call
 
@@ -231,6 +240,13 @@ class RecordAccumulator(Protocol):
 
     def unsettled(self) -> Sized:
         """The batches without an outcome."""
+
+    @property
+    def last_error(self) -> Exception | None:
+        """What an attempt, or a record, failed with last; ``None`` once something was delivered after that."""
+
+    def oldest(self) -> UnsentRecord | None:
+        """The record that has been without an outcome for longest."""
 
     def by_state(self) -> Mapping[str, int]:
         """How many batches there are in each state."""

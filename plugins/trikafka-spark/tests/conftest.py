@@ -45,6 +45,21 @@ def spark_context(connector_jars: list[str]) -> Iterator[Any]:
     session.release(started[0])
 
 
+@pytest.fixture(scope="session")
+def spark(spark_context: Any) -> Any:
+    """The session over it."""
+    from pyspark.sql import SparkSession
+
+    return SparkSession(spark_context)
+
+
+@pytest.fixture
+def sparks_connector(connector_jars: list[str]) -> None:
+    """Skips the test where the jars of Spark's own Kafka connector are not to be had."""
+    if not connector_jars:
+        pytest.skip("Spark's Kafka connector could not be downloaded")
+
+
 @pytest.fixture
 def new_topic(kafka_broker: Any) -> MakeTopic:
     """``await new_topic(records, partitions=4)``: a new topic with so many records; returns its name."""

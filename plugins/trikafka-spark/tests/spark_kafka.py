@@ -6,6 +6,7 @@ from collections import Counter
 from pathlib import Path
 
 import pyarrow.dataset as ds
+import trio
 
 import trikafka
 from trikafka import NewTopic
@@ -42,6 +43,20 @@ async def add_records(bootstrap_servers: str, name: str, first: int, count: int,
                 partition=number % partitions,
             )
         await producer.flush()
+
+
+async def make_anew(bootstrap_servers: str, topic: str, records: int) -> None:
+    """Delete a topic and create it again, with other records."""
+    async with trikafka.open_admin(bootstrap_servers=bootstrap_servers) as admin:
+        await admin.delete_topics([topic])
+        with trio.fail_after(20):
+            while True:
+                try:
+                    await admin.create_topics({topic: NewTopic(1, 1, {"retention.ms": "-1"})})
+                    break
+                except trikafka.TopicAlreadyExistsError:
+                    await trio.sleep(0.05)
+    await add_records(bootstrap_servers, topic, 0, records, 1)
 
 
 def data_files(root: Path) -> list[Path]:

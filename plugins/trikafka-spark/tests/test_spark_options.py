@@ -66,6 +66,29 @@ def test_a_time_wins_over_times_by_partition_and_these_over_offsets() -> None:
         ({**BASE, "startingOfsets": "earliest"}, "did you mean 'startingOffsets'"),
         ({**BASE, "path": "/x"}, "unknown option 'path'"),
         ({**BASE, "kafka.bootstrap.server": "h:1"}, r"did you mean 'bootstrap\.servers'"),
+        ({**BASE, "startingOffsets": "{}"}, "startingOffsets names no partition"),
+        ({**BASE, "startingOffsets": '{"t": {}}'}, "startingOffsets names no partition"),
+        ({**BASE, "endingOffsets": ""}, "endingOffsets must be JSON like"),
+        ({**BASE, "endingOffsetsByTimestamp": "{}"}, "endingOffsetsByTimestamp names no partition"),
+        ({**BASE, "startingOffsets": '{"t": {"a": 1}}'}, "'a' is no number of a partition"),
+        ({**BASE, "startingOffsets": '{"t": {"0": 1, "0": 2}}'}, "stands there twice"),
+        (
+            {**BASE, "startingOffsets": '{"t": {"0": 9}}', "endingOffsets": '{"t": {"0": 5}}'},
+            "startingOffsets has 9 for t-0, which is after 5 of endingOffsets",
+        ),
+        ({**BASE, "startingTimestamp": "20", "endingTimestamp": "10"}, "endingTimestamp 10 is before startingTimestamp 20"),
+        (
+            {**BASE, "startingTimestamp": "20", "endingOffsetsByTimestamp": '{"t": {"0": 10}}'},
+            "the ending timestamp 10 of t-0 is before its starting timestamp 20",
+        ),
+        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t": [true]}'}, "True is no number of a partition"),
+        ({"kafka.bootstrap.servers": "h:1", "assign": '{"t": [-1]}'}, "-1 is no number of a partition"),
+        ({**BASE, "maxRecordsPerPartition": "-5"}, "maxRecordsPerPartition must be a whole number of at least 1"),
+        ({**BASE, "minPartitions": "²"}, "minPartitions must be a whole number"),
+        ({**BASE, "maxTriggerDelay": "soon"}, "maxTriggerDelay must be a time such as 15m"),
+        ({**BASE, "maxOffsetsPerTrigger": "5", "minOffsetsPerTrigger": "6"}, r"minOffsetsPerTrigger \(6\) must not be above"),
+        ({**BASE, "groupId": " "}, "groupId is empty"),
+        ({"kafka.bootstrap.servers": "h:1", "subscribePattern": " "}, "subscribePattern is empty"),
         ({**BASE, "kafka.key.deserializer": "x"}, "is not supported"),
         ({**BASE, "kafka.auto.offset.reset": "latest"}, "is not supported"),
         ({**BASE, "startingOffsets": "latest"}, "must not be 'latest'"),
@@ -110,3 +133,25 @@ def test_tasks_cover_the_ranges_once(widths: list[tuple[int, int]], at_least: in
 def test_a_hint_of_tasks_splits_in_proportion() -> None:
     tasks = plan_tasks([OffsetRange("t", 0, 0, 900), OffsetRange("t", 1, 0, 100), OffsetRange("t", 2, 5, 5)], 10, None)
     assert [task.partition for task in tasks] == [0] * 9 + [1]
+
+
+def test_a_stream_begins_at_the_latest_offsets_and_has_no_end() -> None:
+    assert read_options(BASE, streaming=True).starting.everywhere == LATEST
+    assert read_options({**BASE, "startingOffsets": "latest"}, streaming=True).starting.everywhere == LATEST
+    for name in ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp"):
+        with pytest.raises(ConfigurationError, match=f"{name} is not valid in a streaming query"):
+            read_options({**BASE, name: "latest"}, streaming=True)
+    with pytest.raises(ConfigurationError, match="pushFilters is not valid in a streaming query"):
+        read_options({**BASE, "pushFilters": "true"}, streaming=True)
+
+
+def test_rates_of_a_stream() -> None:
+    options = read_options({**BASE, "maxOffsetsPerTrigger": "100", "minOffsetsPerTrigger": "10", "maxTriggerDelay": "5m"})
+    assert (options.rates.most, options.rates.least, options.rates.delay) == (100, 10, 300.0)
+    assert read_options(BASE).rates.delay == 900.0
+    assert read_options({**BASE, "maxTriggerDelay": "1500"}).rates.delay == 1.5
+
+
+def test_the_strategy_counts_in_any_case() -> None:
+    assert read_options({**BASE, "startingOffsetsByTimestampStrategy": "LATEST"}).after_the_last == "latest"
+    assert read_options({**BASE, "startingOffsetsByTimestampStrategy": "Error"}).after_the_last == "error"

@@ -6,6 +6,7 @@ import threading
 from typing import Any
 
 import pytest
+from spark_kafka import make_anew
 from trikafka_spark.reading import read_range
 
 import trikafka
@@ -59,3 +60,42 @@ def test_nobody_there_is_the_clients_own_error() -> None:
 
 def test_the_package_needs_no_spark_to_be_imported() -> None:
     assert trikafka.hooks.load_plugins().get_plugin("spark") is not None
+
+
+async def test_what_is_gone_is_passed_over_where_that_is_allowed_and_nothing_comes_twice(kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(100, partitions=1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    batches = read_range(OffsetRange(topic, 0, 50, 150), settings, fail_on_data_loss=False)
+    assert [offset for batch in batches for offset in batch.offsets] == list(range(50, 100))
+    assert list(read_range(OffsetRange(topic, 0, 100, 150), settings, fail_on_data_loss=False)) == []
+
+
+async def test_another_topic_of_that_name_is_never_read(kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(100, partitions=1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    other = "00000000-0000-0000-0000-00000000002a"
+    with pytest.raises(OffsetOutOfRangeError, match=f"topic '{topic}' was deleted and created anew after the reading of {topic}-0"):
+        list(read_range(OffsetRange(topic, 0, 0, 100), settings, topic_id=other))
+    assert list(read_range(OffsetRange(topic, 0, 0, 100), settings, topic_id=other, fail_on_data_loss=False)) == []
+    with pytest.raises(OffsetOutOfRangeError, match="topic 'gone' was deleted after the reading of gone-0 was planned"):
+        list(read_range(OffsetRange("gone", 0, 0, 100), settings))
+
+
+async def test_a_topic_made_anew_under_a_reading_ends_it(kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(20_000, partitions=1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10, "fetch_max_bytes": 20_000}
+    for fail_on_data_loss in (True, False):
+        reading = read_range(
+            OffsetRange(topic, 0, 0, 20_000),
+            settings | {"max_partition_fetch_bytes": 20_000, "metadata_max_age_ms": 200},
+            fail_on_data_loss=fail_on_data_loss,
+        )
+        offsets = list(next(reading).offsets)
+        await make_anew(kafka_broker.bootstrap_servers, topic, 20_000)
+        if fail_on_data_loss:
+            with pytest.raises(OffsetOutOfRangeError, match="was deleted"):
+                list(reading)
+        else:
+            offsets += [offset for batch in reading for offset in batch.offsets]
+            assert len(set(offsets)) == len(offsets) < 20_000
+    assert readers() == []

@@ -11,11 +11,6 @@ from pyspark.sql import DataFrame, SparkSession
 from spark_kafka import TIME, add_records
 
 
-@pytest.fixture(scope="session")
-def spark(spark_context: Any) -> SparkSession:
-    return SparkSession(spark_context)
-
-
 async def read(spark: SparkSession, broker: Any, topic: str, **options: str) -> DataFrame:
     reader = spark.read.format("trikafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
     return await trio.to_thread.run_sync(reader.options(subscribe=topic, **options).load)

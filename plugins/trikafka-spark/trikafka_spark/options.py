@@ -1,58 +1,32 @@
-"""The options of the data source, named and meant as those of Spark's Kafka connector. Pure.
-
-Spark hands option names over in lower case, so they are compared that way and spoken of as they are documented.
-"""
+"""The options of reading, named and meant as those of Spark's Kafka connector. Pure."""
 
 from __future__ import annotations
 
-import difflib
-import json
-import re
+import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from trikafka import ConfigurationError, TopicPartition, from_properties
-from trikafka.config.secrets import secret
+from trikafka import ConfigurationError, TopicPartition
+
+from .given import Given, lists_of_partitions
+from .kafka_settings import consumer_settings
+from .patterns import java_pattern
 
 EARLIEST, LATEST = -2, -1
 
-_READ = (
-    "assign",
-    "subscribe",
-    "subscribePattern",
-    "startingOffsets",
-    "endingOffsets",
-    "startingTimestamp",
-    "endingTimestamp",
-    "startingOffsetsByTimestamp",
-    "endingOffsetsByTimestamp",
-    "startingOffsetsByTimestampStrategy",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "failOnDataLoss",
-    "includeHeaders",
-    "kafkaConsumer.pollTimeoutMs",
-)
-#: Known to Spark's connector and without meaning here: for streams, or for how its JVM client works inside.
-_IGNORED = (
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "groupIdPrefix",
-    "kafka.group.id",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-)
-_REFUSED = (
-    "auto.offset.reset",
-    "enable.auto.commit",
-    "interceptor.classes",
-    "key.deserializer",
-    "value.deserializer",
-    "key.serializer",
-    "value.serializer",
-)
+_CHOICES = ("assign", "subscribe", "subscribePattern")
+_STARTING = ("startingOffsets", "startingTimestamp", "startingOffsetsByTimestamp", "startingOffsetsByTimestampStrategy")
+_ENDING = ("endingOffsets", "endingTimestamp", "endingOffsetsByTimestamp")
+_SPLITTING = ("minPartitions", "maxRecordsPerPartition")
+_RATES = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_OTHERS = ("failOnDataLoss", "includeHeaders", "kafkaConsumer.pollTimeoutMs")
+#: Known to Spark's connector, and about how its JVM client works inside: they have no effect.
+_IGNORED = ("groupIdPrefix", "fetchOffset.numRetries", "fetchOffset.retryIntervalMs")
+#: Ours: filters to the broker (batch), and a group to commit to (streams).
+_OURS = ("pushFilters", "groupId")
+READ_OPTIONS = (*_CHOICES, *_STARTING, *_ENDING, *_SPLITTING, *_RATES, *_OTHERS, *_IGNORED, *_OURS)
+_log = logging.getLogger("trikafka.spark")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +37,24 @@ class Bound:
     offsets: Mapping[TopicPartition, int] = field(default_factory=dict)
     timestamp: int | None = None
     timestamps: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+    def time_of(self, tp: TopicPartition) -> int | None:
+        """The time that bounds a partition, if it is a time."""
+        return self.timestamp if self.timestamp is not None else self.timestamps.get(tp)
+
+    @property
+    def specials(self) -> set[int | None]:
+        """``EARLIEST`` and ``LATEST``, as far as they are meant by it."""
+        return {self.everywhere, *self.offsets.values()} & {EARLIEST, LATEST}
+
+
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """How much a micro-batch takes: at most and at least so many offsets, but none waits longer than ``delay`` (seconds)."""
+
+    most: int | None = None
+    least: int | None = None
+    delay: float = 900.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,128 +73,134 @@ class ReadOptions:
     fail_on_data_loss: bool = True
     include_headers: bool = False
     stall_limit: float = 120.0
+    push_filters: bool = False
+    rates: Rates = Rates()
+    group_id: str | None = None
 
 
-def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """Check what ``spark.read.format("trikafka").option(...)`` was given. Raises :exc:`ConfigurationError`."""
-    given = {name.lower(): str(value) for name, value in options.items()}
-    given = {name: secret(value) if name.startswith("kafka.") else value for name, value in given.items()}
-    kafka = {name[len("kafka.") :]: value for name, value in given.items() if name.startswith("kafka.")}
-    _refuse_unknown(given, kafka)
-    kafka.pop("group.id", None)
-    settings = from_properties(kafka)
-    if not settings.get("bootstrap_servers"):
-        raise ConfigurationError("the option 'kafka.bootstrap.servers' is missing")
-    ways = [name for name in ("assign", "subscribe", "subscribePattern") if name.lower() in given]
+def read_options(options: Mapping[str, str], *, streaming: bool = False, tell: bool = True) -> ReadOptions:
+    """Check what ``spark.read.format("trikafka").option(...)`` was given. Raises :exc:`ConfigurationError`.
+
+    ``tell``: what has no effect is logged.
+    """
+    given = Given(options)
+    given.refuse_unknown(READ_OPTIONS)
+    settings = consumer_settings(given.kafka, tell)
+    assign, subscribe, pattern = _chosen(given)
+    if streaming:
+        starting, ending = _streaming_bounds(given), Bound(everywhere=LATEST)
+    else:
+        starting, ending = _batch_bounds(given)
+        if tell:
+            _tell_ignored(given, (*_RATES, "groupId"), "streams only")
+    if tell:
+        _tell_ignored(given, _IGNORED, "the JVM's client only")
+    strategy = (given.text("startingOffsetsByTimestampStrategy") or "error").strip().lower()
+    if strategy not in ("error", "latest"):
+        raise ConfigurationError(f"startingOffsetsByTimestampStrategy must be 'error' or 'latest', not {strategy!r}")
+    return ReadOptions(
+        settings=settings,
+        assign=assign,
+        subscribe=subscribe,
+        pattern=pattern,
+        starting=starting,
+        ending=ending,
+        after_the_last=strategy,
+        min_partitions=given.whole("minPartitions"),
+        max_records_per_partition=given.whole("maxRecordsPerPartition"),
+        fail_on_data_loss=given.flag("failOnDataLoss", True),
+        include_headers=given.flag("includeHeaders", False),
+        stall_limit=(given.whole("kafkaConsumer.pollTimeoutMs") or 120_000) / 1000,
+        push_filters=given.flag("pushFilters", False),
+        rates=_rates(given),
+        group_id=_group(given),
+    )
+
+
+def _chosen(given: Given) -> tuple[tuple[TopicPartition, ...], tuple[str, ...], str | None]:
+    ways = [name for name in _CHOICES if name in given]
     if len(ways) != 1:
         raise ConfigurationError(
             f"exactly one of the options 'assign', 'subscribe' and 'subscribePattern' is needed, not {ways or 'none'}"
         )
-    strategy = given.get("startingoffsetsbytimestampstrategy", "error")
-    if strategy not in ("error", "latest"):
-        raise ConfigurationError(f"startingOffsetsByTimestampStrategy must be 'error' or 'latest', not {strategy!r}")
-    starting = _bound(given, "starting", EARLIEST)
-    if LATEST in (starting.everywhere, *starting.offsets.values()):
+    text = (given.text(ways[0]) or "").strip()
+    if ways[0] == "assign":
+        return lists_of_partitions("assign", text), (), None
+    if ways[0] == "subscribe":
+        topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
+        if not topics:
+            raise ConfigurationError("subscribe names no topic")
+        return (), topics, None
+    if not text:
+        raise ConfigurationError("subscribePattern is empty")
+    java_pattern(text)
+    return (), (), text
+
+
+def _batch_bounds(given: Given) -> tuple[Bound, Bound]:
+    starting, ending = _bound(given, "starting", EARLIEST), _bound(given, "ending", LATEST)
+    if LATEST in starting.specials:
         raise ConfigurationError("startingOffsets must not be 'latest' (-1) in a batch query")
-    ending = _bound(given, "ending", LATEST)
-    if EARLIEST in (ending.everywhere, *ending.offsets.values()):
+    if EARLIEST in ending.specials:
         raise ConfigurationError("endingOffsets must not be 'earliest' (-2)")
-    return ReadOptions(
-        settings=settings,
-        assign=_assign(given["assign"]) if "assign" in given else (),
-        subscribe=_topics(given["subscribe"]) if "subscribe" in given else (),
-        pattern=_pattern(given["subscribepattern"]) if "subscribepattern" in given else None,
-        starting=starting,
-        ending=ending,
-        after_the_last=strategy,
-        min_partitions=_whole(given, "minPartitions"),
-        max_records_per_partition=_whole(given, "maxRecordsPerPartition"),
-        fail_on_data_loss=_flag(given, "failOnDataLoss", True),
-        include_headers=_flag(given, "includeHeaders", False),
-        stall_limit=(_whole(given, "kafkaConsumer.pollTimeoutMs") or 120_000) / 1000,
-    )
+    _check_order(starting, ending)
+    return starting, ending
 
 
-def _refuse_unknown(given: Mapping[str, str], kafka: Mapping[str, str]) -> None:
-    for name in kafka:
-        if name in _REFUSED:
-            raise ConfigurationError(f"the option 'kafka.{name}' is not supported: the data source decides it")
-    known = {name.lower(): name for name in (*_READ, *_IGNORED, "kafka.bootstrap.servers")}
-    for name in given:
-        if name not in known and not name.startswith("kafka."):
-            near = difflib.get_close_matches(name, known, n=1)
-            hint = f"; did you mean {known[near[0]]!r}?" if near else ""
-            raise ConfigurationError(f"unknown option {name!r} of the data source 'trikafka'{hint}")
+def _streaming_bounds(given: Given) -> Bound:
+    for name in _ENDING:
+        if name in given:
+            raise ConfigurationError(f"{name} is not valid in a streaming query, which has no end")
+    if "pushFilters" in given:
+        raise ConfigurationError("pushFilters is not valid in a streaming query: Spark hands filters over in batch queries only")
+    return _bound(given, "starting", LATEST)
 
 
-def _bound(given: Mapping[str, str], which: str, default: int) -> Bound:
+def _check_order(starting: Bound, ending: Bound) -> None:
+    """Refuse what ends before it starts, as far as the options alone tell."""
+    for tp, start in starting.offsets.items():
+        end = ending.offsets.get(tp)
+        if start >= 0 and end is not None and 0 <= end < start:
+            raise ConfigurationError(f"startingOffsets has {start} for {tp}, which is after {end} of endingOffsets")
+    if starting.timestamp is not None and ending.timestamp is not None and ending.timestamp < starting.timestamp:
+        raise ConfigurationError(f"endingTimestamp {ending.timestamp} is before startingTimestamp {starting.timestamp}")
+    for tp in {*starting.timestamps, *ending.timestamps}:
+        first, last = starting.time_of(tp), ending.time_of(tp)
+        if first is not None and last is not None and last < first:
+            raise ConfigurationError(f"the ending timestamp {last} of {tp} is before its starting timestamp {first}")
+
+
+def _bound(given: Given, which: str, default: int) -> Bound:
     """The connector's precedence: a time for all, then times by partition, then offsets."""
-    if f"{which}timestamp" in given:
-        return Bound(timestamp=_whole(given, f"{which}Timestamp", least=0))
-    if f"{which}offsetsbytimestamp" in given:
-        name = f"{which}OffsetsByTimestamp"
-        return Bound(timestamps=_by_partition(name, given[name.lower()], least=0))
+    if f"{which}Timestamp" in given:
+        return Bound(timestamp=given.whole(f"{which}Timestamp", least=0))
+    if f"{which}OffsetsByTimestamp" in given:
+        return Bound(timestamps=given.by_partition(f"{which}OffsetsByTimestamp", least=0))
     name = f"{which}Offsets"
-    text = given.get(name.lower())
-    if text is None:
+    text = (given.text(name) or "").strip().lower()
+    if name not in given:
         return Bound(everywhere=default)
-    if text.lower() in ("earliest", "latest"):
-        return Bound(everywhere=EARLIEST if text.lower() == "earliest" else LATEST)
-    return Bound(offsets=_by_partition(name, text, least=EARLIEST))
+    if text in ("earliest", "latest"):
+        return Bound(everywhere=EARLIEST if text == "earliest" else LATEST)
+    return Bound(offsets=given.by_partition(name, least=EARLIEST))
 
 
-def _by_partition(name: str, text: str, least: int) -> dict[TopicPartition, int]:
-    example = '{"topic": {"0": 23, "1": -2}}'
-    try:
-        found = {
-            TopicPartition(topic, int(partition)): offset
-            for topic, offsets in json.loads(text).items()
-            for partition, offset in offsets.items()
-        }
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigurationError(f"{name} must be JSON like {example}, not {text!r}") from error
-    for tp, offset in found.items():
-        if isinstance(offset, bool) or not isinstance(offset, int) or offset < least:
-            raise ConfigurationError(f"{name} has {offset!r} for {tp}, which is no whole number of at least {least}")
-    return found
+def _rates(given: Given) -> Rates:
+    most, least = given.whole("maxOffsetsPerTrigger"), given.whole("minOffsetsPerTrigger")
+    if most is not None and least is not None and least > most:
+        raise ConfigurationError(f"minOffsetsPerTrigger ({least}) must not be above maxOffsetsPerTrigger ({most})")
+    return Rates(most, least, given.milliseconds("maxTriggerDelay", 900_000.0) / 1000)
 
 
-def _assign(text: str) -> tuple[TopicPartition, ...]:
-    try:
-        found = [TopicPartition(topic, int(number)) for topic, numbers in json.loads(text).items() for number in numbers]
-    except (ValueError, AttributeError, TypeError) as error:
-        raise ConfigurationError(f'assign must be JSON like {{"topic": [0, 1]}}, not {text!r}') from error
-    if not found:
-        raise ConfigurationError("assign names no partition")
-    return tuple(dict.fromkeys(found))
-
-
-def _topics(text: str) -> tuple[str, ...]:
-    topics = tuple(dict.fromkeys(topic.strip() for topic in text.split(",") if topic.strip()))
-    if not topics:
-        raise ConfigurationError("subscribe names no topic")
-    return topics
-
-
-def _pattern(text: str) -> str:
-    try:
-        re.compile(text)
-    except re.error as error:
-        raise ConfigurationError(f"subscribePattern is not a regular expression: {error}") from error
-    return text
-
-
-def _whole(given: Mapping[str, str], name: str, least: int = 1) -> int | None:
-    text = given.get(name.lower())
-    if text is None:
+def _group(given: Given) -> str | None:
+    if "groupId" not in given:
         return None
-    if not text.strip().isdigit() or int(text) < least:
-        raise ConfigurationError(f"{name} must be a whole number of at least {least}, not {text!r}")
-    return int(text)
+    name = (given.text("groupId") or "").strip()
+    if not name:
+        raise ConfigurationError("groupId is empty")
+    return name
 
 
-def _flag(given: Mapping[str, str], name: str, default: bool) -> bool:
-    text = given.get(name.lower(), str(default)).lower()
-    if text not in ("true", "false"):
-        raise ConfigurationError(f"{name} must be true or false, not {text!r}")
-    return text == "true"
+def _tell_ignored(given: Given, names: tuple[str, ...], whose: str) -> None:
+    if found := [name for name in names if name in given]:
+        _log.warning("these options have no effect here, they are for %s: %s", whose, ", ".join(found))

@@ -2,81 +2,120 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, NamedTuple
 
 import trikafka
 from trikafka import OffsetOutOfRangeError, OffsetRange, TopicPartition, TrikafkaError
 
+from .filters import Limits
 from .options import EARLIEST, LATEST, Bound, ReadOptions
+from .patterns import java_pattern
 
 
-async def bind_ranges(options: ReadOptions) -> list[OffsetRange]:
-    """Ask the cluster and return what to read, one range a task. Raises :exc:`trikafka.TrikafkaError`."""
-    async with trikafka.open_consumer(**options.settings, enable_auto_commit=False) as consumer:
-        tps = await _partitions(consumer, options)
+class Planned(NamedTuple):
+    """A range, and the id of the topic that it was planned for (as text; ``None`` where brokers have no ids)."""
+
+    wanted: OffsetRange
+    topic_id: str | None
+
+
+def open_reader(options: ReadOptions) -> Any:
+    """A consumer that only asks, to be entered."""
+    return trikafka.open_consumer(**options.settings, group_id=None, enable_auto_commit=False, auto_offset_reset="none")
+
+
+async def bind_ranges(options: ReadOptions) -> list[Planned]:
+    """Ask the cluster and return what to read, one range a partition. Raises :exc:`trikafka.TrikafkaError`."""
+    async with open_reader(options) as consumer:
+        tps, ids = await find_partitions(consumer, options)
         if not tps:
             return []
-        _check_named(options, tps)
         beginnings = await consumer.beginning_offsets(tps)
         ends = await consumer.end_offsets(tps)
-        missing = LATEST if options.after_the_last == "latest" else None
-        starts = await _resolve(consumer, options.starting, tps, beginnings, ends, missing)
-        stops = await _resolve(consumer, options.ending, tps, beginnings, ends, LATEST)
-    return plan_tasks(
-        [_checked(tp, starts[tp], stops[tp], beginnings[tp], ends[tp], options.fail_on_data_loss) for tp in tps],
-        options.min_partitions,
-        options.max_records_per_partition,
-    )
+        starts = await resolve(consumer, options, "starting", tps, beginnings, ends)
+        stops = await resolve(consumer, options, "ending", tps, beginnings, ends)
+    return [
+        Planned(_checked(tp, starts[tp], stops[tp], beginnings[tp], ends[tp], options.fail_on_data_loss), ids.get(tp.topic))
+        for tp in tps
+    ]
 
 
-async def _partitions(consumer: Any, options: ReadOptions) -> list[TopicPartition]:
+async def limit_ranges(options: ReadOptions, planned: Sequence[Planned], limits: Limits) -> list[Planned]:
+    """What the filters leave of the ranges. Raises :exc:`trikafka.TrikafkaError`."""
+    left = [one._replace(wanted=limits.cut(one.wanted)) for one in planned if limits.admits(one.wanted.topic, one.wanted.partition)]
+    left = [one for one in left if one.wanted.start < one.wanted.end]
+    if limits.since is None or not left:
+        return left
+    async with open_reader(options) as consumer:
+        tps = [TopicPartition(one.wanted.topic, one.wanted.partition) for one in left]
+        found = await consumer.offsets_for_times(dict.fromkeys(tps, max(limits.since, 0)))
+    late = []
+    for tp, one in zip(tps, left, strict=True):
+        if (at := found.get(tp)) is not None:
+            late.append(one._replace(wanted=one.wanted._replace(start=max(one.wanted.start, at.offset))))
+    return [one for one in late if one.wanted.start < one.wanted.end]
+
+
+async def find_partitions(
+    consumer: Any, options: ReadOptions, *, gone_is_an_error: bool = True
+) -> tuple[list[TopicPartition], dict[str, str | None]]:
+    """The partitions that the options choose now, sorted, and the ids of their topics (as text).
+
+    Raises :exc:`trikafka.TrikafkaError` for what does not exist, unless ``gone_is_an_error`` is false.
+    """
     if options.pattern is not None:
-        pattern = re.compile(options.pattern)
-        topics = [topic for topic in await consumer.list_topics() if pattern.fullmatch(topic)]
+        pattern = java_pattern(options.pattern)
+        topics = [topic for topic in await consumer.list_topics() if pattern.search(topic)]
     else:
         topics = list(options.subscribe or dict.fromkeys(tp.topic for tp in options.assign))
-    found: list[TopicPartition] = []
-    for topic in sorted(topics):
-        infos = await consumer.partitions_for(topic)
-        if not infos:
-            raise TrikafkaError(f"topic {topic!r} does not exist")
-        found.extend(TopicPartition(topic, info.partition) for info in infos)
+    ids = await consumer.topic_ids(topics) if topics else {}
+    if gone_is_an_error and options.pattern is None and (gone := [topic for topic in topics if topic not in ids]):
+        raise TrikafkaError(f"topic {gone[0]!r} does not exist")
+    found = [TopicPartition(topic, info.partition) for topic in ids for info in await consumer.partitions_for(topic)]
     unknown = [str(tp) for tp in options.assign if tp not in found]
-    if unknown:
+    if unknown and gone_is_an_error:
         raise TrikafkaError(f"partitions to read do not exist: {', '.join(unknown)}")
-    return sorted(options.assign or found)
+    chosen = [tp for tp in found if tp in options.assign] if options.assign else found
+    return sorted(chosen), {topic: None if known is None else str(known) for topic, known in ids.items()}
 
 
-def _check_named(options: ReadOptions, tps: Sequence[TopicPartition]) -> None:
-    """As in Spark's connector, offsets given by partition must be given for exactly the partitions that are read."""
-    for name, bound in (("starting", options.starting), ("ending", options.ending)):
-        by_partition = bound.offsets or bound.timestamps
-        if by_partition and set(by_partition) != set(tps):
-            wrong = sorted(str(tp) for tp in set(by_partition) ^ set(tps))
-            raise TrikafkaError(f"the {name} offsets must name exactly the partitions that are read; look at {', '.join(wrong)}")
-
-
-async def _resolve(
+async def resolve(
     consumer: Any,
-    bound: Bound,
+    options: ReadOptions,
+    which: str,
     tps: Sequence[TopicPartition],
     beginnings: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-    after_the_last: int | None,
 ) -> dict[TopicPartition, int]:
-    times = dict.fromkeys(tps, bound.timestamp) if bound.timestamp is not None else bound.timestamps
-    if times:
-        found = await consumer.offsets_for_times(times)
+    """The offsets that the ``starting`` or the ``ending`` bound means now. Raises :exc:`trikafka.TrikafkaError`."""
+    bound = options.starting if which == "starting" else options.ending
+    _check_named(which, bound, tps)
+    if bound.timestamp is not None or bound.timestamps:
+        found = await consumer.offsets_for_times({tp: bound.time_of(tp) for tp in tps})
         late = [str(tp) for tp in tps if found.get(tp) is None]
-        if late and after_the_last is None:
-            raise TrikafkaError(f"no record is as young as the starting timestamp in {', '.join(late)}")
-        return {tp: ends[tp] if found.get(tp) is None else int(found[tp].offset) for tp in tps}
+        if late and which == "starting" and options.after_the_last == "error":
+            raise TrikafkaError(
+                f"no record is as young as the starting timestamp in {', '.join(late)};"
+                " set startingOffsetsByTimestampStrategy to latest to begin at the end there"
+            )
+        return {tp: ends[tp] if found.get(tp) is None else min(int(found[tp].offset), ends[tp]) for tp in tps}
     special = {EARLIEST: beginnings, LATEST: ends}
     wanted = {tp: bound.offsets[tp] if bound.everywhere is None else bound.everywhere for tp in tps}
     return {tp: special[at][tp] if at in special else at for tp, at in wanted.items()}
+
+
+def _check_named(which: str, bound: Bound, tps: Sequence[TopicPartition]) -> None:
+    """As in Spark's connector, offsets given by partition must be given for exactly the partitions that are read."""
+    named = bound.offsets or bound.timestamps
+    if named and set(named) != set(tps):
+        option = f"{which}Offsets" if bound.offsets else f"{which}OffsetsByTimestamp"
+        strange = [str(tp) for tp in sorted(set(named) - set(tps))]
+        missing = [str(tp) for tp in sorted(set(tps) - set(named))]
+        parts = [f"{', '.join(strange)} is not there or not read"] * bool(strange)
+        parts += [f"{', '.join(missing)} is missing"] * bool(missing)
+        raise TrikafkaError(f"{option} must name exactly the partitions that are read: {'; '.join(parts)}")
 
 
 def _checked(tp: TopicPartition, start: int, stop: int, beginning: int, end: int, fail_on_data_loss: bool) -> OffsetRange:
@@ -85,6 +124,8 @@ def _checked(tp: TopicPartition, start: int, stop: int, beginning: int, end: int
             f"{tp} holds the offsets [{beginning}, {end}), but [{start}, {stop}) are to be read; "
             "set failOnDataLoss to false to read what is there"
         )
+    if fail_on_data_loss and start > stop:
+        raise TrikafkaError(f"the reading of {tp} would start at offset {start}, after its end {stop}")
     start, stop = max(start, beginning), min(stop, end)
     return OffsetRange(tp.topic, tp.partition, start, max(start, stop))
 
@@ -98,7 +139,21 @@ def plan_tasks(ranges: Sequence[OffsetRange], at_least: int | None, most_records
     if at_least is None or len(parts) >= at_least:
         return parts
     total = sum(part.end - part.start for part in parts)
-    return [one for part in parts for one in _cut(part, max(1, round((part.end - part.start) / total * at_least)))]
+    small = {part for part in parts if _share(part, total, at_least) == 1}
+    rest = sum(part.end - part.start for part in parts if part not in small)
+    left = max(1, at_least - len(small))
+    return [one for part in parts for one in _cut(part, 1 if part in small else _share(part, rest, left))]
+
+
+def plan_each(planned: Sequence[Planned], options: ReadOptions) -> list[Planned]:
+    """:func:`plan_tasks`, each with its topic's id."""
+    ids = {one.wanted.topic: one.topic_id for one in planned}
+    tasks = plan_tasks([one.wanted for one in planned], options.min_partitions, options.max_records_per_partition)
+    return [Planned(task, ids[task.topic]) for task in tasks]
+
+
+def _share(part: OffsetRange, total: int, of: int) -> int:
+    return max(1, round((part.end - part.start) / total * of)) if total else 1
 
 
 def _pieces(whole: OffsetRange, most: int | None) -> int:

@@ -8,6 +8,7 @@ caller closes the generator early.
 from __future__ import annotations
 
 import contextlib
+import logging
 import math
 import queue
 import threading
@@ -17,11 +18,14 @@ from typing import Any
 import trio
 
 import trikafka
-from trikafka import KafkaTimeoutError, OffsetOutOfRangeError, OffsetRange, RecordBatch, TopicPartition
+from trikafka import KafkaTimeoutError, NoOffsetForPartitionError, OffsetOutOfRangeError, OffsetRange, RecordBatch, TopicPartition
 
 _BATCHES_AHEAD = 8
 #: A range of which nothing comes for so long (seconds) is given up, as Spark's own connector does.
 STALL_LIMIT = 120.0
+#: When nothing came for so long (seconds), it is asked whether the topic is still there.
+_LOOK_EVERY = 5.0
+_log = logging.getLogger("trikafka.spark")
 
 
 def read_range(
@@ -36,11 +40,13 @@ def read_range(
 ) -> Iterator[RecordBatch]:
     """Yield the records of a range in order, batch by batch; compacted and control records leave gaps.
 
-    ``settings`` are those of a consumer without a group. Raises :exc:`OffsetOutOfRangeError` when a part of the range is
-    gone from the log (unless ``fail_on_data_loss`` is false), :exc:`KafkaTimeoutError` when nothing comes for
-    ``stall_limit`` seconds, and what the consumer raises.
+    ``settings`` are those of a consumer without a group; ``topic_id`` is the id (as text) of the topic that the range was planned
+    for. Raises :exc:`OffsetOutOfRangeError` when a part of the range is gone from the log, or the topic was deleted or created
+    anew; with ``fail_on_data_loss=False`` what is gone is passed over with a warning, of which ``on_lost`` is told, and no record
+    comes twice. ``on_start`` is given a function that ends the reading from another thread. Raises
+    :exc:`KafkaTimeoutError` when nothing comes for ``stall_limit`` seconds, and what the consumer raises.
     """
-    feed = _Feed(wanted, settings, fail_on_data_loss, stall_limit, topic_id, on_lost)
+    feed = _Feed(_Reading(wanted, settings, fail_on_data_loss, stall_limit, topic_id, on_lost))
     thread = threading.Thread(target=feed.run, name=f"trikafka {wanted.topic}-{wanted.partition}", daemon=True)
     thread.start()
     on_start(feed.stop)
@@ -54,18 +60,8 @@ def read_range(
 class _Feed:
     """The bridge between the two threads. ``_items`` holds batches, then ``None`` or the error that ended the reading."""
 
-    def __init__(
-        self,
-        wanted: OffsetRange,
-        settings: Mapping[str, Any],
-        fail_on_data_loss: bool,
-        stall_limit: float,
-        topic_id: str | None,
-        on_lost: Callable[[int, int, str], None],
-    ) -> None:
-        self._wanted, self._settings = wanted, settings
-        self._topic_id, self._on_lost = topic_id, on_lost
-        self._fail_on_data_loss, self._stall_limit = fail_on_data_loss, stall_limit
+    def __init__(self, reading: _Reading) -> None:
+        self._reading = reading
         self._items: queue.SimpleQueue[RecordBatch | BaseException | None] = queue.SimpleQueue()
         self._ready = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
@@ -106,57 +102,112 @@ class _Feed:
         self._token = trio.lowlevel.current_trio_token()
         self._ready.set()
         with self._scope:
-            await self._read()
+            await self._reading.run(self._deliver)
 
-    async def _read(self) -> None:
-        reset = "none" if self._fail_on_data_loss else "earliest"
-        tp = TopicPartition(self._wanted.topic, self._wanted.partition)
-        async with trikafka.open_consumer(
-            **self._settings, group_id=None, enable_auto_commit=False, auto_offset_reset=reset
-        ) as consumer:
-            position = await self._start(consumer, tp)
-            if position >= self._wanted.end:
+    async def _deliver(self, batch: RecordBatch) -> None:
+        await self._room.acquire()
+        self._items.put(batch)
+
+
+class _Reading:
+    """One range, read once from its start to its end. Owns the position, which only grows: so no record comes twice."""
+
+    def __init__(
+        self,
+        wanted: OffsetRange,
+        settings: Mapping[str, Any],
+        fail_on_data_loss: bool,
+        stall_limit: float,
+        topic_id: str | None,
+        on_lost: Callable[[int, int, str], None],
+    ) -> None:
+        self._tp = TopicPartition(wanted.topic, wanted.partition)
+        self._position, self._end = wanted.start, wanted.end
+        self._settings = settings
+        self._fail_on_data_loss, self._stall_limit = fail_on_data_loss, stall_limit
+        self._topic_id, self._on_lost = topic_id, on_lost
+
+    async def run(self, deliver: Any) -> None:
+        """Read; ``await deliver(batch)`` each batch."""
+        settings = {**self._settings, "group_id": None, "enable_auto_commit": False, "auto_offset_reset": "none"}
+        async with trikafka.open_consumer(**settings) as consumer:
+            if not await self._same_topic(consumer) or not await self._find_start(consumer):
                 return
-            consumer.assign([tp])
-            consumer.seek(tp, position)
-            batches = aiter(consumer.batches(until={tp: self._wanted.end}))
-            self._check_topic(consumer)
-            while (batch := await self._next(batches, position)) is not None:
-                self._check_topic(consumer)
+            consumer.assign([self._tp])
+            consumer.seek(self._tp, self._position)
+            batches = consumer.batches(until={self._tp: self._end})
+            while self._position < self._end:
+                try:
+                    batch = await self._next(consumer, batches)
+                except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+                    if not await self._same_topic(consumer, error) or not await self._find_start(consumer, error):
+                        return
+                    consumer.seek(self._tp, self._position)
+                    continue
+                if batch is None:
+                    break
                 if len(batch):
-                    if batch.offsets[0] < position or batch.offsets[-1] >= self._wanted.end:
-                        raise OffsetOutOfRangeError(
-                            f"{tp} jumped from offset {position} to {batch.offsets[0]}: the log was truncated while it was read"
-                        )
-                    await self._room.acquire()
-                    self._items.put(batch)
-                position = max(position, batch.next_offset)
+                    await deliver(batch)
+                self._position = max(self._position, batch.next_offset)
+            await self._same_topic(consumer)  # the same id before and after: all of it was the topic that was planned
 
-    def _check_topic(self, consumer: Any) -> None:
-        """Records of a topic that was created anew come only after the metadata have its id."""
-        topic = self._wanted.topic
-        known = getattr(consumer._parts.metadata.snapshot.topics.get(topic), "topic_id", None)
-        if self._topic_id and known and known.strip("0-") and known != self._topic_id:
-            raise OffsetOutOfRangeError(f"topic {topic!r} was deleted and created anew since this range was planned")
+    async def _same_topic(self, consumer: Any, cause: Exception | None = None) -> bool:
+        """Whether the topic is the planned one still. Raises as :meth:`_lost`."""
+        name = self._tp.topic
+        ids = await consumer.topic_ids([name])
+        if name not in ids:
+            return self._lost(f"topic {name!r} was deleted after the reading of {self._tp} was planned", cause)
+        now = None if ids[name] is None else str(ids[name])
+        if self._topic_id is None:
+            self._topic_id = now
+        elif now is not None and now != self._topic_id:
+            return self._lost(f"topic {name!r} was deleted and created anew after the reading of {self._tp} was planned", cause)
+        return True
 
-    async def _start(self, consumer: Any, tp: TopicPartition) -> int:
-        first, last = self._wanted.start, self._wanted.end
-        beginning: int = (await consumer.beginning_offsets([tp]))[tp]
-        end = (await consumer.end_offsets([tp]))[tp]
-        if last > end or (self._fail_on_data_loss and first < beginning):
-            raise OffsetOutOfRangeError(
-                f"{tp} holds the offsets [{beginning}, {end}), but [{first}, {last}) are to be read: "
-                "records were deleted by retention, or the topic was created anew"
+    async def _find_start(self, consumer: Any, cause: Exception | None = None) -> bool:
+        """Fit the rest of the range to what the log holds; whether anything is left of it. Raises as :meth:`_lost`."""
+        if self._position >= self._end:
+            return False
+        beginning: int = (await consumer.beginning_offsets([self._tp]))[self._tp]
+        end: int = (await consumer.end_offsets([self._tp]))[self._tp]
+        if beginning > self._position or end < self._end:
+            first, last = max(self._position, beginning), min(self._end, end)
+            self._lost(
+                f"{self._tp} holds the offsets [{beginning}, {end}), but [{self._position}, {self._end}) are to be read: records"
+                " were deleted by retention, or the log was truncated",
+                cause,
+                (self._position, min(first, self._end)),
+                (max(last, first), self._end),
             )
-        if first < beginning:
-            self._on_lost(first, min(beginning, last), "deleted from the log before it was exported")
-        return max(first, beginning)
+        elif cause is not None:  # it was out of range a moment ago, and is not any more: the log went back and grew again
+            return self._lost(f"{self._tp} was truncated while it was read at offset {self._position}", cause)
+        self._position, self._end = max(self._position, beginning), min(self._end, end)
+        return self._position < self._end
 
-    async def _next(self, batches: Any, position: int) -> RecordBatch | None:
-        with trio.move_on_after(self._stall_limit if self._stall_limit else math.inf):
-            try:
-                batch: RecordBatch = await anext(batches)
-            except StopAsyncIteration:
-                return None
-            return batch
-        raise KafkaTimeoutError(f"reading {self._wanted.topic}-{self._wanted.partition} from offset {position}", self._stall_limit)
+    def _lost(self, what: str, cause: Exception | None, *gone: tuple[int, int]) -> bool:
+        """Tell that records are gone: as :exc:`OffsetOutOfRangeError`, or as a warning where that is allowed (then ``False``).
+
+        ``gone``: which ones, from and to; by default all that is left.
+        """
+        if self._fail_on_data_loss:
+            raise OffsetOutOfRangeError(f"{what}; set failOnDataLoss to false to read what is there") from cause
+        _log.warning("%s; what is gone is passed over (failOnDataLoss is false)", what)
+        for low, high in gone or ((self._position, self._end),):
+            if low < high:
+                self._on_lost(low, high, what)
+        return False
+
+    async def _next(self, consumer: Any, batches: Any) -> RecordBatch | None:
+        limit = self._stall_limit or math.inf
+        with trio.move_on_after(limit):
+            while True:
+                with trio.move_on_after(_LOOK_EVERY):
+                    try:
+                        batch: RecordBatch = await anext(batches)
+                    except StopAsyncIteration:
+                        return None
+                    return batch
+                with contextlib.suppress(KafkaTimeoutError):  # nobody responds just now: that is what the limit is for
+                    if not await self._same_topic(consumer):
+                        return None
+        raise KafkaTimeoutError(f"reading {self._tp} from offset {self._position}", limit)

@@ -1,0 +1,87 @@
+"""The options ``kafka.*`` of jobs that were written for Java's client: honoured, ignored with a warning, or refused. Pure."""
+
+from __future__ import annotations
+
+import logging
+
+import pytest
+from trikafka_spark.kafka_settings import REFUSED_READING, REFUSED_WRITING, consumer_settings, producer_settings
+
+from trikafka import ConfigurationError
+
+SERVERS = {"bootstrap.servers": "h:1"}
+
+
+def test_what_trikafka_has_too_is_honoured() -> None:
+    given = {
+        "security.protocol": "SASL_SSL",
+        "sasl.mechanism": "PLAIN",
+        "sasl.jaas.config": 'org.apache.kafka.common.security.plain.PlainLoginModule required username="u" password="p";',
+        "isolation.level": "read_committed",
+        "fetch.min.bytes": "1000",
+        "client.id": "job",
+        "client.rack": "r1",
+    }
+    assert consumer_settings(SERVERS | given) == {
+        "bootstrap_servers": "h:1",
+        "security_protocol": "SASL_SSL",
+        "sasl_mechanism": "PLAIN",
+        "sasl_plain_username": "u",
+        "sasl_plain_password": "p",
+        "isolation_level": "read_committed",
+        "fetch_min_bytes": 1000,
+        "client_id": "job",
+        "client_rack": "r1",
+    }
+    assert producer_settings(SERVERS | {"acks": "1", "linger.ms": "7", "compression.type": "lz4"}) == {
+        "bootstrap_servers": "h:1",
+        "acks": 1,
+        "linger_ms": 7,
+        "compression_type": "lz4",
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("client.dns.lookup", "use_all_dns_ips"),
+        ("receive.buffer.bytes", "65536"),
+        ("send.buffer.bytes", "65536"),
+        ("metric.reporters", "com.example.Reporter"),
+        ("metrics.num.samples", "3"),
+        ("session.timeout.ms", "10000"),
+        ("group.id", "g"),
+        ("max.poll.records", "500"),
+        ("max.poll.interval.ms", "1000"),
+        ("sasl.login.refresh.window.factor", "0.8"),
+        ("ssl.enabled.protocols", "TLSv1.2,TLSv1.3"),
+        ("acks", "all"),  # a producer's, in a read
+    ],
+)
+def test_what_means_nothing_is_ignored_with_a_warning(name: str, value: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING, "trikafka.spark"):
+        assert consumer_settings(SERVERS | {name: value}) == {"bootstrap_servers": "h:1"}
+    assert [record.getMessage() for record in caplog.records] == [
+        f"these options mean nothing to trikafka and are ignored: kafka.{name}"
+    ]
+
+
+@pytest.mark.parametrize("name", [*REFUSED_READING, "ssl.engine.factory.class", "config.providers", "security.providers"])
+def test_what_would_change_the_meaning_of_a_read_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'kafka\.{name}' is not supported: .+"):
+        consumer_settings(SERVERS | {name: "x"})
+
+
+@pytest.mark.parametrize("name", list(REFUSED_WRITING))
+def test_what_would_change_the_meaning_of_a_write_is_refused(name: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"'kafka\.{name}' is not supported: .+"):
+        producer_settings(SERVERS | {name: "x"})
+
+
+def test_a_wrong_name_and_a_wrong_value_are_named_before_anything_is_dialled() -> None:
+    with pytest.raises(ConfigurationError, match=r"did you mean 'isolation\.level'"):
+        consumer_settings(SERVERS | {"isolation.levell": "x"})
+    with pytest.raises(ConfigurationError, match="isolation_level must be one of"):
+        consumer_settings(SERVERS | {"isolation.level": "x"})
+    with pytest.raises(ConfigurationError, match=r"ssl\.enabled\.protocols' is 'TLSv1\.3'"):
+        consumer_settings(SERVERS | {"ssl.enabled.protocols": "TLSv1.3"})

@@ -1,0 +1,81 @@
+"""A consumer that only asks, kept open for plain (not async) code: a stream asks many times a second where nothing comes."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import trio
+
+from .options import ReadOptions
+from .ranges import open_reader
+
+T = TypeVar("T")
+
+
+class Asking:
+    """The consumer lives in a Trio loop in a thread of its own, from the first question on; after an error it is made anew."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._loop: _Loop | None = None
+
+    def __call__(self, question: Callable[[Any], Awaitable[T]]) -> T:
+        """``await question(consumer)`` there, and return what it returns. Raises what it raises, and what opening raises."""
+        if self._loop is None:
+            self._loop = _Loop(self._options)
+        try:
+            return self._loop.run(question)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        """Close the consumer and end the thread; the next question makes others."""
+        loop, self._loop = self._loop, None
+        if loop is not None:
+            loop.end()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_options": self._options, "_loop": None}  # a copy in another process has its own
+
+
+class _Loop:
+    """The thread and its consumer. ``_error`` is why it could not be opened."""
+
+    def __init__(self, options: ReadOptions) -> None:
+        self._options = options
+        self._ready = threading.Event()
+        self._error: BaseException | None = None
+        self._consumer: Any = None
+        self._thread = threading.Thread(target=self._run, name="trikafka asking", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            self._thread.join()
+            raise self._error
+
+    def run(self, question: Callable[[Any], Awaitable[T]]) -> T:
+        """Ask in the loop."""
+        return trio.from_thread.run(question, self._consumer, trio_token=self._token)
+
+    def end(self) -> None:
+        """End the loop."""
+        with contextlib.suppress(trio.RunFinishedError):
+            self._token.run_sync_soon(self._ending.set)
+        self._thread.join()
+
+    def _run(self) -> None:
+        try:
+            trio.run(self._main)
+        except BaseException as error:
+            self._error = error
+        self._ready.set()
+
+    async def _main(self) -> None:
+        self._token, self._ending = trio.lowlevel.current_trio_token(), trio.Event()
+        async with open_reader(self._options) as self._consumer:
+            self._ready.set()
+            await self._ending.wait()

@@ -1,0 +1,118 @@
+"""Reading options of a Spark job: their names in any case, their values by kind, and an error that names what is wrong. Pure."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from trikafka import ConfigurationError, TopicPartition
+from trikafka.config.secrets import secret
+
+_UNITS = {"us": 1e-3, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
+
+
+class Given:
+    """The options of one query. Spark hands names over in lower case; they are spoken of as they are documented."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): str(value) for name, value in options.items()}
+
+    def __contains__(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def text(self, name: str, default: str | None = None) -> str | None:
+        """The option as it was given."""
+        return self._values.get(name.lower(), default)
+
+    @property
+    def kafka(self) -> dict[str, str]:
+        """The options ``kafka.*``, without that word."""
+        found = {name[len("kafka.") :]: value for name, value in self._values.items() if name.startswith("kafka.")}
+        return {name: secret(value) for name, value in found.items()}
+
+    def refuse_unknown(self, known: Iterable[str]) -> None:
+        """Raises :exc:`ConfigurationError` for a name that is none of ``known`` and no ``kafka.*``."""
+        names = {name.lower(): name for name in (*known, "kafka.bootstrap.servers")}
+        for name in self._values:
+            if name not in names and not name.startswith("kafka."):
+                near = difflib.get_close_matches(name, names, n=1)
+                hint = f"; did you mean {names[near[0]]!r}?" if near else ""
+                raise ConfigurationError(f"unknown option {name!r} of the data source 'trikafka'{hint}")
+
+    def whole(self, name: str, least: int = 1) -> int | None:
+        """A whole number, or ``None`` where the option is not given."""
+        text = self.text(name)
+        if text is None:
+            return None
+        stripped = text.strip()
+        if not (stripped.isascii() and stripped.isdigit()) or int(stripped) < least:
+            raise ConfigurationError(f"{name} must be a whole number of at least {least}, not {text!r}")
+        return int(stripped)
+
+    def flag(self, name: str, default: bool) -> bool:
+        """True or false."""
+        text = (self.text(name) or str(default)).strip().lower()
+        if text not in ("true", "false"):
+            raise ConfigurationError(f"{name} must be true or false, not {text!r}")
+        return text == "true"
+
+    def milliseconds(self, name: str, default: float) -> float:
+        """A time as Spark writes it: ``15m``, ``10s``, ``200ms``; a plain number is milliseconds."""
+        text = self.text(name)
+        if text is None:
+            return default
+        match = re.fullmatch(r"([0-9]+)\s*(us|ms|s|min|m|h|d)?", text.strip().lower())
+        if match is None:
+            raise ConfigurationError(f"{name} must be a time such as 15m, 10s or 200ms, not {text!r}")
+        return float(int(match[1]) * _UNITS[match[2] or "ms"])
+
+    def by_partition(self, name: str, least: int) -> dict[TopicPartition, int]:
+        """Offsets or times as JSON, ``{"topic": {"0": 23}}``; at least one."""
+        text = self.text(name) or ""
+        found = numbers_by_partition(name, text)
+        for tp, number in found.items():
+            if isinstance(number, bool) or not isinstance(number, int) or number < least:
+                raise ConfigurationError(f"{name} has {number!r} for {tp}, which is no whole number of at least {least}")
+        if not found:
+            raise ConfigurationError(f"{name} names no partition: {text}")
+        return found
+
+
+def numbers_by_partition(name: str, text: str) -> dict[TopicPartition, Any]:
+    """Read ``{"topic": {"0": 23}}``. Raises :exc:`ConfigurationError`."""
+    try:
+        found: dict[TopicPartition, Any] = {}
+        for topic, partitions in json.loads(text, object_pairs_hook=_once).items():
+            for partition, number in partitions.items():
+                if not (partition.isascii() and partition.isdigit()):
+                    raise ValueError(f"{partition!r} is no number of a partition")
+                found[TopicPartition(topic, int(partition))] = number
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigurationError(f'{name} must be JSON like {{"topic": {{"0": 23, "1": -2}}}}, not {text!r}: {error}') from error
+    return found
+
+
+def lists_of_partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
+    """Read ``{"topic": [0, 1]}``. Raises :exc:`ConfigurationError`."""
+    try:
+        found = []
+        for topic, numbers in json.loads(text, object_pairs_hook=_once).items():
+            for number in numbers:
+                if isinstance(number, bool) or not isinstance(number, int) or number < 0:
+                    raise ValueError(f"{number!r} is no number of a partition")
+                found.append(TopicPartition(topic, number))
+    except (ValueError, AttributeError, TypeError) as error:
+        raise ConfigurationError(f'{name} must be JSON like {{"topic": [0, 1]}}, not {text!r}: {error}') from error
+    if not found:
+        raise ConfigurationError(f"{name} names no partition: {text}")
+    return tuple(dict.fromkeys(found))
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name stands there twice")
+    return found

@@ -1,0 +1,81 @@
+"""What a data frame reads, bound once: shared by the Python processes in which Spark plans it.
+
+A data frame that stands twice in one action (a self join) is planned twice, at the same time, in two processes. They meet at a file
+that is named by a token of the data frame, in a folder that only this user can enter.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import stat
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from trikafka import OffsetRange, TrikafkaError
+
+from .ranges import Planned
+
+#: Files that nobody has touched for so long (seconds) are removed: Spark keeps what it has planned.
+_KEPT = 86_400.0
+
+
+def shared(token: str, bind: Callable[[], list[Planned]]) -> list[Planned]:
+    """What ``bind`` returned to the first who asked with this token. Raises what it raises; then the next one binds."""
+    with _entry(token) as entry:
+        text = entry.read()
+        if text:
+            return [Planned(OffsetRange(*wanted), topic_id) for wanted, topic_id in json.loads(text)]
+        planned = bind()
+        entry.write(json.dumps([[list(one.wanted), one.topic_id] for one in planned]))
+        return planned
+
+
+def first_use(token: str, purpose: str) -> bool:
+    """Whether no other purpose was named before with this token."""
+    with _entry(f"{token}-use") as entry:
+        before = entry.read()
+        if not before:
+            entry.write(purpose)
+        return before in ("", purpose)
+
+
+class _Entry:
+    """An open file, locked."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def read(self) -> str:
+        return os.pread(self._descriptor, os.fstat(self._descriptor).st_size, 0).decode()
+
+    def write(self, text: str) -> None:
+        os.pwrite(self._descriptor, text.encode(), 0)
+
+
+@contextmanager
+def _entry(name: str) -> Iterator[_Entry]:
+    folder = _folder()
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(folder / name, flags, 0o600)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield _Entry(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _folder() -> Path:
+    folder = Path(tempfile.gettempdir(), f"trikafka-spark-{os.getuid()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    found = folder.lstat()
+    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
+        raise TrikafkaError(f"{folder} is not a folder of this user alone: remove it")
+    for old in folder.iterdir():
+        if old.lstat().st_mtime < time.time() - _KEPT:
+            old.unlink(missing_ok=True)
+    return folder

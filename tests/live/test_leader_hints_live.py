@@ -1,0 +1,110 @@
+"""Leaders move under a producer on real brokers: what each refuses goes to the one that it names (KIP-951), and nobody is asked."""
+
+from __future__ import annotations
+
+import struct
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import kafka
+import trio
+
+import trikafka
+from trikafka import NewTopic, TopicPartition
+from trikafka.error_codes import ErrorCode
+from trikafka.interfaces import ProducerObserver
+
+if TYPE_CHECKING:
+    from trikafka_broker.pytest_plugin import MakeKafkaCluster
+
+_METADATA = 3
+
+
+class Counted(trio.abc.HalfCloseableStream):
+    """A stream that counts the requests which go out on it, by their API's number."""
+
+    def __init__(self, inner: trio.SocketStream, apis: Counter[int]) -> None:
+        self._inner, self._apis, self._pending = inner, apis, bytearray()
+
+    async def send_all(self, data: Any) -> None:
+        self._pending += data
+        while len(self._pending) >= 6:
+            size, api = struct.unpack_from(">ih", self._pending)
+            if len(self._pending) < size + 4:
+                break
+            self._apis[api] += 1
+            del self._pending[: size + 4]
+        await self._inner.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        await self._inner.wait_send_all_might_not_block()
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
+        return await self._inner.receive_some(max_bytes)
+
+    async def send_eof(self) -> None:
+        await self._inner.send_eof()
+
+    async def aclose(self) -> None:
+        await self._inner.aclose()
+
+
+class Retried(ProducerObserver):
+    """A plugin that notes why batches were sent again."""
+
+    def __init__(self) -> None:
+        self.codes: Counter[object] = Counter()
+
+    @trikafka.hookimpl
+    def trikafka_observer(self, context: object) -> ProducerObserver:
+        return self
+
+    def batch_retried(self, event: trikafka.BatchEvent) -> None:
+        self.codes[getattr(event.error, "code", None)] += 1
+
+
+def move(bootstrap: str, topic: str, replicas: list[int]) -> None:
+    """Make the first of these the leader, by the tools of another client."""
+    admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
+    try:
+        admin.alter_partition_reassignments({kafka.TopicPartition(topic, 0): replicas}, timeout_ms=10_000)
+        admin.elect_leaders(0, {topic: [0]}, timeout_ms=10_000, raise_errors=False)
+    finally:
+        admin.close()
+
+
+async def test_a_leader_moves(make_kafka_cluster: MakeKafkaCluster) -> None:
+    bootstrap = make_kafka_cluster(brokers=2).bootstrap_servers
+    apis: Counter[int] = Counter()
+    retried = Retried()
+
+    async def dial(host: str, port: int) -> trio.abc.Stream:
+        return Counted(await trio.open_tcp_stream(host, port), apis)
+
+    async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
+        await admin.create_topics({"moves": NewTopic(1, 2)})
+    with trio.fail_after(90):
+        async with trikafka.open_producer(bootstrap_servers=bootstrap, dial=dial, plugins=[retried], linger_ms=0) as producer:
+            written = 0
+            for _ in range(4):
+                await producer.send("moves", b"%d" % written)
+                written += 1
+                metadata = producer._metadata
+                seen = metadata.snapshot
+                leader = seen.leader(TopicPartition("moves", 0)).node_id
+                other = next(number for number in seen.nodes if number != leader)
+                asked, before = apis[_METADATA], retried.codes[ErrorCode.NOT_LEADER_OR_FOLLOWER]
+                await trio.to_thread.run_sync(move, bootstrap, "moves", [other, leader])
+                while retried.codes[ErrorCode.NOT_LEADER_OR_FOLLOWER] == before:  # until it has moved
+                    await producer.send("moves", b"%d" % written)
+                    written += 1
+                assert metadata.snapshot.leader(TopicPartition("moves", 0)).node_id == other
+                assert apis[_METADATA] == asked, "the old leader said who leads, and where that is"
+    settings: trikafka.ConsumerSettings = {"bootstrap_servers": bootstrap, "auto_offset_reset": "earliest"}
+    place = TopicPartition("moves", 0)
+    found: list[bytes | None] = []
+    async with trikafka.open_consumer(**settings) as consumer:
+        consumer.assign([place])
+        async for batch in consumer.batches(until=await consumer.end_offsets([place])):
+            found += [record.value for record in batch]
+    assert found == [b"%d" % number for number in range(written)]
