@@ -127,6 +127,7 @@ async def export(
     at work there, when records are gone from the log, and when the work failed; :exc:`PluginError` when no plugin can
     write there; :exc:`ConfigurationError`. Cancelling leaves an unfinished plan, which the next export finishes.
     """
+    client_settings = ConsumerConfig.hidden(client_settings)
     async with open_exporter(
         topics,
         destination,

@@ -12,6 +12,7 @@ import logging
 import math
 import queue
 import threading
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -125,7 +126,7 @@ class _Reading:
         self._position, self._end = wanted.start, wanted.end
         self._settings = settings
         self._fail_on_data_loss, self._stall_limit = fail_on_data_loss, stall_limit
-        self._topic_id, self._on_lost = topic_id, on_lost
+        self._topic_id, self._on_lost = None if topic_id is None else uuid.UUID(topic_id), on_lost
 
     async def run(self, deliver: Any) -> None:
         """Read; ``await deliver(batch)`` each batch."""
@@ -157,7 +158,7 @@ class _Reading:
         ids = await consumer.topic_ids([name])
         if name not in ids:
             return self._lost(f"topic {name!r} was deleted after the reading of {self._tp} was planned", cause)
-        now = None if ids[name] is None else str(ids[name])
+        now: uuid.UUID | None = ids[name]
         if self._topic_id is None:
             self._topic_id = now
         elif now is not None and now != self._topic_id:

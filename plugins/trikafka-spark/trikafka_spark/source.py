@@ -8,10 +8,17 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import trio
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStreamReader, Filter, InputPartition
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceWriter,
+    Filter,
+    InputPartition,
+)
 from pyspark.sql.types import StructType
 
 from trikafka import ConfigurationError, TrikafkaError
@@ -27,7 +34,7 @@ _PUSHING = "pyspark.sql.worker.data_source_pushdown_filters"
 
 
 class TrikafkaDataSource(DataSource):
-    """Reads of Kafka topics. Known to Spark as ``trikafka`` wherever this package is installed.
+    """Reads and writes of Kafka topics. Known to Spark as ``trikafka`` wherever this package is installed.
 
     Spark makes one for each ``load()``; its copies in other processes share the token, and by it one state of the topics.
     """
@@ -66,6 +73,20 @@ class TrikafkaDataSource(DataSource):
         from .stream import TrikafkaStreamReader
 
         return TrikafkaStreamReader(read_options(self.options, streaming=True), schema)
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """The writer of one batch."""
+        from .write_options import write_options
+        from .writing import TrikafkaWriter
+
+        return TrikafkaWriter(write_options(self.options, schema, overwrite=overwrite, streaming=False))
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> Any:
+        """The writer of a stream's micro-batches."""
+        from .write_options import write_options
+        from .writing import TrikafkaStreamWriter
+
+        return TrikafkaStreamWriter(write_options(self.options, schema, overwrite=overwrite, streaming=True))
 
 
 def _is_pushing() -> bool:

@@ -1,0 +1,123 @@
+"""Writes by the data source ``trikafka`` in a real Spark, into a real Kafka: as the connector, and exactly once."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trio
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from trikafka_spark.write_options import WriteOptions
+from trikafka_spark.writing import Part, Written, write_task
+
+import trikafka
+from trikafka import Record, TopicPartition
+
+
+async def blocking(function: Any, *args: Any) -> Any:
+    return await trio.to_thread.run_sync(function, *args)
+
+
+async def records(broker: Any, topic: str) -> list[Record]:
+    """What is committed of a topic, by partition and offset."""
+    settings = {"bootstrap_servers": broker.bootstrap_servers, "isolation_level": "read_committed", "auto_offset_reset": "earliest"}
+    async with trikafka.open_consumer(**settings) as consumer:
+        tps = [TopicPartition(topic, info.partition) for info in await consumer.partitions_for(topic)]
+        consumer.assign(tps)
+        ends = await consumer.end_offsets(tps)
+        return sorted([record async for batch in consumer.batches(until=ends) for record in batch], key=lambda record: record[:3])
+
+
+def save(frame: DataFrame, broker: Any, **options: str) -> None:
+    spark = frame.sparkSession  # a thread that only writes has no active session, by which Spark finds Python's data sources
+    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # type: ignore[arg-type]
+    writer = frame.write.format("trikafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+    writer.options(**options).mode("append").save()
+
+
+async def test_a_frame_becomes_records_with_all_that_it_says(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+    one, two = await new_topic(0, partitions=3), await new_topic(0, partitions=1)
+    frame = spark.sql(
+        f"""SELECT IF(id = 3, NULL, concat('k', id)) AS key, IF(id = 5, NULL, concat('v', id)) AS value,
+        IF(id % 2 = 0, '{one}', '{two}') AS topic, IF(id % 2 = 0, CAST(id % 3 AS INT), NULL) AS partition,
+        timestamp_millis(1700000000000 + id) AS timestamp, 'ignored' AS more,
+        IF(id = 4, array(named_struct('key', 'h', 'value', CAST('x' AS BINARY))), NULL) AS headers FROM range(0, 100, 1, 2)"""
+    )
+    await blocking(lambda: save(frame, kafka_broker))
+    found = await records(kafka_broker, one)
+    assert {(r.key, r.value, r.partition, r.timestamp) for r in found} == {
+        (b"k%d" % n, b"v%d" % n, n % 3, 1_700_000_000_000 + n) for n in range(0, 100, 2)
+    }
+    assert [r.headers for r in found if r.key == b"k4"] == [(("h", b"x"),)]
+    values = Counter((r.key, r.value) for r in await records(kafka_broker, two))
+    assert values == Counter((None if n == 3 else b"k%d" % n, None if n == 5 else b"v%d" % n) for n in range(1, 100, 2))
+
+
+async def test_what_a_write_lacks_is_said(spark: SparkSession, kafka_broker: Any) -> None:
+    with pytest.raises(PySparkException, match="no topic: set the option 'topic'"):
+        await blocking(lambda: save(spark.range(1).selectExpr("'x' AS value"), kafka_broker))
+    with pytest.raises(PySparkException, match="a row has no topic"):
+        await blocking(lambda: save(spark.sql("SELECT 'x' AS value, CAST(NULL AS STRING) AS topic"), kafka_broker))
+
+
+def failing(rows: int, error: Exception | None) -> Iterator[pa.RecordBatch]:
+    """Rows of a task that fails when they have been read."""
+    yield pa.record_batch({"value": pa.array([b"%d" % n for n in range(rows)], pa.binary())})
+    if error is not None:
+        raise error
+
+
+async def test_a_part_is_written_once_however_often_it_is_tried(kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(0, partitions=1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "transaction_timeout_ms": 60_000}
+    options = WriteOptions(settings, {"value": "value"}, topic, exactly_once=True)
+
+    def attempt(number: int, error: Exception | None = None) -> Callable[[], Written]:
+        return lambda: write_task(options, failing(100, error), Part(f"id-{topic}-0", "run", number))
+
+    with pytest.raises(RuntimeError, match="the executor is lost"):
+        await blocking(attempt(0, RuntimeError("the executor is lost")))
+    assert await records(kafka_broker, topic) == []
+    assert await blocking(attempt(0)) == Written(100)
+    assert await blocking(attempt(0)) == Written(0, again=True)
+    assert await blocking(attempt(1)) == Written(100)
+    assert await blocking(attempt(0)) == Written(0, again=True)
+    assert [record.value for record in await records(kafka_broker, topic)] == [b"%d" % n for n in range(100)] * 2
+
+
+async def test_the_same_version_of_a_batch_is_written_once(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(0, partitions=2)
+    frame = spark.range(0, 50, 1, 2).selectExpr("CAST(id AS STRING) AS value")
+    for version in ("1", "1", "2"):
+        options = {"topic": topic, "exactlyOnce": "true", "transactionalId": f"job-{topic}", "exactlyOnceVersion": version}
+        await blocking(lambda options=options: save(frame, kafka_broker, **options))
+    counts = Counter(record.value for record in await records(kafka_broker, topic))
+    assert counts == dict.fromkeys((b"%d" % n for n in range(50)), 2)
+
+
+async def test_a_stream_that_does_a_batch_again_writes_it_once(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    source, target = await new_topic(100, partitions=2), await new_topic(0, partitions=2)
+
+    def run() -> None:
+        options = {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers}
+        reader = spark.readStream.format("trikafka").options(subscribe=source, startingOffsets="earliest", **options)
+        writer = reader.load().selectExpr("concat(partition, '-', offset) AS value").writeStream.format("trikafka")
+        writer = writer.options(topic=target, exactlyOnce="true", checkpointLocation=str(tmp_path), **options)
+        writer.trigger(availableNow=True).start().awaitTermination()
+
+    await blocking(run)
+    (last,) = sorted((tmp_path / "commits").glob("[0-9]*"))
+    last.unlink()  # as if Spark had been killed just before it noted that the batch is done
+    (tmp_path / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
+    await blocking(run)
+    found = await records(kafka_broker, target)
+    assert json.loads((tmp_path / "commits" / last.name).read_text().splitlines()[-1]) is not None
+    assert Counter(record.value for record in found) == dict.fromkeys((b"%d-%d" % (n % 2, n // 2) for n in range(100)), 1)

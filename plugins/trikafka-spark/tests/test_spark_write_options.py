@@ -1,0 +1,82 @@
+"""The options of writing, which columns are written, and when a part of a write is done. Pure."""
+
+from __future__ import annotations
+
+import pytest
+from pyspark.sql.types import (
+    BinaryType,
+    IntegerType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
+from trikafka_spark.write_options import WriteOptions, write_options
+from trikafka_spark.writing import Part
+
+from trikafka import ConfigurationError
+
+BASE = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
+ONCE = {**BASE, "exactlyOnce": "true"}
+TYPES = {"key": StringType(), "value": BinaryType(), "topic": StringType(), "partition": IntegerType(), "offset": LongType()}
+
+
+def schema(*names: str) -> StructType:
+    return StructType([StructField(name, TYPES[name.lower()]) for name in names])
+
+
+def options(given: dict[str, str], *names: str, overwrite: bool = False, streaming: bool = False) -> WriteOptions:
+    return write_options(given, schema(*(names or ("value",))), overwrite=overwrite, streaming=streaming)
+
+
+def test_columns_are_taken_by_name_in_any_case_and_others_are_left_out() -> None:
+    found = options({"kafka.bootstrap.servers": "h:1"}, "KEY", "value", "topic", "partition", "offset")
+    assert found.columns == {"key": "KEY", "value": "value", "topic": "topic", "partition": "partition"}
+    assert "topic" not in options(BASE, "value", "topic").columns, "the option wins"
+    assert not found.exactly_once
+    assert "transaction_timeout_ms" not in found.settings
+
+
+def test_exactly_once_has_an_id_and_time() -> None:
+    found = options({**ONCE, "transactionalId": "job"})
+    assert (found.transactional_id, found.settings["transaction_timeout_ms"]) == ("job", 900_000)
+    found = options({**ONCE, "kafka.transaction.timeout.ms": "60000"}, streaming=True)
+    assert (found.transactional_id, found.settings["transaction_timeout_ms"]) == (None, 60_000)
+
+
+@pytest.mark.parametrize(
+    ("given", "names", "streaming", "message"),
+    [
+        ({"kafka.bootstrap.servers": "h:1"}, ("value",), False, "no topic: set the option 'topic'"),
+        ({"topic": "t"}, ("value",), False, r"'kafka\.bootstrap\.servers' is missing"),
+        (BASE, ("key",), False, "no column 'value'"),
+        (BASE, ("value", "VALUE"), False, "the column 'VALUE' is there twice"),
+        ({**BASE, "topic": " "}, ("value",), False, "topic is empty"),
+        ({**BASE, "topics": "t"}, ("value",), False, "unknown option 'topics' .* did you mean 'topic'"),
+        ({**BASE, "path": "t"}, ("value",), False, "save\\(\\) takes none"),
+        ({**BASE, "kafka.transactional.id": "x"}, ("value",), False, "use exactlyOnce=true with transactionalId"),
+        ({**BASE, "transactionalId": "x"}, ("value",), False, "need exactlyOnce=true"),
+        ({**BASE, "exactlyOnceVersion": "1"}, ("value",), False, "need exactlyOnce=true"),
+        (ONCE, ("value",), False, "exactlyOnce=true needs a transactionalId"),
+        ({**ONCE, "exactlyOnceVersion": "1"}, ("value",), True, "exactlyOnceVersion is for batch writes"),
+        ({**BASE, "kafka.transaction.timeout.ms": "5"}, ("value",), False, "needs exactlyOnce=true"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, str], names: tuple[str, ...], streaming: bool, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        options(given, *names, streaming=streaming)
+
+
+def test_a_wrong_type_and_mode_are_named() -> None:
+    with pytest.raises(ConfigurationError, match="the column 'value' is int, but must be binary or string: cast it"):
+        write_options(BASE, StructType([StructField("value", IntegerType())]), overwrite=False, streaming=False)
+    with pytest.raises(ConfigurationError, match="the mode 'overwrite' is not possible"):
+        options(BASE, overwrite=True)
+
+
+def test_a_mark_counts_for_its_run_and_what_came_before() -> None:
+    notes = [Part("x-0", "run", 5).note, "", "something else", "{}"]
+    assert Part("x-0", "run", 5).is_done(notes)
+    assert Part("x-0", "run", 4).is_done(notes)
+    assert not Part("x-0", "run", 6).is_done(notes)
+    assert not Part("x-0", "another", 5).is_done(notes)
