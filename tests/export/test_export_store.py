@@ -126,6 +126,25 @@ def test_a_worker_that_outlives_its_plan_can_neither_decide_nor_publish(tmp_path
     store.close()
 
 
+def test_a_worker_that_is_not_dead_yet_can_decide_while_its_export_leaves(tmp_path: Path) -> None:
+    """What it has staged is not cleared away under it: a record without its file could never be made good."""
+    store, plan = opened(tmp_path), plan_of(0, 10)
+    store.store_plan(plan)
+    (planned,) = plan.ranges
+    late = RangeWork(tmp_path, 1, planned)
+    staged = late.stage()
+    store.close()
+    opened(tmp_path).close()
+    late.decide(ExportPiece(0, 10, (StagedFile(staged.name, planned.name, 0, 0),)))
+    again = opened(tmp_path)
+    assert again.load().unfinished == plan
+    results = again.settle(plan, plan.ranges)
+    assert [(result.done, len(result.files)) for result in results] == [(True, 1)]
+    again.publish(complete(plan, results))
+    again.close()
+    assert not list((tmp_path / "_trikafka" / "work").iterdir())
+
+
 def test_a_run_killed_between_settling_and_publishing_can_be_finished(tmp_path: Path) -> None:
     store, plan = opened(tmp_path), plan_of(0, 20)
     store.store_plan(plan)

@@ -95,7 +95,7 @@ class DirectoryStore:
         return lock
 
     def close(self) -> None:
-        """Remove what is no part of a decided piece and give back the lock. Closing twice is fine."""
+        """Remove what is left of plans that are done, and give back the lock. Closing twice is fine."""
         if self._lock in _held:  # and not in a fork
             try:
                 with explained(f"cannot tidy up {self._own}"):
@@ -110,25 +110,20 @@ class DirectoryStore:
             os.close(lock)
 
     def _clear(self) -> None:
-        """Remove work folders of plans that are done, and in the others what no record names."""
+        """Remove the work folders of plans that are done.
+
+        In those of others nothing is removed, also what no record names: a worker of Spark that has not heard yet that its job was
+        cancelled may be about to decide a piece of it. It goes with the folder, when the plan is done.
+        """
         plans, manifests = self._numbers()
         for folder in self._work.iterdir() if self._work.exists() else ():
             name = folder.name.removesuffix(_CLOSED)
             number = int(name) if name.isdigit() else None
             if number is None or number not in plans - manifests:
                 shutil.rmtree(folder, ignore_errors=True)
-            elif not folder.is_symlink():
-                self._clear_folder(folder)
         shutil.rmtree(self._own / "partial", ignore_errors=True)  # of the first format
         for leaving in (*self._own.glob(".*.tmp"), *self.root.glob(".trikafka-*.probe")):
             leaving.unlink(missing_ok=True)
-
-    @staticmethod
-    def _clear_folder(folder: Path) -> None:
-        records = [files.read_file(path).decode(errors="replace") for path in folder.glob("*.json")]
-        for path in (*folder.glob("*.partial"), *folder.glob(".*.tmp")):
-            if not any(path.name in record for record in records):
-                path.unlink(missing_ok=True)
 
     # --- plans and manifests ---
 

@@ -121,7 +121,8 @@ def _write_on(task: WriteTask, work: RangeWork, at: int, stopper: Stopper, tell:
                     tell(rows)
                     if piece.end != batch.next_offset:
                         return piece.end
-                    lost = [gap for gap in lost if gap[1] > piece.end]
+                    for gap in _within(lost, piece.end):  # the reading thread adds to it meanwhile
+                        lost.remove(gap)
                     writer = PieceWriter(work, planned, piece.end, task.shape, task.format)
         stopper.check()
         piece, rows = writer.finish(planned.end, tuple(lost))
