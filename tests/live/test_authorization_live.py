@@ -16,9 +16,10 @@ from trikafka import AuthorizationError, TopicPartition
 
 @pytest.fixture(scope="module")
 def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
-    """A broker where alice may use the topic `mine` in the group `ours`, and nothing else."""
+    """A broker where alice may use the topic `mine` in the group `ours`, see that there is a topic `seen`, and nothing else."""
     with _open(request.config, {"sasl": ["plain"], "acl": True}) as cluster:
-        for rule in (["--operation", "All", "--topic", "mine"], ["--operation", "Read", "--group", "ours"]):
+        rules = ("All", "--topic", "mine"), ("Describe", "--topic", "seen"), ("Read", "--group", "ours")
+        for rule in (["--operation", *rule] for rule in rules):
             add = ["--bootstrap-server", cluster.bootstrap_servers, "--add", "--allow-principal", "User:alice", *rule]
             cluster.run_tool("org.apache.kafka.tools.AclCommand", *add)
         trio.run(_make_topics, cluster)
@@ -27,7 +28,7 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 
 async def _make_topics(cluster: KafkaCluster) -> None:
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
-        await admin.create_topics({name: trikafka.NewTopic(1, 1) for name in ("mine", "theirs")})
+        await admin.create_topics({name: trikafka.NewTopic(1, 1) for name in ("mine", "theirs", "seen")})
 
 
 def settings(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
@@ -37,21 +38,24 @@ def settings(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
 async def test_a_producer(guarded: KafkaCluster) -> None:
     with trio.fail_after(30):
         async with trikafka.open_producer(**guarded.client_settings()) as producer:
-            with pytest.raises(AuthorizationError, match=r"not authorized for the topic .*'theirs'"):
+            with pytest.raises(AuthorizationError, match=r"not authorized for the topic .*'theirs'.*operation Describe") as caught:
                 await producer.send("theirs", b"x")
+            assert caught.value.operation == "Describe"
+            with pytest.raises(AuthorizationError, match=r"not authorized for the topic .*seen-0.*the operation Write"):
+                await producer.send("seen", b"x")
             assert (await producer.send("mine", b"x")).topic == "mine"
 
 
 async def test_an_admin(guarded: KafkaCluster) -> None:
     with trio.fail_after(30):
         async with trikafka.open_admin(**guarded.client_settings()) as admin:
-            with pytest.raises(AuthorizationError, match="topic 'new'"):
+            with pytest.raises(AuthorizationError, match=r"topic 'new'.*the operation Create"):
                 await admin.create_topics({"new": trikafka.NewTopic(1, 1)})
-            with pytest.raises(AuthorizationError, match="topic 'theirs'"):
+            with pytest.raises(AuthorizationError, match=r"topic 'theirs'.*the operation Delete"):
                 await admin.delete_topics(["theirs"])
-            with pytest.raises(AuthorizationError, match="group 'others'"):
+            with pytest.raises(AuthorizationError, match=r"group 'others'.*the operation Describe"):
                 await admin.list_group_offsets("others")
-            assert list(await admin.list_topics()) == ["mine"]
+            assert list(await admin.list_topics()) == ["mine", "seen"]
 
 
 async def test_a_member_of_a_group(guarded: KafkaCluster) -> None:
@@ -62,7 +66,7 @@ async def test_a_member_of_a_group(guarded: KafkaCluster) -> None:
             async with trikafka.open_consumer("mine", **settings(guarded, group_id="others")) as consumer:
                 await anext(aiter(consumer))
         async with trikafka.open_consumer("theirs", **settings(guarded, group_id="ours")) as consumer:
-            with pytest.raises(AuthorizationError, match="topic 'theirs'"):
+            with pytest.raises(AuthorizationError, match=r"topic 'theirs'.*the operation Describe"):
                 await anext(aiter(consumer))
             await consumer.unsubscribe()
             consumer.subscribe(["mine"])
@@ -72,6 +76,10 @@ async def test_a_member_of_a_group(guarded: KafkaCluster) -> None:
 async def test_a_consumer_without_a_group(guarded: KafkaCluster) -> None:
     with trio.fail_after(30):
         async with trikafka.open_consumer(**settings(guarded)) as consumer:
+            consumer.assign([TopicPartition("seen", 0)])
+            consumer.seek(TopicPartition("seen", 0), 0)
+            with pytest.raises(AuthorizationError, match=r"seen-0.*the operation Read"):
+                await anext(aiter(consumer))
             consumer.assign([TopicPartition("theirs", 0)])
             with pytest.raises(AuthorizationError, match="topic 'theirs'"):
                 await anext(aiter(consumer))

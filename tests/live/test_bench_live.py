@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import subprocess
 import sys
@@ -97,6 +98,14 @@ async def test_a_round_has_the_slow_cases_or_the_other_setups_but_a_single_one_h
     assert {case.kind for case in even} >= {"assigned", "group", "many"}
     assert all(case.setup.main for case in even)
     assert set(odd) | set(even) == set(plan.order_of_round(cases, 1)) == set(cases)
+
+
+async def test_what_is_written_is_made_before_the_clock_runs() -> None:
+    for file in (ROOT / "benchmarks" / "peers").glob("*.py"):
+        windows = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.With | ast.AsyncWith)]
+        for node in windows:
+            if any("Window()" in ast.unparse(item) for item in node.items):
+                assert not any("job.values()" in ast.unparse(line) for line in node.body), f"{file.name}, line {node.lineno}"
 
 
 async def test_docs_have_a_place_for_the_results() -> None:

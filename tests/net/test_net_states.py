@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import trio
-from netting import NODE, Asked, open_parts
+from netting import NODE, Asked, metadata_request, open_parts
 from trio.testing import MockClock as Clock
 from trio.testing import wait_all_tasks_blocked
 
@@ -104,6 +104,23 @@ async def test_connections_to_one_broker_wait_together(autojump_clock: Clock) ->
             began = trio.current_time()
             await parts.brokers.connection(NODE, "general")
             assert trio.current_time() == began  # it is back
+
+
+async def test_a_line_that_was_good_does_not_take_the_wait_from_another_that_fails(autojump_clock: Clock) -> None:
+    """Such a wait once had no end, or was none: the next dial began in the moment in which the last had failed."""
+    async with ScriptedCluster() as cluster, open_parts(cluster, bootstrap=False) as parts, trio.open_nursery() as nursery:
+        for purpose in ("general", "fetch"):
+            await parts.brokers.request(NODE, metadata_request(), purpose=purpose)  # type: ignore[arg-type]
+        cluster.stop(0)
+        await wait_all_tasks_blocked()
+        with trio.fail_after(100):
+            for _ in range(20):
+                both: Any = ("general", "fetch")
+                asked = [Asked(nursery, lambda purpose=purpose: parts.brokers.connection(NODE, purpose)) for purpose in both]
+                for each in asked:
+                    with pytest.raises(KafkaConnectionError):
+                        await each.outcome()
+        assert trio.current_time() > 5
 
 
 async def test_dials_at_the_same_time_count_once(autojump_clock: Clock) -> None:

@@ -47,6 +47,8 @@ from .service import Exit, Service
 
 T = TypeVar("T")
 #: Error codes: there is such a topic already; there is no such group.
+#: What a call has to be allowed, as Kafka's access rules name it.
+_OPERATIONS = {"create_topics": "Create", "delete_topics": "Delete", "create_partitions": "Alter", "delete_groups": "Delete"}
 _EXISTS, _NO_GROUP = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.GROUP_ID_NOT_FOUND
 _NO_ANSWER = (RequestTimedOutError, KafkaConnectionError)
 
@@ -132,7 +134,7 @@ class Admin:
         async def attempt(call: Call) -> dict[str, list[PartitionInfo]]:
             request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
             response = await call.step("list the topics", lambda: self._metadata.ask_any(request))
-            topics = sorted(read_metadata(response).topics.values(), key=lambda topic: topic.name)
+            topics = sorted((await read_metadata(response)).topics.values(), key=lambda topic: topic.name)
             return {
                 topic.name: [topic.partitions[number] for number in sorted(topic.partitions)]
                 for topic in topics
@@ -380,7 +382,8 @@ class Admin:
         """Take what is done or has failed for good out of ``left``. Raises an error that may pass, once all are looked at."""
         passing: TrikafkaError | None = None
         for name, code, message in outcomes:
-            error = from_code(code, messages.named(kind, name, message)) if code else None
+            needs = _OPERATIONS.get(call.name, "")
+            error = from_code(code, messages.named(kind, name, message), operation=needs) if code else None
             if code == _EXISTS and isinstance(call.last_error, _NO_ANSWER):
                 again = "an attempt before this one got no response and may have created it"
                 error = from_code(code, messages.named(kind, name, again))
@@ -425,7 +428,7 @@ class Admin:
             if group.error_code == _NO_GROUP:
                 found[group.group_id] = GroupDescription(group.group_id, "Dead", "", ())
             elif group.error_code:
-                failure = from_code(group.error_code, f"group {group.group_id!r}")
+                failure = from_code(group.error_code, f"group {group.group_id!r}", operation="Describe")
             else:
                 found[group.group_id] = messages.read_group(group)
         if failure is not None:
@@ -451,4 +454,4 @@ class Admin:
             if not group.error_code:
                 found[group.group_id] = messages.read_consumer_group(group)
             elif group.error_code != _NO_GROUP:  # it is gone by now, or of the other kind again
-                raise from_code(group.error_code, f"group {group.group_id!r}")
+                raise from_code(group.error_code, f"group {group.group_id!r}", operation="Describe")

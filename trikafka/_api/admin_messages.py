@@ -71,7 +71,7 @@ def partitions_in(response: Any) -> list[TopicPartition]:
     """The partitions of the topics in a Metadata response. Raises the error of a topic."""
     for topic in response.topics:
         if topic.error_code:
-            raise from_code(topic.error_code, f"topic {topic.name!r}")
+            raise from_code(topic.error_code, f"topic {topic.name!r}", operation="Describe")
     return sorted(TopicPartition(topic.name, part.partition_index) for topic in response.topics for part in topic.partitions)
 
 
@@ -119,7 +119,8 @@ def read_topic_configs(response: Any, *, include_defaults: bool = False) -> dict
     found: dict[str, dict[str, str | None]] = {}
     for result in response.results:
         if result.error_code:
-            raise from_code(result.error_code, named("topic", result.resource_name, result.error_message))
+            what = named("topic", result.resource_name, result.error_message)
+            raise from_code(result.error_code, what, operation="DescribeConfigs")
         found[result.resource_name] = {
             entry.name: entry.value for entry in result.configs if include_defaults or entry.config_source == _TOPIC_SOURCE
         }
@@ -129,7 +130,7 @@ def read_topic_configs(response: Any, *, include_defaults: bool = False) -> dict
 def read_listed(response: Any) -> Iterator[GroupListing]:
     """The groups of one broker. Raises its error."""
     if response.error_code:
-        raise from_code(response.error_code, "listing the groups")
+        raise from_code(response.error_code, "listing the groups", operation="Describe")
     for group in response.groups:
         yield GroupListing(group.group_id, group.protocol_type, group.group_state or None, (group.group_type or "").lower() or None)
 

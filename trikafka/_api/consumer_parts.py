@@ -246,7 +246,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         """All topics that are not internal."""
         request = lambda: MetadataRequest(topics=None, allow_auto_topic_creation=False)  # noqa: E731
         response: Any = await call.step("list the topics", lambda: self.metadata.ask_any(request))
-        topics = read_metadata(response).topics.values()
+        topics = (await read_metadata(response)).topics.values()
         return {t.name: list(t.partitions.values()) for t in sorted(topics, key=lambda t: t.name) if not t.internal}
 
     def _recover(self, error: TrikafkaError) -> None:

@@ -105,7 +105,7 @@ class ClassicMembership(MembershipBase):
                 self._member.know_as(response.member_id)
                 continue
             if response.error_code:
-                raise from_code(response.error_code, f"joining group {self._group!r}")
+                raise from_code(response.error_code, f"joining group {self._group!r}", operation="Read")
             self._member.know_as(response.member_id, response.generation_id)
             joined = group_messages.join_response(response)
             self._member.is_leader(joined.is_leader)
@@ -125,7 +125,7 @@ class ClassicMembership(MembershipBase):
         request = group_messages.sync_request(self._group, self._member.identity, joined, assignments)
         response = await self._requests.ask(request, self._config.request_timeout)
         if response.error_code:
-            raise from_code(response.error_code, f"syncing group {self._group!r}")
+            raise from_code(response.error_code, f"syncing group {self._group!r}", operation="Read")
         assignment = group_messages.decode_assignment(response.assignment)
         self._last = LastAssignment(joined.protocol, self._member.identity.generation, tuple(assignment))
         return assignment
@@ -228,7 +228,7 @@ class ClassicMembership(MembershipBase):
         response = await self._requests.ask(request, limit, "general" if attempt else "coordinator")
         members = response.members or ()
         if code := response.error_code or next((member.error_code for member in members if member.error_code), 0):
-            raise from_code(code, f"leaving group {self._group!r}")
+            raise from_code(code, f"leaving group {self._group!r}", operation="Read")
 
     def _why_leaving(self, closing: bool) -> str:
         """For the broker's log (KIP-800)."""

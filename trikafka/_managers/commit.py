@@ -204,7 +204,7 @@ class Commits:
                 )
             for tp in possible:
                 if codes[tp]:
-                    failures[tp] = from_code(codes[tp], f"commit of {tp} for group {self._group!r}")
+                    failures[tp] = from_code(codes[tp], f"commit of {tp} for group {self._group!r}", operation="Read")
                 else:
                     del left[tp]
         if not failures:
@@ -268,7 +268,7 @@ class Commits:
         response = await call.step(f"OffsetFetch to {node}", lambda: self._brokers.request(node, request, purpose="coordinator"))
         group = response.groups[0] if response.groups else response
         if group.error_code:
-            failure = from_code(group.error_code, f"group {self._group!r}")
+            failure = from_code(group.error_code, f"group {self._group!r}", operation="Describe")
             failure.retriable |= isinstance(failure, MemberFencedError)  # in another epoch it may ask again
             raise failure
         found = read_fetch_response(group, ids)

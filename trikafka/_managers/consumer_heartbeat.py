@@ -188,5 +188,5 @@ class ConsumerHeartbeats:
         response = await self._requests.ask(request, limit, purpose)
         if response.error_code:
             detail = f": {response.error_message}" if response.error_message else ""
-            raise from_code(response.error_code, f"{what} group {self._group!r}{detail}")
+            raise from_code(response.error_code, f"{what} group {self._group!r}{detail}", operation="Read")
         return response

@@ -75,7 +75,7 @@ class Coordinators:
             )
             found = response.coordinators[0] if response.coordinators else response
             if found.error_code:
-                raise from_code(found.error_code, f"coordinator of {what}")
+                raise from_code(found.error_code, f"coordinator of {what}", operation="Describe")
             node = self._known[(kind, key)] = Node(found.node_id, found.host, found.port)
             self._outages.coordinator_found(what, node)
             return node

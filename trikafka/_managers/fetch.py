@@ -108,6 +108,10 @@ class Fetcher:
         while True:
             self._update(node_id)
             node = self._metadata.snapshot.nodes.get(node_id)
+            if node is None and self._plan.let_go(node_id):
+                self._nodes.discard(node_id)  # a new task is started should it come back
+                self._told.discard(node_id)
+                return
             if node is None or not session.wanted or not (room := self._room(node_id)):
                 await self._rest()
             elif not await self._fetch(node, session, room, retry):

@@ -51,9 +51,9 @@ class FetchResponses:
 
     def take(self, node: Node, session: FetchSession, request: SessionRequest, body: memoryview, version: int) -> bool:
         """Take in the response to ``request``; whether it changed anything. Raises the error of the whole response."""
-        response = read_fetch_response(body, version, session.names)
+        response = read_fetch_response(body, version, session.names, len(session.asked))
         if response.error_code:
-            raise from_code(response.error_code, f"Fetch from {node}")
+            raise from_code(response.error_code, f"Fetch from {node}", operation="Read")
         session.responded(response.session_id)
         led_elsewhere = self._learn_leaders(response)
         news, stuck = False, None
@@ -144,7 +144,7 @@ class FetchResponses:
 
     def _take_error(self, wanted: Wanted, part: FetchedPartition, node: Node, *, hinted: bool) -> None:
         partition, _, offset = wanted.ticket
-        error = from_code(part.error_code, f"partition {partition.tp} at offset {offset}")
+        error = from_code(part.error_code, f"partition {partition.tp} at offset {offset}", operation="Read")
         from_follower = self._plan.reads_from_follower(partition, node.node_id)
         if from_follower:  # whatever it is, the leader knows better
             self._plan.prefer(partition, None)

@@ -116,4 +116,4 @@ class Heartbeats:
         if scope.cancelled_caught:
             raise RequestTimedOutError(f"no response to a heartbeat of group {self._group!r} within {limit:g} s")
         if response.error_code and identity == self._member.identity:
-            raise from_code(response.error_code, f"heartbeat of group {self._group!r}")
+            raise from_code(response.error_code, f"heartbeat of group {self._group!r}", operation="Read")

@@ -136,8 +136,10 @@ class GroupTopics:
                 seen = await self._metadata.changed(seen)
             for name in sorted(self._subscription.topics):
                 info = seen.topics.get(name)
-                if info is not None and info.error_code and not (error := from_code(info.error_code, f"topic {name!r}")).retriable:
-                    raise error
+                if info is not None and info.error_code:
+                    error = from_code(info.error_code, f"topic {name!r}", operation="Describe")
+                    if not error.retriable:
+                        raise error
             seen = await self._metadata.changed(seen)
 
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
 from kafka.protocol.metadata import MetadataRequest, MetadataResponse
 
-from .._net import reasons
+from .._net import decoding, reasons
 from .._net.brokers import Brokers
 from .._net.deadlines import within
 from .._net.interrupts import interrupts_unwrapped
@@ -127,7 +128,7 @@ class Metadata:
         if info is None or info.error_code == _UNKNOWN_TOPIC:
             return None
         if info.error_code:
-            raise from_code(info.error_code, f"topic {name!r}")
+            raise from_code(info.error_code, f"topic {name!r}", operation="Describe")
         return info
 
     async def bootstrap(self) -> None:
@@ -143,9 +144,9 @@ class Metadata:
             raise BootstrapError(f"{what}: {'; '.join(map(str, errors))}") from errors[0]
         for error in errors:
             _log.warning("a bootstrap address is of no use: %s", error)
-        self._take(responses[0], names)
+        await self._take(responses[0], names)
 
-    async def _first_contact(self, names: frozenset[str] | None) -> tuple[list[MetadataResponse], list[TrikafkaError]]:
+    async def _first_contact(self, names: frozenset[str] | None) -> tuple[list[ClusterSnapshot], list[TrikafkaError]]:
         """Ask the bootstrap addresses. A cluster that has just started knows of no broker for a moment: it is waited for."""
         retry, ends = Retry(self._config), trio.current_time() + self._config.default_api_timeout
         while True:
@@ -207,14 +208,14 @@ class Metadata:
         self._flying, self._under_way = self._names(), True
         names, self._asked = self._flying, set()
         try:
-            self._take(await self._any(lambda node: self._ask(node, names)), names)
+            await self._take(await self._any(lambda node: self._ask(node, names)), names)
         finally:
             self._under_way = False
 
     def _names(self) -> frozenset[str] | None:
         return None if self._wants_all else frozenset(self._wanted | self._asked)
 
-    async def _ask(self, node: Node, names: frozenset[str] | None) -> MetadataResponse:
+    async def _ask(self, node: Node, names: frozenset[str] | None) -> ClusterSnapshot:
         topics = None if names is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in sorted(names)]
         request = MetadataRequest(topics=topics, allow_auto_topic_creation=self._create_topics)
         response = await self._brokers.request(node, request)
@@ -222,13 +223,15 @@ class Metadata:
             raise from_code(response.error_code, f"metadata from {node}")
         if not response.brokers:  # it has just started; what is known already is better
             raise from_code(_BROKER_NOT_AVAILABLE, f"{node} does not know of any broker yet")
-        _check(response, node)
-        return response
+        return await _read_checked(response, node, None if names is None else len(names))
 
-    def _take(self, response: MetadataResponse, names: frozenset[str] | None) -> None:
-        known = _read(response)
-        keep = frozenset(self._wanted) if names is not None else frozenset()
-        self._replace(self._snapshot.updated(known, keep))
+    async def _take(self, known: ClusterSnapshot, names: frozenset[str] | None) -> None:
+        seen: ClusterSnapshot | None = None
+        while seen is not self._snapshot:  # a broker may have said who leads meanwhile
+            seen = self._snapshot
+            keep = frozenset(self._wanted) if names is not None else frozenset()
+            updated = await decoding.worked_out(_partitions(known.topics.values()), partial(seen.updated, known, keep))
+        self._replace(updated)
         missing = {name for name in self._wanted if name in known.topics and known.topics[name].error_code == _UNKNOWN_TOPIC}
         news = sorted(missing - self._told)
         for name in news[:_MOST_TOLD]:
@@ -278,6 +281,9 @@ class Metadata:
                     nursery.start_soon(attempt, node, done)
                     with trio.move_on_after(_STAGGER):
                         await done.wait()
+                    while decoding.busy() and not done.is_set():  # a large response is there: another one would be of no help
+                        with trio.move_on_after(_STAGGER):
+                            await done.wait()
                     if responses:
                         break
         if foreign:
@@ -285,9 +291,30 @@ class Metadata:
         return responses, errors
 
 
-def _check(response: MetadataResponse, node: Node | str) -> None:
+async def read_metadata(response: MetadataResponse) -> ClusterSnapshot:
+    """Turn a Metadata response into a snapshot. Raises :exc:`ProtocolError` for one that cannot be."""
+    return await _read_checked(response, "a broker", None)
+
+
+async def _read_checked(response: MetadataResponse, node: Node | str, most_topics: int | None) -> ClusterSnapshot:
+    """In a thread if it is large."""
+
+    def read() -> ClusterSnapshot:
+        _check(response, node, most_topics)
+        return _read(response)
+
+    return await decoding.worked_out(_partitions(response.topics or ()), read)
+
+
+def _partitions(topics: Iterable[Any]) -> int:
+    return sum(len(topic.partitions or ()) + 1 for topic in topics)
+
+
+def _check(response: MetadataResponse, node: Node | str, most_topics: int | None) -> None:
     """Raise :exc:`ProtocolError`, retriable, for what no cluster can look like: believed, it would cost memory and time."""
     what = ""
+    if most_topics is not None and len(response.topics or ()) > most_topics:
+        what = f"{len(response.topics)} topics, and was asked for {most_topics}"
     for broker in response.brokers or ():
         if not broker.host or broker.node_id < 0 or not 0 < broker.port < 65536:
             what = f"a broker {broker.node_id} at {broker.host!r}:{broker.port}"
@@ -305,12 +332,6 @@ def _check(response: MetadataResponse, node: Node | str) -> None:
         error = ProtocolError(f"the metadata of {node} cannot be: it names {what}")
         error.retriable = True  # another broker, or this one later, may know better
         raise error
-
-
-def read_metadata(response: MetadataResponse) -> ClusterSnapshot:
-    """Turn a Metadata response into a snapshot. Raises :exc:`ProtocolError` for one that cannot be."""
-    _check(response, "a broker")
-    return _read(response)
 
 
 def _read(response: MetadataResponse) -> ClusterSnapshot:

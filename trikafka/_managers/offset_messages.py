@@ -93,7 +93,7 @@ def read_fetch_response(group: Any, ids: TopicIdsByName) -> dict[TopicPartition,
         for part in topic.partitions:
             tp = TopicPartition(_name(topic, names), part.partition_index)
             if part.error_code:
-                failures.append(from_code(part.error_code, str(tp)))
+                failures.append(from_code(part.error_code, str(tp), operation="Describe"))
             elif part.committed_offset < 0:
                 found[tp] = None
             else:

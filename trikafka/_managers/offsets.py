@@ -66,7 +66,7 @@ class Offsets:
                 tp = TopicPartition(topic.name, part.partition_index)
                 if part.error_code:
                     if failure is None or failure.retriable:
-                        failure = from_code(part.error_code, str(tp))
+                        failure = from_code(part.error_code, str(tp), operation="Describe")
                 elif part.offset < 0 and wanted.get(tp) in (OffsetSpec.EARLIEST, OffsetSpec.LATEST):
                     failure = failure or from_code(ErrorCode.OFFSET_NOT_AVAILABLE, f"{tp}: {node} gave no offset")
                 elif part.offset < 0:

@@ -159,8 +159,9 @@ class ProduceManager(Generic[Ack]):
         """
         info = self._metadata.snapshot.topics.get(topic)
         error = from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}" + _of(info, partition))
-        if info is not None and info.error_code and not (refused := from_code(info.error_code, f"topic {topic!r}")).retriable:
-            error = refused
+        if info is not None and info.error_code:
+            refused = from_code(info.error_code, f"topic {topic!r}", operation="Describe")
+            error = error if refused.retriable else refused
         before = self._unknown.changes
         never = self._unknown.look_for((topic, partition), error.patience if error.retriable else 0.0)
         if self._unknown.changes != before:

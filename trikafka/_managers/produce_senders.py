@@ -253,7 +253,7 @@ class Senders:
 
     def _error(self, code: int, detail: str) -> TrikafkaError:
         """What a code means. In a transaction only the coordinator knows whether another producer has come, or its time was up."""
-        error = from_code(code, detail)
+        error = from_code(code, detail, operation="Write")
         if self._transaction is None or code not in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE):
             return error
         doubtful = TransactionAbortableError(f"the transaction is over at the broker: {error}")

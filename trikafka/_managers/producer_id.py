@@ -69,5 +69,5 @@ class ProducerIds:
             lambda: InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1)
         )
         if response.error_code:
-            raise from_code(response.error_code, "asking for a producer id")
+            raise from_code(response.error_code, "asking for a producer id", operation="IdempotentWrite")
         return Identity(response.producer_id, response.producer_epoch)

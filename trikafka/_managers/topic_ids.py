@@ -32,7 +32,7 @@ class TopicIds:
             topics = [MetadataRequest.MetadataRequestTopic(topic_id=topic_id, name=None) for topic_id in sorted(ids)]
             return MetadataRequest(topics=topics, allow_auto_topic_creation=False, min_version=_BY_ID)
 
-        return _names(read_metadata(await self._metadata.ask_any(request)))
+        return _names(await read_metadata(await self._metadata.ask_any(request)))
 
 
 def _names(snapshot: ClusterSnapshot) -> dict[UUID, str]:

@@ -58,7 +58,7 @@ class TransactionCoordinator:
         """Tell of partitions (version 1). Returns those that the coordinator knows now, and what was wrong with the others."""
         response = await self._ask(messages.add_partitions(self._id, identity, partitions))
         codes = messages.read_added(response, partitions)
-        wrong = [from_code(code, f"{tp} in a transaction of {self._id!r}") for tp, code in codes.items() if code]
+        wrong = [from_code(code, f"{tp} in a transaction of {self._id!r}", operation="Write") for tp, code in codes.items() if code]
         first = next((error for error in wrong if not error.retriable), wrong[0] if wrong else None)
         return [tp for tp, code in codes.items() if not code], first
 
@@ -109,6 +109,6 @@ class TransactionCoordinator:
 
     def _raise_for(self, code: int, what: str) -> None:
         if code:
-            error = from_code(code, f"{what} of {self._id!r}")
+            error = from_code(code, f"{what} of {self._id!r}", operation="Write")
             self.failed(error)
             raise error

@@ -107,7 +107,7 @@ def read_committed(response: Any, offsets: Iterable[TopicPartition], group: str)
     }
     if silent := [str(tp) for tp in offsets if tp not in codes]:
         raise DamagedResponseError(f"the coordinator of group {group!r} said nothing of {', '.join(silent)}")
-    return [from_code(code, f"offset of {tp} for group {group!r}") for tp, code in codes.items() if code]
+    return [from_code(code, f"offset of {tp} for group {group!r}", operation="Read") for tp, code in codes.items() if code]
 
 
 def end(transactional_id: str, identity: Identity, version: int, *, commit: bool) -> EndTxnRequest:

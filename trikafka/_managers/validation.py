@@ -110,7 +110,7 @@ class PositionValidator:
                 if not part.error_code:
                     self._settle(partition, part.leader_epoch, part.end_offset)
                     continue
-                error = from_code(part.error_code, f"validating the position of {partition.tp}")
+                error = from_code(part.error_code, f"validating the position of {partition.tp}", operation="Describe")
                 if error.retriable:
                     failure = failure or error
                 else:

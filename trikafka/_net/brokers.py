@@ -109,14 +109,14 @@ class ConnectionSlot:
             else:
                 self._reconnect.useless(self._made_at)
             self._connection = None
-        began = await self._reconnect.wait()
+        await self._reconnect.wait()
         self.clock = clock = StateClock(trio.current_time, self._watch)
         try:
-            connection = await self._establish(clock, began)
+            connection = await self._establish(clock)
         except BaseException as error:
             known = error if isinstance(error, TrikafkaError) else None
             clock.enter(ConnectionState.CLOSED, known)
-            self._reconnect.failed(began, known)
+            self._reconnect.failed(known)
             if known is not None and not self._closed:
                 self._outages.unreached(self._node, known)
             raise
@@ -136,7 +136,7 @@ class ConnectionSlot:
         if connection is self._connection and connection.failure is not None and not self._closed:
             self._outages.connection_lost(self._node)
 
-    async def _establish(self, clock: StateClock, began: float) -> Connection:
+    async def _establish(self, clock: StateClock) -> Connection:
         node, limit = self._node, self._reconnect.setup_limit()
         connection: Connection | None = None
         ready = False
@@ -150,7 +150,7 @@ class ConnectionSlot:
                 ready = True
                 return connection
         except trio.TooSlowError:
-            self._reconnect.took_too_long(began)
+            self._reconnect.took_too_long()
             raise KafkaConnectionError(f"{node} did not answer as a Kafka broker within {limit:.3g} s") from None
         except TrikafkaError:
             raise

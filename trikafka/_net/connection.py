@@ -22,6 +22,7 @@ from ..error_codes import ErrorCode
 from ..errors import AuthenticationError, DamagedResponseError, KafkaConnectionError, ProtocolError, TrikafkaError
 from ..types import Node
 from .connection_state import SASL_REQUESTS, ConnectionState, StateClock
+from .decoding import decoded
 from .expiry import ExpiryWatch, Voice
 from .frames import FrameReader
 from .in_flight import InFlightRequest, RequestQueue
@@ -203,7 +204,7 @@ class Connection:
         return messages.choose_version(message, self.ranges, str(self.node))
 
     async def _ask(self, message: ApiMessage, version: int, response_timeout: float | None) -> Any:
-        return (await self._send(message, version, response_timeout)).response()
+        return await decoded(await self._send(message, version, response_timeout))
 
     async def _send(self, message: ApiMessage, version: int, response_timeout: float | None) -> InFlightRequest:
         done = trio.Event()

@@ -156,6 +156,13 @@ class FetchPlan:
                 self.prefer(wanted.ticket.partition, None)
                 self.distrust_replicas(until)
 
+    def let_go(self, node: int) -> bool:
+        """This broker is not in the cluster any more: forget it, if nothing is wanted of it. Whether that is so."""
+        if self.sessions[node].wanted or self._full_at[node]:
+            return False
+        del self.sessions[node]
+        return True
+
     def distrust_replicas(self, until: float) -> None:
         """Leaders name replicas that are no use: everything is read from the leaders themselves until then."""
         self._no_replicas_until = until

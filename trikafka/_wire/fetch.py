@@ -175,16 +175,23 @@ _HEAD_V7, _PARTITION = struct.Struct(">hi"), struct.Struct(">ihqq")
 _ABORTED = struct.Struct(">qq")
 _EPOCH_END = struct.Struct(">iq")
 _DIVERGING, _CURRENT_LEADER, _NODE_ENDPOINTS = 0, 1, 0  # tags
+#: An aborted transaction has one batch at least, its marker. So many elements are nothing yet.
+_LEAST_BATCH, _SOME = 61, 1_000
 #: No topic and no partition takes fewer bytes than these in a response.
 _LEAST_TOPIC, _LEAST_PARTITION = 3, _PARTITION.size + 2
 
 
-def read_fetch_response(body: memoryview, version: int, names: Mapping[UUID, str] | None = None) -> FetchResponse:
+def read_fetch_response(
+    body: memoryview, version: int, names: Mapping[UUID, str] | None = None, asked: int | None = None
+) -> FetchResponse:
     """Read the body of a Fetch response in ``version`` (4 to 17). Raises :exc:`DamagedResponseError` for any other bytes.
 
     ``names`` are those of the topics that were asked for, by their ids: from version 13 on a response has only the ids.
+    ``asked`` is how many partitions were asked for: a response with many more, or with more aborted transactions than it can
+    hold records of, is damaged, too.
     """
     reader = Reader(body, version >= _FLEXIBLE, "Fetch")
+    reader.allow(_SOME + (len(body) if asked is None else 4 * asked) + len(body) // _LEAST_BATCH)
     (throttle,) = reader.unpack(_INT32)
     error_code, session_id = reader.unpack(_HEAD_V7) if version >= 7 else (0, 0)
     partitions: list[FetchedPartition] = []

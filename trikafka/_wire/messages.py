@@ -48,6 +48,7 @@ _OLDEST = {ApiKey.Produce: 3, ApiKey.Fetch: 4, ApiKey.ListOffsets: 1, ApiKey.Off
 _INT32 = struct.Struct(">i")
 #: kafka-python reads a compact length to its end, wherever that is, which takes minutes for some hundred kilobytes of 0xff.
 _LONG_RUN = 16_384
+_LOOK = 1 << 20
 _ENDLESS = re.compile(rb"[\x80-\xff]{%d}" % _LONG_RUN)
 
 
@@ -146,7 +147,7 @@ def _decode(response_class: Any, body: memoryview, version: int) -> Any:
         return response_class.decode(bytes(body), version=version)
     # What its decode does, which does not tell where it ended: it cuts a field that reaches beyond the end without a word.
     flexible, whole = response_class.flexible_version_q(version), response_class[None]
-    if flexible and len(body) > _LONG_RUN and _ENDLESS.search(body):
+    if flexible and len(body) > _LONG_RUN and _has_endless_length(body):
         raise ValueError("a length in it does not end")
     decode = whole._struct.compiled_decode_from(version, compact=flexible, tagged=flexible, data_class=whole)
     message, end = decode(memoryview(body), 0)
@@ -154,6 +155,11 @@ def _decode(response_class: Any, body: memoryview, version: int) -> Any:
         raise ValueError(f"it ends at {end} of {len(body)} bytes" if end < len(body) else "it ends inside a field")
     check_nulls(message, version)
     return message
+
+
+def _has_endless_length(body: memoryview) -> bool:
+    """Looks at a megabyte at a time: a search does not let other threads run."""
+    return any(_ENDLESS.search(body[at : at + _LOOK + _LONG_RUN]) for at in range(0, len(body), _LOOK))
 
 
 def api_versions_request(version: int, software_version: str) -> ApiVersionsRequest:

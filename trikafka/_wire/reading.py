@@ -35,10 +35,15 @@ class Reader:
     Every step is checked against the end of the response. Raises :exc:`DamagedResponseError`; ``name`` says of what.
     """
 
-    __slots__ = ("compact", "data", "name", "position")
+    __slots__ = ("_allowed", "compact", "data", "name", "position")
 
     def __init__(self, data: memoryview, compact: bool, name: str) -> None:
         self.data, self.position, self.compact, self.name = data, 0, compact, name
+        self._allowed = len(data)
+
+    def allow(self, elements: int) -> None:
+        """Refuse arrays that have more elements than this, all together."""
+        self._allowed = elements
 
     def take(self, size: int) -> memoryview:
         """The next ``size`` bytes, not copied."""
@@ -94,6 +99,9 @@ class Reader:
         count = self.length()
         if count * least > len(self.data) - self.position:
             raise DamagedResponseError(f"a {self.name} response holds an array longer than itself")
+        self._allowed -= count
+        if self._allowed < 0:
+            raise DamagedResponseError(f"a {self.name} response holds more than was asked for")
         return count
 
     def text(self) -> str | None:

@@ -342,7 +342,11 @@ class TopicAlreadyExistsError(BrokerResponseError):
 
 
 class AuthorizationError(BrokerResponseError):
-    """The principal may not do this."""
+    """The principal may not do this. Attribute: ``operation``, what it would have to be allowed, as Kafka's access rules name it
+    (``"Read"``, ``"Write"``, ``"Describe"`` ...); the text names it too, and the resource. Empty where that is not known.
+    """
+
+    operation: str = ""
 
 
 class AuthenticationError(BrokerResponseError):

@@ -200,13 +200,18 @@ _TABLE: dict[int, _Row] = {
 }
 
 
-def from_code(code: ErrorCode | int, detail: str = "") -> BrokerResponseError:
+def from_code(code: ErrorCode | int, detail: str = "", *, operation: str = "") -> BrokerResponseError:
     """Return the exception for a broker's error ``code`` (not ``NONE``), with the flags of the table.
 
     ``detail`` says where it happened (a topic, a partition, the broker's own message). An unknown code is not retriable.
+    ``operation`` is what the principal has to be allowed for what was asked, in the words of Kafka's access rules.
     """
     row = _TABLE.get(code, _UNKNOWN)
+    needs = operation if row.cls is AuthorizationError else ""
+    detail += f" (it needs the operation {needs})" if needs else ""
     error = row.cls(code, _CODES[code].name if code in _CODES else f"ERROR_{code}", row.text, detail)
     error.retriable, error.refresh_metadata, error.refresh_coordinator = row.retriable, row.metadata, row.coordinator
     error.fatal = code in _FATAL
+    if isinstance(error, AuthorizationError):
+        error.operation = needs
     return error

@@ -72,7 +72,8 @@ class ClusterSnapshot:
         """The node that leads ``partition``. Raises the retriable error that fits when there is none."""
         topic = self.topics.get(partition.topic)
         if topic is None or topic.error_code:
-            raise from_code(topic.error_code if topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {partition.topic!r}")
+            code = topic.error_code if topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            raise from_code(code, f"topic {partition.topic!r}", operation="Describe")
         info = topic.partitions.get(partition.partition)
         if info is None:
             raise from_code(

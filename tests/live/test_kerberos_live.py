@@ -1,0 +1,136 @@
+"""GSSAPI against a real key distribution centre (MIT's krb5kdc) and a real broker. Where there is none, that is said aloud."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trikafka_broker import KafkaCluster
+from trikafka_broker.pytest_plugin import _open, _say
+
+import trikafka
+from trikafka import AuthenticationError
+
+REALM = "TRIKAFKA.TEST"
+NEEDED = [name for name in ("krb5kdc", "kdb5_util", "kadmin.local") if shutil.which(name) is None]
+NEEDED += [] if importlib.util.find_spec("gssapi") else ["the package gssapi"]
+
+
+class Kdc:
+    """A realm of its own below ``directory``."""
+
+    def __init__(self, directory: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.directory, self.port = directory, free.getsockname()[1]
+        self.config = directory / "krb5.conf"
+        self.config.write_text(
+            f"[libdefaults]\n default_realm = {REALM}\n dns_lookup_kdc = false\n dns_canonicalize_hostname = false\n rdns = false\n"
+            f" udp_preference_limit = 1\n[realms]\n {REALM} = {{\n  kdc = 127.0.0.1:{self.port}\n }}\n"
+        )
+        (directory / "kdc.conf").write_text(
+            f"[kdcdefaults]\n kdc_listen = 127.0.0.1:{self.port}\n kdc_tcp_listen = 127.0.0.1:{self.port}\n"
+            f"[realms]\n {REALM} = {{\n  database_name = {directory}/principal\n  key_stash_file = {directory}/stash\n }}\n"
+        )
+        self.environment = {"KRB5_CONFIG": str(self.config), "KRB5_KDC_PROFILE": str(directory / "kdc.conf")}
+        self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
+        for principal in ("kafka/127.0.0.1", "alice"):
+            self._run("kadmin.local", "-q", f"addprinc -randkey {principal}")
+            self._run("kadmin.local", "-q", f"ktadd -k {self.keytab(principal)} {principal}")
+        self.process = subprocess.Popen(["krb5kdc", "-n"], env={**os.environ, **self.environment}, stderr=subprocess.DEVNULL)
+        self._await_port()
+
+    def keytab(self, principal: str) -> Path:
+        return self.directory / f"{principal.partition('/')[0]}.keytab"
+
+    def _run(self, *command: str) -> None:
+        subprocess.run(command, env={**os.environ, **self.environment}, check=True, capture_output=True)
+
+    def _await_port(self) -> None:
+        for _ in range(100):
+            try:
+                socket.create_connection(("127.0.0.1", self.port), 1).close()
+                return
+            except OSError:
+                time.sleep(0.05)
+        raise AssertionError("the KDC does not listen")
+
+
+@pytest.fixture(scope="module")
+def kdc(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kdc]:
+    if NEEDED:
+        text = f"GSSAPI IS NOT TESTED: there is no {', no '.join(NEEDED)} (Debian: krb5-kdc krb5-admin-server libkrb5-dev)"
+        _say(request.config, f"\n*** {text}")
+        pytest.skip(text)
+    made = Kdc(tmp_path_factory.mktemp("kdc"))
+    yield made
+    made.process.kill()
+    made.process.wait()
+
+
+@pytest.fixture(scope="module")
+def broker(request: pytest.FixtureRequest, kdc: Kdc) -> Iterator[KafkaCluster]:
+    login = (
+        "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true doNotPrompt=true"
+        f' keyTab="{kdc.keytab("kafka")}" principal="kafka/127.0.0.1@{REALM}";'
+    )
+    options: Any = {
+        "listeners": {"KRB": "SASL_PLAINTEXT"},
+        "properties": {
+            "listener.name.krb.sasl.enabled.mechanisms": "GSSAPI",
+            "listener.name.krb.gssapi.sasl.jaas.config": login,
+            "listener.name.krb.gssapi.connections.max.reauth.ms": 2_000,
+            "sasl.kerberos.service.name": "kafka",
+        },
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("JAVA_TOOL_OPTIONS", f"-Djava.security.krb5.conf={kdc.config}")
+        with _open(request.config, options) as cluster:
+            yield cluster
+
+
+@pytest.fixture
+def settings(broker: KafkaCluster, kdc: Kdc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
+    monkeypatch.setenv("KRB5_CONFIG", str(kdc.config))
+    monkeypatch.setenv("KRB5CCNAME", f"FILE:{tmp_path}/tickets")
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(kdc.keytab("alice")))
+    servers = broker.bootstrap_servers_of("KRB")
+    return {"bootstrap_servers": servers, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}
+
+
+async def test_records_by_a_ticket_and_a_session_that_is_renewed(settings: dict[str, Any]) -> None:
+    with trio.fail_after(40):
+        async with trikafka.open_admin(**settings) as admin:
+            await admin.create_topics({"krb": trikafka.NewTopic(1, 1)})
+        async with (
+            trikafka.open_producer(linger_ms=0, **settings) as producer,
+            trikafka.open_consumer("krb", group_id="krb", auto_offset_reset="earliest", **settings) as consumer,
+        ):
+            until, sent = trio.current_time() + 5, 0
+            while trio.current_time() < until:
+                await producer.send("krb", b"%d" % sent)
+                assert (await anext(aiter(consumer))).value == b"%d" % sent
+                sent += 1
+            again = [each.seconds.get("reauthenticating", 0) for each in producer.statistics().connections if each.state == "ready"]
+    assert max(again) > 0
+
+
+async def test_without_a_ticket(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(tmp_path / "none"))
+    with trio.fail_after(20), pytest.raises(AuthenticationError, match="GSSAPI"):
+        async with trikafka.open_admin(**settings):
+            pass
+
+
+async def test_a_service_that_the_realm_does_not_know(settings: dict[str, Any]) -> None:
+    with trio.fail_after(20), pytest.raises(AuthenticationError, match="GSSAPI"):
+        async with trikafka.open_admin(**settings, sasl_kerberos_service_name="other"):
+            pass
