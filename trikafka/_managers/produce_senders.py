@@ -225,14 +225,15 @@ class Senders:
                 self._refuse_records(batch, part)
             elif part.error_code:
                 detail = f"{batch.place}, {batch.count} records" + (f": {part.message}" if part.message else "")
-                self._refuse([batch], self._error(part.error_code, detail), leader_known=batch.place in moved)
+                named = batch.place in moved and batch.delivery.attempts <= 1  # hints that lead nowhere are no reason not to ask
+                self._refuse([batch], self._error(part.error_code, detail), leader_known=named)
             else:
                 self._accumulator.succeeded(batch, part.base_offset, part.append_time)
 
     def _learn_leaders(self, response: ProduceResponse) -> frozenset[TopicPartition]:
         """Take in who leads instead of the broker (KIP-951); returns the partitions for which that is news.
 
-        The produce manager sends what they were refused to the new leaders at once, and nobody has to be asked.
+        The produce manager sends what they were refused to the new leaders at once, and nobody has to be asked: the first time.
         """
         hints = {
             TopicPartition(part.topic, part.partition): part.current_leader

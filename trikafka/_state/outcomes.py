@@ -146,7 +146,7 @@ class Outcomes:
             # One that may be in the log must not come again in other pieces, unless its numbers tell the broker.
             self._split_in_two(queue, batch)
         elif error.retriable and batch.delivery.attempts <= self._retries:
-            if queue.leader is None or queue.leader == node:  # else another broker leads by now, which has refused nothing
+            if not queue.spares(node):
                 queue.back_off(now, self._delay)
             batch.wait_again(queue.not_before)
         else:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class PartitionQueue:
     """A partition's batches, its sequence numbers and its backoff."""
 
-    __slots__ = ("batches", "failures", "leader", "not_before", "place", "sequences", "topic")
+    __slots__ = ("batches", "failures", "leader", "not_before", "place", "sequences", "spared", "topic")
 
     def __init__(self, place: TopicPartition) -> None:
         self.place = place
@@ -34,6 +34,9 @@ class PartitionQueue:
         #: Nothing is sent before this time, after ``failures`` failures in a row.
         self.not_before = 0.0
         self.failures = 0
+        #: Between which brokers it moved when its wait was spared it, once until a batch is delivered: two that name each other
+        #: would be asked without an end.
+        self.spared: tuple[int | None, int] | None = None
 
     def __repr__(self) -> str:
         return f"<PartitionQueue {self.place} leader={self.leader} batches={len(self.batches)}>"
@@ -45,10 +48,18 @@ class PartitionQueue:
         self.topic = topic
 
     def lead(self, leader: int | None) -> None:
-        """The broker that leads it now. What failed at the one before need not wait for this one."""
-        self.leader = leader
-        if leader is not None:
-            self.not_before = 0.0
+        """The broker that leads it now. What failed at the one before need not wait for this one, the first time."""
+        before, self.leader = self.leader, leader
+        if leader is not None and self.not_before and self.spared is None:
+            self.spared, self.not_before = (before, leader), 0.0
+
+    def spares(self, node: int | None) -> bool:
+        """Whether what ``node`` refused may go to the leader at once, which is another by now and has refused nothing."""
+        if self.leader is None or self.leader == node:
+            return False
+        if self.spared is None:
+            self.spared = (node, self.leader)
+        return self.spared == (node, self.leader)
 
     # --- the batch that takes records --------------------------------------------------------------------------------
 
@@ -122,7 +133,7 @@ class PartitionQueue:
         if self.is_of_this_epoch(batch):
             assert batch.sequence is not None
             self.sequences.acknowledge(batch.sequence, batch.count, batch.created)
-        self.failures, self.not_before = 0, 0.0
+        self.failures, self.not_before, self.spared = 0, 0.0, None
 
     def given_up(self, batch: ProducerBatch) -> None:
         """``batch`` is removed: the broker may or may not have it, or surely has not."""

@@ -1,0 +1,65 @@
+"""Hints who leads instead (KIP-951) that lead in a circle: they spare a batch its wait once, and then the backoff counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from producing import ready, values
+from trio.testing import MockClock as Clock
+
+from trikafka import DeliveryTimeoutError
+from trikafka.error_codes import ErrorCode
+from trikafka.testing import respond
+
+
+def hints_in_a_circle(brokers: int) -> Any:
+    """A broker that always names the next one, in an epoch that is higher each time."""
+    count = 0
+
+    async def handle(request: Any, default: Any) -> Any:
+        nonlocal count
+        count += 1
+        assert count < 300, "asked without a pause"  # which would never end, for no time passes
+        hint = {"leader_id": count % brokers, "leader_epoch": 100 + count}
+        part = {"index": 0, "error_code": ErrorCode.NOT_LEADER_OR_FOLLOWER, "base_offset": -1, "current_leader": hint}
+        return respond(request, responses=[{"name": "t", "partition_responses": [part]}], node_endpoints=[])
+
+    return handle
+
+
+@pytest.mark.parametrize("brokers", [2, 3])
+@pytest.mark.parametrize("idempotent", [True, False])
+async def test_brokers_that_name_each_other_are_not_asked_without_a_pause(
+    autojump_clock: Clock, brokers: int, idempotent: bool
+) -> None:
+    async with ready(nodes=brokers, delivery_timeout_ms=10_000, request_timeout_ms=5_000, enable_idempotence=idempotent) as (
+        cluster,
+        producer,
+    ):
+        produced, asked = len(cluster.requests("Produce")), len(cluster.requests("Metadata"))
+        cluster.on("Produce", hints_in_a_circle(brokers))
+        with trio.fail_after(30), pytest.raises(DeliveryTimeoutError):
+            await producer.send("t", b"x")
+        assert 5 < len(cluster.requests("Produce")) - produced < 50
+        assert len(cluster.requests("Metadata")) > asked, "who leads is asked for once the hints have led nowhere"
+
+
+async def test_a_delivery_makes_the_next_hint_count_again(autojump_clock: Clock) -> None:
+    async with ready(nodes=2) as (cluster, producer):
+
+        async def move_on(request: Any, default: Any) -> Any:
+            cluster.move_leader("t", 0, 1 - (cluster.partition("t", 0).leader or 0))
+            return await default()
+
+        begun = trio.current_time()
+        cluster.on("Produce", move_on, times=3)
+        with trio.fail_after(30):
+            await producer.send("t", b"x")
+        assert trio.current_time() > begun, "the second hint in a row spares it no wait"
+        begun = trio.current_time()
+        cluster.on("Produce", move_on, times=1)
+        await producer.send("t", b"y")
+        assert trio.current_time() == begun
+        assert values(cluster) == [b"x", b"y"]
