@@ -78,7 +78,7 @@ async def test_transactions_that_fail_are_done_again(version: int, autojump_cloc
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         input_of(cluster)
         for api, code in (
-            ("Produce", ErrorCode.INVALID_RECORD),
+            ("Produce", ErrorCode.UNKNOWN_SERVER_ERROR),
             ("EndTxn", ErrorCode.TRANSACTION_ABORTABLE),
             ("TxnOffsetCommit", ErrorCode.ILLEGAL_GENERATION),
         ):

@@ -88,7 +88,7 @@ async def test_transactions_that_fail_are_done_again(autojump_clock: Clock) -> N
     async with input_cluster() as cluster:
         fill(cluster)
         for api, code in (
-            ("Produce", ErrorCode.INVALID_RECORD),
+            ("Produce", ErrorCode.UNKNOWN_SERVER_ERROR),
             ("EndTxn", ErrorCode.TRANSACTION_ABORTABLE),
             ("TxnOffsetCommit", ErrorCode.ILLEGAL_GENERATION),
         ):

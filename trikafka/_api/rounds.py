@@ -13,6 +13,7 @@ from weakref import WeakSet
 import trio
 
 from .._wire.columns import RecordBatch
+from ..error_codes import ErrorCode
 from ..errors import (
     AuthorizationError,
     CommitFailedError,
@@ -35,19 +36,20 @@ _log = logging.getLogger("trikafka.transactions")
 _AGAIN = (TransactionAbortableError, CommitFailedError, RebalanceInProgressError, KafkaTimeoutError)
 #: Because of these it would fail again.
 _FOR_GOOD = (AuthorizationError, InvalidTopicError, RecordTooLargeError)
+_FOR_GOOD_CODES = frozenset({ErrorCode.INVALID_RECORD, ErrorCode.INVALID_TIMESTAMP})
 #: Consumers whose last transaction was cut off in its commit: where they have to go on, its outcome tells.
 _IN_DOUBT: WeakSet[Consumer] = WeakSet()
 
 
 def may_be_done_again(error: BaseException) -> bool:
     """Whether a round that ended so was surely not committed, and may succeed when it is done again."""
-    return isinstance(error, _AGAIN) and not isinstance(error, TransactionUndecidedError) and not _refused_for_good(error)
+    return isinstance(error, _AGAIN) and not isinstance(error, TransactionUndecidedError) and not refused_for_good(error)
 
 
-def _refused_for_good(error: BaseException | None) -> bool:
+def refused_for_good(error: BaseException | None) -> bool:
     """Whether a record was the reason that is refused the next time, too: without an end nobody would be told."""
     while error is not None:
-        if isinstance(error, _FOR_GOOD):
+        if isinstance(error, _FOR_GOOD) or getattr(error, "code", None) in _FOR_GOOD_CODES:
             return True
         error = error.__cause__
     return False

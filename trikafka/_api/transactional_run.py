@@ -19,20 +19,22 @@ from .._state.assignment import AssignedPartition
 from .._state.task_timer import timeout_in
 from .._wire.columns import RecordBatch
 from ..config import ConsumerConfig
-from ..errors import TransactionUndecidedError
+from ..errors import TransactionError, TransactionUndecidedError
 from ..types import OffsetAndMetadata, TopicPartition
 from .consumer import Consumer
 from .ensuring import ensure_topics
 from .handling import Verdict, Work, explained
 from .lanes import Lanes
 from .producer import Producer
-from .rounds import Round, may_be_done_again, settle
+from .rounds import Round, may_be_done_again, refused_for_good, settle
 from .task_plan import Ending, TaskPlan, Trials
 from .transaction import Transaction
 
 _log = logging.getLogger("trikafka.tasks")
 #: So many records begin in one transaction at most.
 _MOST = 10_000
+#: So many rounds in a row fail because of what is refused for good, and no handler says which record it is of: that ends the run.
+_MOST_REFUSED = 3
 
 
 class _UndoneError(Exception):
@@ -76,6 +78,8 @@ class _Part:
         self._plan, self._until, self._ending = plan, until, ending
         self._scope = trio.CancelScope()
         self._undone = False
+        self.judged = False  # a record has failed for a reason of its own
+        self.refused: TransactionError | None = None  # of what a handler had not waited for
         self.offsets: dict[TopicPartition, OffsetAndMetadata] = {}  # up to where it is done
 
     async def do(self, todo: dict[_Task, list[RecordBatch]], txn: Transaction) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -112,6 +116,7 @@ class _Part:
             self._undone = True
             task.failing[work.offset] = work
             verdict, delay = handling.judge(work, error)
+            self._note(verdict, error)
             if verdict is Verdict.DEAD:
                 return True  # the others of this round go on, so that all that is dead is known when it is done again
             try:
@@ -125,6 +130,13 @@ class _Part:
             return False
         return True
 
+    def _note(self, verdict: Verdict, error: Exception) -> None:
+        if verdict is Verdict.AGAIN and isinstance(error, TransactionError):
+            if self.refused is None and refused_for_good(error):
+                self.refused = error
+        elif verdict in (Verdict.AGAIN, Verdict.DEAD):
+            self.judged = True
+
 
 class TransactionalRun:
     """The rounds, and the tasks of the partitions that the consumer has."""
@@ -135,6 +147,7 @@ class TransactionalRun:
         self._tasks: dict[AssignedPartition, _Task] = {}
         self._ending = Ending()
         self._retry = Retry(config)
+        self._refused = 0  # rounds in a row
 
     async def run(self) -> None:
         """Until a signal has come, or a task fails, which is raised when what was open is aborted."""
@@ -189,13 +202,30 @@ class TransactionalRun:
         if not todo:
             return
         part = _Part(self._plan, trio.current_time() + self._limit, self._ending)
-        await work.process(self._producer, partial(part.do, todo), partial(self._undecided, todo))
+        try:
+            await work.process(self._producer, partial(part.do, todo), partial(self._undecided, todo))
+        except _UndoneError:
+            self._count_refused(part)
+            raise
         self._retry.reset()
+        self._refused = 0
         for task in todo:
             committed = part.offsets[task.tp].offset
             task.done_before(committed)
             if task.tp in self._consumer.assignment() and committed < work.ends[task.tp].offset:
                 self._consumer.seek(task.tp, committed)
+
+    def _count_refused(self, part: _Part) -> None:
+        """What was refused for good is told to whoever calls next, whose record is not to blame: that must not go on for ever.
+
+        The handler whose record it is may wait for it in another round, and its judge knows what to do.
+        """
+        if part.judged:
+            self._refused = 0
+        elif part.refused is not None:
+            self._refused += 1
+            if self._refused >= _MOST_REFUSED:
+                self._ending.fail(part.refused)
 
     async def _failed(self, work: Round, error: BaseException) -> None:
         """What the tasks have in common has failed. Raises what ends the run; waits before the next round."""
