@@ -11,7 +11,7 @@ from tasking import cluster_of, committed, consumer_of, producer_of, running, un
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import Record, TransactionAbortableError
+from trikafka import IllegalStateError, KafkaTimeoutError, NewTopic, Record, TopicsNotReadyError, TransactionAbortableError
 from trikafka.error_codes import ErrorCode
 
 
@@ -75,3 +75,105 @@ async def test_by_hand_it_ends_at_once(autojump_clock: Clock, code: int) -> None
         async with producer_of(cluster, transactional_id="x") as producer, consumer_of(cluster) as consumer:
             with trio.fail_after(60), pytest.raises(TransactionAbortableError):
                 await partial(trikafka.process, consumer, producer, handler)()
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("call", ["aclose", "unsubscribe"])
+@pytest.mark.parametrize("concurrency", [1, 4])
+async def test_a_handler_does_not_close_its_consumer(autojump_clock: Clock, concurrency: int, call: str, transactional: bool) -> None:
+    """It would wait for itself: for 14.5 seconds, with what was done not committed."""
+
+    async def handler(record: Record) -> None:
+        if record.offset == 3:
+            await trio.sleep(0.5)
+            async with trio.open_nursery() as nursery:  # also in a task of its own
+                nursery.start_soon(getattr(consumer, call))
+
+    async with cluster_of(1, records=10) as cluster, consumer_of(cluster) as consumer, producer_of(cluster, transactional_id="x") as txn:
+        begun = trio.current_time()
+        options: Any = {"producer": txn} if transactional else {}
+        with trio.fail_after(60), pytest.raises(ExceptionGroup) as raised:
+            await trikafka.run_tasks(consumer, handler, concurrency=concurrency, **options)
+        assert raised.group_contains(IllegalStateError, match="run_tasks")
+        assert trio.current_time() - begun < 8
+        assert transactional or committed(cluster) == 3
+        with trio.fail_after(10):
+            await getattr(consumer, call)()
+
+
+async def test_a_handler_may_have_another_task_close_the_consumer(autojump_clock: Clock) -> None:
+    async with cluster_of(1, records=10) as cluster, consumer_of(cluster) as consumer, trio.open_nursery() as outer:
+
+        async def handler(record: Record) -> None:
+            if record.offset == 3:
+                outer.start_soon(consumer.aclose)
+                await trio.sleep(0.5)
+
+        with trio.fail_after(60):
+            await trikafka.run_tasks(consumer, handler)
+        assert committed(cluster) == 4
+
+
+async def test_closing_the_consumer_aborts_the_transaction_under_way(autojump_clock: Clock) -> None:
+    """As docs/tasks.md says; a signal has it committed."""
+    seen: list[int] = []
+
+    async def handler(record: Record) -> None:
+        seen.append(record.offset)
+        await trio.sleep(0.5)
+
+    async with cluster_of(1, records=10) as cluster, producer_of(cluster, transactional_id="x") as producer:
+        async with consumer_of(cluster) as consumer, trio.open_nursery() as nursery:
+
+            async def close() -> None:
+                await until(lambda: len(seen) == 3)
+                await consumer.aclose()
+
+            nursery.start_soon(close)
+            with trio.fail_after(60):
+                await trikafka.run_tasks(consumer, handler, producer=producer)
+        assert committed(cluster) is None
+
+
+@pytest.mark.parametrize("timeout", [5.0, None])
+async def test_the_time_for_topics_is_bounded_also_for_a_member_that_cannot_join(autojump_clock: Clock, timeout: float | None) -> None:
+    async with cluster_of(1) as cluster:
+        cluster.fail("FindCoordinator", ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+        async with consumer_of(cluster, max_poll_interval_ms=40_000, session_timeout_ms=6_000) as consumer:
+            begun = trio.current_time()
+            with trio.fail_after(300), pytest.raises(TopicsNotReadyError) as raised:
+                await trikafka.ensure_topics(consumer, {"out": NewTopic(1)}, timeout=timeout)
+            least = 5 if timeout else 60  # 40 s for joining, 20 for the topics
+            assert least <= trio.current_time() - begun < least + 2
+            assert set(raised.value.problems) == {"out"}
+        assert not cluster.requests("CreateTopics")
+
+
+@pytest.mark.parametrize("task_timeout_ms", [60_000, 5_000])
+async def test_settling_what_the_last_run_left_open_has_the_time_of_a_task(autojump_clock: Clock, task_timeout_ms: int) -> None:
+    settings: dict[str, Any] = {"default_api_timeout_ms": 2_000, "request_timeout_ms": 1_000, "close_timeout_ms": 1_000}
+    silent = True
+
+    async def handler(record: Record) -> None:
+        await producer.enqueue("out", record.value)
+
+    async with cluster_of(1, records=5, topics={"out": 1}) as cluster, producer_of(cluster, transactional_id="x", **settings) as producer:
+        async with consumer_of(cluster) as consumer:
+            cluster.silence("EndTxn", after=True, where=lambda request: silent)
+            with pytest.raises(KafkaTimeoutError), trio.fail_after(100):
+                await trikafka.run_tasks(consumer, handler, producer=producer, task_timeout_ms=1_000)
+            begun = trio.current_time()
+            run = partial(trikafka.run_tasks, consumer, handler, producer=producer, task_timeout_ms=task_timeout_ms)
+            if task_timeout_ms < 20_000:
+                with pytest.raises(KafkaTimeoutError) as raised, trio.fail_after(100):
+                    await run()
+                assert isinstance(raised.value.__cause__, KafkaTimeoutError)
+                assert trio.current_time() - begun > task_timeout_ms / 1000
+                silent = False
+                return
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(run)
+                await trio.sleep(20)
+                silent = False
+                await until(lambda: committed(cluster) == 5)
+                nursery.cancel_scope.cancel()

@@ -18,6 +18,7 @@ from ..types import OffsetAndMetadata, OffsetSpec, Record, SubscriptionPattern, 
 from .batches import ArrowBatches, Batches
 from .committing import Committing
 from .consumer_parts import ConsumerParts
+from .handler_tasks import inside_handler
 from .health import ConsumerHealth, consumer_health
 from .lookups import LookUps
 from .receiving import Receiver
@@ -266,12 +267,13 @@ class Consumer(LookUps, Committing):
 
         While another task unsubscribes this waits for it, within the earlier limit. Meanwhile :meth:`subscribe`, :meth:`assign`
         and new receives raise :exc:`trio.BusyResourceError`; a receive that waits already raises :exc:`IllegalStateError` in the
-        end, unless there is a new subscription by then. Raises :exc:`IllegalStateError` inside a rebalance listener. Cancelled:
-        nothing is subscribed all the same; the goodbye is said in the background, the hooks are not called again.
+        end, unless there is a new subscription by then. Raises :exc:`IllegalStateError` inside a rebalance listener or a handler of
+        :func:`run_tasks`. Cancelled: nothing is subscribed all the same; the goodbye is said in the background, the hooks are not
+        called again.
         """
         limit = check_timeout(timeout, self._config.default_api_timeout)
         self._open()
-        self._outside_listeners("unsubscribe")
+        self._outside_handlers("unsubscribe")
         deadline = trio.current_time() + limit
         if self._leaving.under_way:
             self._parts.streams.do_not_await_me()
@@ -285,13 +287,13 @@ class Consumer(LookUps, Committing):
 
         In this order: last auto commit, revoke hooks (in this task, once a listener that runs in another has ended), leave the
         group. Closing twice is fine; while another task closes or unsubscribes this waits for it, within the earlier limit.
-        Raises :exc:`IllegalStateError` inside a rebalance listener. Cancelled: nothing can be received any more, and the end of
-        the ``async with`` block does the rest.
+        Raises :exc:`IllegalStateError` inside a rebalance listener or a handler of :func:`run_tasks`. Cancelled: nothing can be
+        received any more, and the end of the ``async with`` block does the rest.
         """
         limit = check_timeout(timeout, self._config.close_timeout_ms / 1000)
         if not self._closed:
-            self._outside_listeners("aclose")
-        elif self._parts.invoker.inside():
+            self._outside_handlers("aclose")
+        elif self._parts.invoker.inside() or inside_handler(self):
             await trio.lowlevel.checkpoint()
             return
         await self._close(Exit.CLEAN, trio.current_time() + limit)
@@ -357,9 +359,14 @@ class Consumer(LookUps, Committing):
             self._shut = True
             self._parts.shut_down()
 
-    def _outside_listeners(self, call: str) -> None:
+    def _outside_handlers(self, call: str) -> None:
         if self._parts.invoker.inside():
             raise IllegalStateError(f"{call}() would wait for the rebalance listener that it was called in; call it after that")
+        if inside_handler(self):
+            raise IllegalStateError(
+                f"{call}() would wait for the handler of run_tasks() that it was called in; end the run by a signal of stop_on=, cancel"
+                " it, or call this in another task"
+            )
 
     def _reset(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> None:
         for partition in [self._assignment.get(tp) for tp in (list(partitions) or list(self._assignment.partitions))]:

@@ -38,8 +38,9 @@ async def ensure_topics(
 
     What is missing is created: in a group of the classic protocol by the member that leads it, while the others wait for that;
     else by whoever comes first. What is there is compared: the number of partitions and the settings that were given. All of
-    that is tried again for ``timeout`` seconds; the default, and the most, is half of ``max_poll_interval_ms``, so that no member
-    drops out of its group for it.
+    that is tried again for ``timeout`` seconds; the most is half of ``max_poll_interval_ms``, so that no member drops out of its
+    group for it. That is the default, too, which does not begin before the member is in its group (for which it has
+    ``max_poll_interval_ms`` at most).
 
     Raises :exc:`TopicsNotReadyError`, which names what is missing, past that time; at once for a topic that is there and is not
     as it should be; and what forbids to create one (:exc:`AuthorizationError`, :exc:`InvalidTopicError` ...). Cancelled: topics
@@ -50,7 +51,7 @@ async def ensure_topics(
             raise ConfigurationError(f"ensure_topics wants a NewTopic for {name!r}, not {topic!r}")
     half = consumer._config.max_poll_interval_ms / 2000
     making = _Making(consumer, {name: topics[name] for name in messages.names_of("topics", topics)})
-    return await making.run(min(half, check_timeout(timeout, half)))
+    return await making.run(min(half, check_timeout(timeout, half)), joining=2 * half if timeout is None else 0.0)
 
 
 class _Making:
@@ -62,10 +63,12 @@ class _Making:
         self._problems = dict.fromkeys(self._wanted, "was not looked at yet")
         self._ready: dict[str, list[PartitionInfo]] = {}
         self._error: TrikafkaError | None = None  # why the last round did not succeed, if a call failed
-        self._deadline = 0.0
+        self._deadline = self._latest = 0.0
 
-    async def run(self, limit: float) -> dict[str, list[PartitionInfo]]:
+    async def run(self, limit: float, joining: float) -> dict[str, list[PartitionInfo]]:
+        """For ``limit`` seconds, which begin up to ``joining`` seconds later if the member has to join its group first."""
         self._deadline = trio.current_time() + limit
+        self._latest = self._deadline + joining
         retry = Retry(self._config)
         while True:
             try:
@@ -95,7 +98,7 @@ class _Making:
 
     async def _wait(self, retry: Retry, limit: float) -> None:
         if self._joining:  # the time for this begins after that
-            self._deadline = trio.current_time() + limit
+            self._deadline = min(trio.current_time() + limit, self._latest)
         left = self._deadline - trio.current_time()
         if left <= 0:
             raise TopicsNotReadyError(self._problems, limit) from self._error

@@ -14,6 +14,7 @@ from ..config import ConsumerConfig
 from ..errors import CommitFailedError, KafkaTimeoutError, RebalanceInProgressError
 from ..types import TopicPartition
 from .consumer import Consumer
+from .handler_tasks import running_handlers
 from .handling import Verdict, Work, explained
 from .lanes import Lanes
 from .partition_stream import PartitionStream
@@ -66,7 +67,8 @@ class PartitionTask:
     async def run(self, first: Callable[[], Awaitable[object]]) -> None:
         """Live, once ``first`` has returned. Raises nothing but the cancellation of those around."""
         try:
-            await self._work(first)
+            with running_handlers(self._consumer):
+                await self._work(first)
         except Exception as error:
             self._failed(error)
         finally:

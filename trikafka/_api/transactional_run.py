@@ -23,6 +23,7 @@ from ..errors import TransactionError, TransactionUndecidedError
 from ..types import OffsetAndMetadata, TopicPartition
 from .consumer import Consumer
 from .ensuring import ensure_topics
+from .handler_tasks import running_handlers
 from .handling import Verdict, Work, explained
 from .lanes import Lanes
 from .producer import Producer
@@ -74,8 +75,8 @@ class _Task:
 class _Part:
     """What the tasks make of one round's records, in its transaction."""
 
-    def __init__(self, plan: TaskPlan, until: float, ending: Ending) -> None:
-        self._plan, self._until, self._ending = plan, until, ending
+    def __init__(self, consumer: Consumer, plan: TaskPlan, until: float, ending: Ending) -> None:
+        self._consumer, self._plan, self._until, self._ending = consumer, plan, until, ending
         self._scope = trio.CancelScope()
         self._undone = False
         self.judged = False  # a record has failed for a reason of its own
@@ -87,10 +88,14 @@ class _Part:
         with self._scope:
             async with trio.open_nursery() as nursery:
                 for task, batches in todo.items():
-                    nursery.start_soon(self._partition, task, batches)
+                    nursery.start_soon(self._handlers, task, batches)
         if self._undone:
             raise _UndoneError
         return self.offsets
+
+    async def _handlers(self, task: _Task, batches: Iterable[RecordBatch]) -> None:
+        with running_handlers(self._consumer):
+            await self._partition(task, batches)
 
     async def _partition(self, task: _Task, batches: Iterable[RecordBatch]) -> None:
         leader_epoch, end = None, None
@@ -180,7 +185,8 @@ class TransactionalRun:
         with self._ending.waits.scope():
             if self._plan.topics:
                 await ensure_topics(self._consumer, self._plan.topics)
-            await settle(self._consumer, self._producer)
+            last = Trials("what the last run left open", [self._plan.timer()], Retry(self._config))
+            await last.until_done(partial(settle, self._consumer, self._producer))
         while not self._ending.stopping:
             work = Round(self._consumer)
             try:
@@ -201,7 +207,7 @@ class TransactionalRun:
             raise _UndoneError
         if not todo:
             return
-        part = _Part(self._plan, trio.current_time() + self._limit, self._ending)
+        part = _Part(self._consumer, self._plan, trio.current_time() + self._limit, self._ending)
         try:
             await work.process(self._producer, partial(part.do, todo), partial(self._undecided, todo))
         except _UndoneError:
@@ -280,7 +286,7 @@ class TransactionalRun:
     async def _prepare(self, task: _Task) -> None:
         assert self._plan.prepare is not None
         try:
-            with task.scope:
+            with task.scope, running_handlers(self._consumer):
                 await task.trials.until_done(partial(self._plan.prepare, task.tp))
                 task.ready = True
                 self._ending.waits.cut()  # the next receive is with it
