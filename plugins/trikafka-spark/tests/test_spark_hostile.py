@@ -14,10 +14,11 @@ import pytest
 import trio
 from trikafka_spark import scratch, snapshots
 from trikafka_spark.columns import _cast
+from trikafka_spark.filters import Limits
 from trikafka_spark.local import LocalJob
 from trikafka_spark.options import read_options
 from trikafka_spark.pieces import PieceWriter, Shape
-from trikafka_spark.ranges import Planned
+from trikafka_spark.ranges import Planned, limit_ranges
 from trikafka_spark.sink import SparkSink
 from trikafka_spark.task import WriteTask
 from trikafka_spark.values import ValueParser, infer
@@ -148,3 +149,10 @@ async def test_a_cancelled_inference_of_a_schema_ends_at_once(tmp_path: Path) ->
 def test_numbers_that_no_broker_knows_are_refused_by_the_name_of_the_option(option: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match=next(iter(option))):
         read_options({"kafka.bootstrap.servers": "x:1", "subscribe": "t", **option})
+
+
+async def test_a_lower_bound_before_1970_leaves_records_without_a_time_in() -> None:
+    """They have the time -1, which a broker asked for times from 0 on passes over. So it is not asked at all."""
+    options = read_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+    planned = [Planned(OffsetRange("t", 0, 0, 10), None)]
+    assert await limit_ranges(options, planned, Limits(since=-1)) == planned
