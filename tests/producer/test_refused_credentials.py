@@ -99,3 +99,53 @@ async def test_a_producer_id_is_not_asked_for_again_and_again(autojump_clock: Cl
                     await producer.send("t", b"x")
                 await trio.sleep(0.1)
             assert guard.asked <= 2
+
+
+async def test_a_password_that_was_changed_is_tried_soon(autojump_clock: Clock) -> None:
+    """Each dial asks ``sasl_credentials``: what they return by now may be good."""
+    rotating = {name: value for name, value in PLAIN.items() if not name.startswith("sasl_plain")}
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        guard = Guarded(cluster)
+        async with opened(cluster, **rotating, sasl_credentials=lambda: ("alice", "wonder")) as producer:
+            await producer.send("t", b"x")
+            guard.shut()
+            await trio.sleep(0.1)
+            with pytest.raises(AuthenticationError):
+                await producer.send("t", b"lost")
+            guard.welcome = True
+            await trio.sleep(2)
+            await producer.send("t", b"y")
+        assert values(cluster) == [b"x", b"y"]
+
+
+async def test_a_token_of_which_there_is_a_new_one_is_tried_soon(autojump_clock: Clock) -> None:
+    """Each dial asks for a token: it is not the same that was refused."""
+    token, good = "old", "old"
+
+    async def shake(request: Any, default: Default) -> Any:
+        return respond(request, error_code=0, mechanisms=["OAUTHBEARER"])
+
+    async def authenticate(request: Any, default: Default) -> Any:
+        code = 0 if good.encode() in bytes(request.auth_bytes) else ErrorCode.SASL_AUTHENTICATION_FAILED
+        return respond(request, error_code=code, error_message="expired" if code else None, auth_bytes=b"", session_lifetime_ms=0)
+
+    async def provider() -> str:
+        return token
+
+    oauth: dict[str, Any] = {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": provider}
+    async with ScriptedCluster(topics={"t": 1}) as cluster:
+        cluster.offer("SaslHandshake", (0, 1))
+        cluster.offer("SaslAuthenticate", (0, 2))
+        cluster.on("SaslHandshake", shake)
+        cluster.on("SaslAuthenticate", authenticate)
+        async with opened(cluster, security_protocol="SASL_PLAINTEXT", **oauth) as producer:
+            await producer.send("t", b"x")
+            good = "new"
+            cluster.disconnect(0)
+            await trio.sleep(0.1)
+            with pytest.raises(AuthenticationError, match="expired"):
+                await producer.send("t", b"lost")
+            token = "new"
+            await trio.sleep(2)
+            await producer.send("t", b"y")
+        assert values(cluster) == [b"x", b"y"]

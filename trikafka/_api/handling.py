@@ -22,8 +22,8 @@ from .deserializing import DeserializedBatch
 from .producer import Producer
 
 _log = logging.getLogger("trikafka.tasks")
-#: Of these no record is the reason: they come with the next one again.
-_NOT_THE_RECORDS = (trio.ClosedResourceError, trio.BrokenResourceError, ClientFailedError)
+#: Of these no record is the reason: they come with the next one again, unless the policy knows better (a connection of the user's).
+_NOT_THE_RECORDS = (trio.ClosedResourceError, trio.BrokenResourceError)
 #: The most that a header tells of an error, in characters.
 _MOST_TEXT = 1_000
 
@@ -131,8 +131,9 @@ class Handling:
         if timeout_in(error) is not None:
             return Verdict.TIMED_OUT, 0.0
         if self._in_transaction and isinstance(error, TransactionError) and not error.fatal:
+            _log.warning("%s is done again, for its transaction has failed: %s", _where(work), error)
             return Verdict.AGAIN, 0.0  # what it stands in has failed, not this record
-        if work.dead is not None or getattr(error, "fatal", False) or isinstance(error, _NOT_THE_RECORDS):
+        if work.dead is not None or getattr(error, "fatal", False) or isinstance(error, ClientFailedError):
             return Verdict.RAISE, 0.0
         work.attempts += 1
         policy = self._retry
@@ -140,7 +141,7 @@ class Handling:
             delay = backoff(work.attempts, policy.backoff_ms, policy.backoff_max_ms)
             _log.info("%s is tried again in %.3g s: %r", _where(work), delay, error)
             return Verdict.AGAIN, delay
-        if self._dead_letter is None:
+        if self._dead_letter is None or isinstance(error, _NOT_THE_RECORDS):
             return Verdict.RAISE, 0.0
         work.dead = error
         _log.warning("%s goes to %s after %d attempts: %r", _where(work), self._dead_letter, work.attempts, error)

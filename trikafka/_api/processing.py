@@ -41,7 +41,8 @@ async def process(
     ``max_poll_interval_ms``.
 
     Raises :exc:`ConfigurationError` for such settings, what the handler raises, :exc:`ProducerFencedError` and
-    :exc:`TransactionFatalError`, and what stops the consumer; :exc:`TransactionUndecidedError` if the producer is closed before
+    :exc:`TransactionFatalError`, :exc:`TransactionAbortableError` where a record was refused for good (no permission, too large),
+    and what stops the consumer; :exc:`TransactionUndecidedError` if the producer is closed before
     the outcome of a commit is known. Then, and when cancelled, nothing is left open, and the consumer stands before what was not
     committed: it may be called again, also after a ``seek`` past what the handler cannot take.
     """

@@ -14,10 +14,13 @@ import trio
 
 from .._wire.columns import RecordBatch
 from ..errors import (
+    AuthorizationError,
     CommitFailedError,
     CorruptRecordError,
+    InvalidTopicError,
     KafkaTimeoutError,
     RebalanceInProgressError,
+    RecordTooLargeError,
     TransactionAbortableError,
     TransactionUndecidedError,
 )
@@ -30,13 +33,24 @@ from .transaction import Transaction
 _log = logging.getLogger("trikafka.transactions")
 #: After these the transaction is surely not committed, and doing its work again may succeed.
 _AGAIN = (TransactionAbortableError, CommitFailedError, RebalanceInProgressError, KafkaTimeoutError)
+#: Because of these it would fail again.
+_FOR_GOOD = (AuthorizationError, InvalidTopicError, RecordTooLargeError)
 #: Consumers whose last transaction was cut off in its commit: where they have to go on, its outcome tells.
 _IN_DOUBT: WeakSet[Consumer] = WeakSet()
 
 
 def may_be_done_again(error: BaseException) -> bool:
     """Whether a round that ended so was surely not committed, and may succeed when it is done again."""
-    return isinstance(error, _AGAIN) and not isinstance(error, TransactionUndecidedError)
+    return isinstance(error, _AGAIN) and not isinstance(error, TransactionUndecidedError) and not _refused_for_good(error)
+
+
+def _refused_for_good(error: BaseException | None) -> bool:
+    """Whether a record was the reason that is refused the next time, too: without an end nobody would be told."""
+    while error is not None:
+        if isinstance(error, _FOR_GOOD):
+            return True
+        error = error.__cause__
+    return False
 
 
 class Round:

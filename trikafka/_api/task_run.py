@@ -27,6 +27,7 @@ class TaskRun:
     def __init__(self, consumer: Consumer, config: ConsumerConfig, plan: TaskPlan) -> None:
         self._consumer, self._config, self._plan = consumer, config, plan
         self._tasks: dict[TopicPartition, PartitionTask] = {}  # the last one of each partition
+        self._begun: list[PartitionTask] = []  # all that have not ended
         self._ending = Ending()
         self._retry = Retry(config)  # of commits
         self._topics_ready = trio.Event()
@@ -54,15 +55,21 @@ class TaskRun:
         try:
             async for stream in self._consumer.partitions():
                 task = PartitionTask(self._consumer, self._config, self._plan, stream, self._ending.fail)
-                before, self._tasks[stream.partition] = self._tasks.get(stream.partition), task
+                self._begun = [each for each in self._begun if not each.ended.is_set()]
+                before = [each for each in self._begun if each.partition == stream.partition]
+                self._begun.append(task)
+                self._tasks[stream.partition] = task
                 nursery.start_soon(task.run, partial(self._ready, before))
         except Exception as error:
             self._ending.fail(error)
 
-    async def _ready(self, before: PartitionTask | None) -> None:
-        """What has to be over before a task may begin: an earlier one of its partition, and the making of topics."""
-        if before is not None:
-            await before.ended.wait()
+    async def _ready(self, before: list[PartitionTask]) -> None:
+        """What has to be over before a task may begin: all earlier ones of its partition, and the making of topics.
+
+        Of several the last may be over before the first is: it never began, while a handler of the first does not end.
+        """
+        for task in before:
+            await task.ended.wait()
         await self._topics_ready.wait()
 
     async def _ensure_topics(self) -> None:

@@ -147,7 +147,8 @@ class TransactionalRun:
                     try:
                         await self._rounds(nursery)
                     except Exception as error:
-                        self._ending.fail(error)
+                        if not (self._consumer._closed and isinstance(error, trio.ClosedResourceError)):  # that ends it in order
+                            self._ending.fail(error)
                     nursery.cancel_scope.cancel()
         finally:
             for partition, task in self._tasks.items():

@@ -173,13 +173,13 @@ class Brokers:
         self._places: dict[tuple[int, str, int], Place] = {}
         self._watch: Callable[[ConnectionEvent], object] | None = None
         self.outages = Outages()
-        self._refusals = Refusals()
+        self._refusals = Refusals(config)
         self._closed = False
 
     async def connection(self, node: Node, purpose: Purpose = "general") -> Connection:
         """A negotiated connection to ``node``. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`.
 
-        A broker that has refused the credentials is not dialled again for half a minute: :exc:`AuthenticationError` at once.
+        A broker that has refused a password is not dialled again for half a minute: :exc:`AuthenticationError` at once.
         Once closed it raises :exc:`ClientClosed`, which users know as :exc:`trio.ClosedResourceError`.
         """
         if self._closed:
