@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+import ssl
 import tempfile
 import time
 from pathlib import Path
@@ -24,7 +25,7 @@ from trikafka_spark.task import WriteTask
 from trikafka_spark.values import ValueParser, infer
 
 from trikafka import ConfigurationError, ExportError, OffsetRange, RangeWork
-from trikafka.interfaces import ExportState, PlannedRange
+from trikafka.interfaces import ExportPlan, ExportState, PlannedRange
 
 US = pa.timestamp("us", tz="UTC")
 PLANNED = PlannedRange("t", 0, 0, 1_000, "t.parquet")
@@ -122,6 +123,14 @@ async def test_what_ends_a_thread_of_an_export_is_an_export_error(tmp_path: Path
     with pytest.raises(ExportError, match=r"exporting t-0 \[0, 1000\) failed") as caught:
         await LocalJob([task], 1).run(lambda done, rows: None)
     assert caught.value.__cause__ is not None
+
+
+async def test_a_tls_context_that_no_worker_can_be_sent_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    settings = {"bootstrap_servers": "localhost:1", "ssl_context": ssl.create_default_context()}
+    async with SparkSink.from_options({"destination": str(tmp_path / "d"), "spark_above": 0}) as sink:
+        plan = ExportPlan(1, "p", "now", None, {"t": None}, "read_committed", (PLANNED,), {})
+        with pytest.raises(ConfigurationError, match="ssl_context= cannot be sent to Spark's workers"):
+            await sink.write(plan, [PLANNED], settings, lambda stage, done, rows: None)
 
 
 async def test_a_cancelled_inference_of_a_schema_ends_at_once(tmp_path: Path) -> None:

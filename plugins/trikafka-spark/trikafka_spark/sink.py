@@ -123,7 +123,12 @@ class SparkSink:
         """Write the ranges, here or by a Spark job; a cancelled scope ends them."""
         report("starting", 0, 0)
         width = sum(planned.end - planned.start for planned in ranges)
-        context = await self._spark.started() if await self._wants_spark(width) else None
+        by_spark = await self._wants_spark(width)
+        if by_spark and settings.get("ssl_context") is not None:
+            raise ConfigurationError(
+                "ssl_context= cannot be sent to Spark's workers: give ssl_cafile= and the like, or the option spark_above='never'"
+            )
+        context = await self._spark.started() if by_spark else None
         tasks = await self._thread(lambda: self._tasks(plan, ranges, settings))
         report("writing", 0, 0)
 
