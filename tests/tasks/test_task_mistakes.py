@@ -43,7 +43,7 @@ async def test_a_plain_function_is_found_at_its_first_call(autojump_clock: Clock
     ):
         options: dict[str, Any] = {"producer": producer, "dead_letter": "dead", "retry": RetryPolicy(Exception, attempts=3)}
         with trio.fail_after(60), pytest.raises(ConfigurationError, match=r"handler must be an async function .* it returned None"):
-            await trikafka.run_tasks(consumer, seen.append, **options)
+            await trikafka.run_tasks(consumer, seen.append, **options)  # type: ignore[arg-type]
         assert [record.offset for record in seen] == [0]
         assert end_of(cluster, "dead") == 0
         assert committed(cluster) is None

@@ -43,8 +43,8 @@ async def process(
 
     Raises :exc:`ConfigurationError` for such settings and a handler that is not async, what the handler raises,
     :exc:`ProducerFencedError` and :exc:`TransactionFatalError`, :exc:`TransactionAbortableError` where a record was refused for
-    good (no permission, too large), and what stops the consumer; :exc:`TransactionUndecidedError` if the producer is closed before the
-    outcome of a commit is known. Then, and when cancelled, nothing is left open, and the consumer stands before what was not
+    good (no permission, too large), and what stops the consumer; :exc:`TransactionUndecidedError` if the producer is closed before
+    the outcome of a commit is known. Then, and when cancelled, nothing is left open, and the consumer stands before what was not
     committed: it may be called again, also after a ``seek`` past what the handler cannot take.
     """
     check_async("handler", handler, "batch", "txn")
