@@ -115,7 +115,7 @@ async def test_a_topic_made_anew_under_a_reading_ends_it(kafka_broker: Any, new_
         await make_anew(kafka_broker.bootstrap_servers, topic, 20_000)
         if fail_on_data_loss:
             with pytest.raises(OffsetOutOfRangeError, match="was deleted"):
-                list(reading)
+                list(rest)
         else:
             offsets += [offset for batch in rest for offset in batch.offsets]
             assert len(set(offsets)) == len(offsets) < 20_000
