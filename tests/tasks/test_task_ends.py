@@ -80,7 +80,9 @@ async def test_by_hand_it_ends_at_once(autojump_clock: Clock, code: int) -> None
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("call", ["aclose", "unsubscribe"])
 @pytest.mark.parametrize("concurrency", [1, 4])
-async def test_a_handler_does_not_close_its_consumer(autojump_clock: Clock, concurrency: int, call: str, transactional: bool) -> None:
+async def test_a_handler_does_not_close_its_consumer(
+    autojump_clock: Clock, concurrency: int, call: str, transactional: bool
+) -> None:
     """It would wait for itself: for 14.5 seconds, with what was done not committed."""
 
     async def handler(record: Record) -> None:
@@ -89,7 +91,11 @@ async def test_a_handler_does_not_close_its_consumer(autojump_clock: Clock, conc
             async with trio.open_nursery() as nursery:  # also in a task of its own
                 nursery.start_soon(getattr(consumer, call))
 
-    async with cluster_of(1, records=10) as cluster, consumer_of(cluster) as consumer, producer_of(cluster, transactional_id="x") as txn:
+    async with (
+        cluster_of(1, records=10) as cluster,
+        consumer_of(cluster) as consumer,
+        producer_of(cluster, transactional_id="x") as txn,
+    ):
         begun = trio.current_time()
         options: Any = {"producer": txn} if transactional else {}
         with trio.fail_after(60), pytest.raises(ExceptionGroup) as raised:
@@ -136,7 +142,9 @@ async def test_closing_the_consumer_aborts_the_transaction_under_way(autojump_cl
 
 
 @pytest.mark.parametrize("timeout", [5.0, None])
-async def test_the_time_for_topics_is_bounded_also_for_a_member_that_cannot_join(autojump_clock: Clock, timeout: float | None) -> None:
+async def test_the_time_for_topics_is_bounded_also_for_a_member_that_cannot_join(
+    autojump_clock: Clock, timeout: float | None
+) -> None:
     async with cluster_of(1) as cluster:
         cluster.fail("FindCoordinator", ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
         async with consumer_of(cluster, max_poll_interval_ms=40_000, session_timeout_ms=6_000) as consumer:
@@ -157,8 +165,8 @@ async def test_settling_what_the_last_run_left_open_has_the_time_of_a_task(autoj
     async def handler(record: Record) -> None:
         await producer.enqueue("out", record.value)
 
-    async with cluster_of(1, records=5, topics={"out": 1}) as cluster, producer_of(cluster, transactional_id="x", **settings) as producer:
-        async with consumer_of(cluster) as consumer:
+    async with cluster_of(1, records=5, topics={"out": 1}) as cluster, consumer_of(cluster) as consumer:
+        async with producer_of(cluster, transactional_id="x", **settings) as producer:
             cluster.silence("EndTxn", after=True, where=lambda request: silent)
             with pytest.raises(KafkaTimeoutError), trio.fail_after(100):
                 await trikafka.run_tasks(consumer, handler, producer=producer, task_timeout_ms=1_000)

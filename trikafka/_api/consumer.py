@@ -182,7 +182,7 @@ class Consumer(LookUps, Committing):
         """Whether the consumer works, and if not, why: for a liveness probe. Plain and quick; raises nothing."""
         membership = self._parts.membership
         fatal = None if membership is None else membership.fatal
-        return consumer_health(self._parts.core, self._parts.watchdog, self._parts.brokers.outages, fatal, closed=self._closed)
+        return consumer_health(self._parts.core, self._parts.watchdog, self._parts.brokers, fatal, closed=self._closed)
 
     # Receiving.
 
@@ -364,8 +364,8 @@ class Consumer(LookUps, Committing):
             raise IllegalStateError(f"{call}() would wait for the rebalance listener that it was called in; call it after that")
         if inside_handler(self):
             raise IllegalStateError(
-                f"{call}() would wait for the handler of run_tasks() that it was called in; end the run by a signal of stop_on=, cancel"
-                " it, or call this in another task"
+                f"{call}() would wait for the handler of run_tasks() that it was called in; end the run by a signal of stop_on=,"
+                " cancel it, or call this in another task"
             )
 
     def _reset(self, partitions: Iterable[TopicPartition], spec: OffsetSpec) -> None:
