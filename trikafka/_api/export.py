@@ -174,7 +174,8 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
             raise error.__cause__ from None
         raise
     if sink is None:
-        also = "; install trikafka-spark, which writes Parquet files" if scheme == "file" else ""
+        install = "; install trikafka-spark, which writes Parquet files (from a clone: pip install ./plugins/trikafka-spark)"
+        also = install if scheme == "file" else ""
         raise PluginError(f"no plugin writes exports to {scheme!r} destinations{also}")
     found: Sink = sink
     return found
