@@ -26,7 +26,14 @@ from .._state.subscription import Mode, Subscription
 from .._wire.messages import ApiMessage
 from ..config import ConsumerConfig
 from ..error_codes import ErrorCode
-from ..errors import FencedInstanceIdError, MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import (
+    FencedInstanceIdError,
+    MemberFencedError,
+    RebalanceInProgressError,
+    RequestTimedOutError,
+    TrikafkaError,
+    from_code,
+)
 from ..interfaces import CoordinatorManager, MetadataManager
 from .membership_events import MembershipEvents
 from .poll_timer import PollTimer
