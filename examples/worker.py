@@ -32,7 +32,7 @@ async def main() -> None:
             producer=producer,
             dead_letter="orders.dead",
             topics={"orders.dead": trikafka.NewTopic(1)},
-            stop_on=[signal.SIGTERM],
+            stop_on=[signal.SIGTERM, signal.SIGINT],
         )
     print("stopped in order", flush=True)
 

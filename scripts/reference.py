@@ -215,6 +215,7 @@ def _code(text: str) -> str:
 
 
 def _doc(thing: Any) -> str:
-    """The docstring as Markdown; of a function with settings, without the list of these."""
-    text = (inspect.getdoc(thing) or "").partition("\n\nSettings, all of them keywords:")[0]
+    """The docstring as Markdown; of a function with settings, without the list of these and the call, which stands above it."""
+    text, settings, _ = (inspect.getdoc(thing) or "").partition("\n\nSettings, all of them keywords:")
+    text = text.partition("\n\n")[2] if settings else text
     return _ROLE.sub(r"`\1`", text).replace("``", "`")

@@ -24,6 +24,7 @@ ROOMS: dict[str, list[str]] = {
     "cli": [*BASE, "_wire", "_state", "_net", "_managers", "_api", ""],
     "testing": [*BASE],
     "": [*BASE, "_wire", "_state", "_net", "_managers", "_api"],  # trikafka itself
+    "__main__": ["cli"],
 }
 OPTIONAL = {"pyarrow", "pyspark", "trikafka_spark", "trikafka_broker", "numpy", "pandas"}
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -154,7 +154,7 @@ async def _read(servers: str, group: str, flights: Flights, log: Log, screen: Sc
 
 async def _export(servers: str, options: Options, parquet: Path, log: Log, screen: Screen) -> None:
     with screen.step("trikafka export, by Spark to Parquet", len(log.places)) as step:
-        await _command(servers, options, parquet, step)
+        await _command(servers, options, parquet, step, by_spark=True)
         step.done = len(log.places)
     before = exporting.files_of(parquet)
     found = await trio.to_thread.run_sync(exporting.places_in, parquet, _data(before))
@@ -167,7 +167,7 @@ async def _export(servers: str, options: Options, parquet: Path, log: Log, scree
 
 async def _export_more(servers: str, options: Options, parquet: Path, log: Log, count: int, screen: Screen) -> None:
     before = exporting.files_of(parquet)
-    with screen.step("trikafka export of what is new", count) as step:
+    with screen.step("trikafka export of what is new, in threads", count) as step:
         await _command(servers, options, parquet, step)
         step.done = count
     after = exporting.files_of(parquet)
@@ -223,7 +223,7 @@ def _delays(flights: Flights) -> list[tuple[Any, ...]]:
     return [tuple(row[name] for name in names) for row in rows.to_pylist()]
 
 
-async def _command(servers: str, options: Options, parquet: Path, step: Step) -> str:
+async def _command(servers: str, options: Options, parquet: Path, step: Step, *, by_spark: bool = False) -> str:
     """Run the export and meanwhile show what grows in the directory."""
     async with trio.open_nursery() as nursery:
 
@@ -235,7 +235,7 @@ async def _command(servers: str, options: Options, parquet: Path, step: Step) ->
                 await trio.sleep(0.5)
 
         nursery.start_soon(watch)
-        said = await exporting.export(servers, options.topic, options.export_group, parquet)
+        said = await exporting.export(servers, options.topic, options.export_group, parquet, by_spark=by_spark)
         nursery.cancel_scope.cancel()
     return said
 

@@ -11,12 +11,15 @@ import pyarrow.parquet as pq
 from .running import run_program
 
 
-async def export(servers: str, topic: str, group: str, destination: Path) -> str:
-    """Run the command; what it printed. Raises :exc:`ProgramFailedError`."""
+async def export(servers: str, topic: str, group: str, destination: Path, *, by_spark: bool) -> str:
+    """Run the command; what it printed. So few records go in threads, unless Spark is asked for. Raises
+    :exc:`ProgramFailedError`.
+    """
     script = Path(sys.executable).with_name("trikafka")
     trikafka = [str(script)] if script.exists() else [sys.executable, "-m", "trikafka.cli"]
     command = [*trikafka, "export", topic, str(destination)]
-    return await run_program([*command, "--bootstrap-servers", servers, "--group", group])
+    how = ["--option", "spark_above=0"] if by_spark else []
+    return await run_program([*command, "--bootstrap-servers", servers, "--group", group, *how])
 
 
 def files_of(destination: Path) -> dict[str, tuple[int, int]]:

@@ -105,7 +105,7 @@ def test_a_plugins_command_that_is_not_installed(command: Command, monkeypatch: 
     assert "broker" in command("--help").out.decode()
     ended = command("broker", "--brokers", "3")
     assert ended.code == 1
-    assert "pip install trikafka-broker" in ended.err
+    assert "pip install ./plugins/trikafka-broker" in ended.err
 
 
 def test_commands_of_plugins(tmp_path: Path) -> None:

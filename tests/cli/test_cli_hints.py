@@ -56,7 +56,8 @@ def test_without_the_extra_it_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
     assert done.returncode == 1
-    assert done.stderr == "Error: the command trikafka needs the packages of the extra 'cli': pip install 'trikafka[cli]'\n"
+    needs = "Error: the command trikafka needs the packages of the extra 'cli': pip install 'trikafka[cli]'"
+    assert done.stderr == f"{needs} (from a clone: pip install '.[cli]')\n"
 
 
 @pytest.mark.parametrize(

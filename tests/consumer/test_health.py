@@ -25,6 +25,7 @@ async def test_a_consumer_that_works_is_healthy(autojump_clock: Clock, caplog: p
                 await consumer.receive()
             await consumer.receive_batch(timeout=60)
             health = consumer.health()
+            assert health.connected
             assert (health.ok, health.reasons, health.state, dict(health.stalled), health.error) == (True, (), "stable", {}, None)
         health = consumer.health()
         assert (health.ok, health.reasons) == (False, ("the consumer is closed",))
@@ -65,6 +66,7 @@ async def test_brokers_that_cannot_be_reached(autojump_clock: Clock) -> None:
         await consumer.receive_batch(timeout=5)
         health = consumer.health()
         assert [node.node_id for node in health.unreachable] == [leader]
+        assert leader not in [node.node_id for node in health.connected]
         assert not any("no broker of the cluster" in reason for reason in health.reasons)
         cluster.refuse(1 - leader)
         cluster.disconnect()

@@ -283,6 +283,7 @@ def test_each_folder_is_synced_in_its_parent_and_data_before_its_name(tmp_path: 
     store.publish(complete(plan, store.settle(plan, plan.ranges)))
     assert [each for each in done if ".tmp" not in each] == [
         "sync a/b/_trikafka/work",
+        "sync a/b/date=1",  # again: the worker may have been killed before that
         "sync a/b",
         "link a/b/_trikafka/manifest-000001.json",
         "sync a/b/_trikafka",

@@ -181,7 +181,7 @@ class Consumer(LookUps, Committing):
         """Whether the consumer works, and if not, why: for a liveness probe. Plain and quick; raises nothing."""
         membership = self._parts.membership
         fatal = None if membership is None else membership.fatal
-        return consumer_health(self._parts.core, self._parts.watchdog, self._parts.brokers.outages, fatal, closed=self._closed)
+        return consumer_health(self._parts.core, self._parts.watchdog, self._parts.brokers, fatal, closed=self._closed)
 
     # Receiving.
 

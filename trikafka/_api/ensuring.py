@@ -45,12 +45,20 @@ async def ensure_topics(
     as it should be; and what forbids to create one (:exc:`AuthorizationError`, :exc:`InvalidTopicError` ...). Cancelled: topics
     may have been created.
     """
+    check_topics(topics)
+    half = consumer._config.max_poll_interval_ms / 2000
+    making = _Making(consumer, topics)
+    return await making.run(min(half, check_timeout(timeout, half)))
+
+
+def check_topics(topics: Mapping[str, NewTopic]) -> None:
+    """Raise :exc:`ConfigurationError` unless it says which topics, and how they are to be made."""
+    if not isinstance(topics, Mapping):
+        raise ConfigurationError(f'topics must be a mapping of names to NewTopic, such as {{"jobs": NewTopic(3)}}, not {topics!r}')
     for name, topic in topics.items():
         if not isinstance(topic, NewTopic):
-            raise ConfigurationError(f"ensure_topics wants a NewTopic for {name!r}, not {topic!r}")
-    half = consumer._config.max_poll_interval_ms / 2000
-    making = _Making(consumer, {name: topics[name] for name in messages.names_of("topics", topics)})
-    return await making.run(min(half, check_timeout(timeout, half)))
+            raise ConfigurationError(f"topics must have a NewTopic for {name!r}, not {topic!r}")
+    messages.names_of("topics", topics)
 
 
 class _Making:

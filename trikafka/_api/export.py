@@ -174,7 +174,8 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
             raise error.__cause__ from None
         raise
     if sink is None:
-        also = "; install trikafka-spark, which writes Parquet files" if scheme == "file" else ""
+        install = "; install trikafka-spark, which writes Parquet files (from a clone: pip install ./plugins/trikafka-spark)"
+        also = install if scheme == "file" else ""
         raise PluginError(f"no plugin writes exports to {scheme!r} destinations{also}")
     found: Sink = sink
     return found
@@ -188,5 +189,6 @@ def _check_whole(name: str, value: object, least: int) -> None:
 def _check_start(start: str | int | Mapping[TopicPartition, int]) -> None:
     if isinstance(start, str) and start != "earliest":
         raise ConfigurationError(f"start must be 'earliest', a time in milliseconds or a mapping of offsets, not {start!r}")
-    if isinstance(start, int) and start < 0:
-        raise ConfigurationError(f"start must not be negative, as {start} is")
+    for offset in start.values() if isinstance(start, Mapping) else () if isinstance(start, str) else (start,):
+        if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
+            raise ConfigurationError(f"start must not be negative, and a whole number below 2^63, not {offset!r}")

@@ -111,6 +111,16 @@ def link(source: Path, target: Path) -> bool:
     return moved
 
 
+def move_once(source: Path, target: Path) -> None:
+    """Move ``source`` to ``target``, which may have been done before. Raises :exc:`ExportError` if that is another file."""
+    if os.path.lexists(target):
+        if not os.path.lexists(source):
+            return
+        if not os.path.samestat(os.lstat(source), os.lstat(target)):
+            raise ExportError(f"{target} is there and was not written by this export; move it away, the export goes on then")
+    link(source, target)
+
+
 def sync(path: Path) -> None:
     """Have a file's content, or a folder's names, survive a power loss."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)

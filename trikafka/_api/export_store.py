@@ -122,7 +122,8 @@ class DirectoryStore:
             if number is None or number not in plans - manifests:
                 shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self._own / "partial", ignore_errors=True)  # of the first format
-        for leaving in (*self._own.glob(".*.tmp"), *self.root.glob(".trikafka-*.probe")):
+        probes = (*self._work.glob(".trikafka-*.probe"), *self.root.glob(".trikafka-*.probe"))
+        for leaving in (*self._own.glob(".*.tmp"), *probes):
             leaving.unlink(missing_ok=True)
 
     # --- plans and manifests ---
@@ -173,10 +174,10 @@ class DirectoryStore:
         )
 
     def _refuse_foreign(self) -> None:
-        stranger = next(self.root.glob("*.parquet"), None)
+        stranger = next(self.root.rglob("*.parquet"), None)
         if stranger is not None:
             raise ExportError(
-                f"{self.root} holds Parquet files that no export's manifest lists (such as {stranger.name}); "
+                f"{self.root} holds Parquet files that no export's manifest lists (such as {stranger.relative_to(self.root)}); "
                 "readers would mix them with the export: choose an empty directory"
             )
 

@@ -24,6 +24,8 @@ from . import export_files as files
 from .export_plan import file_name
 
 OURS = "_trikafka"
+#: What stands for the staged file of one that a run of the first format has put in its place already.
+ADOPTED = "none"
 
 
 def work_folder(root: Path, number: int) -> Path:
@@ -120,7 +122,7 @@ class RangeWork:
     def _sync(self, piece: ExportPiece) -> None:
         """Staged files, then their folder, before the record that names them."""
         for file in piece.files:
-            if (self._folder / file.staged).exists():
+            if file.staged != ADOPTED:
                 files.sync(self._folder / file.staged)
         files.sync(self._folder)
 
@@ -151,19 +153,17 @@ class RangeWork:
 
     def _publish(self, piece: ExportPiece) -> None:
         """Give the files of a decided piece their names, those that have them not yet; durably."""
-        folders = set()
+        folders: set[Path] = set()
         for file in piece.files:
             final, staged = self._root / file.name, self._folder / file.staged
-            if os.path.lexists(final):
-                staged.unlink(missing_ok=True)
-                continue
+            # Also where it is published already: who did that may have been killed before these were synced.
+            folders |= {self._root / parent for parent in Path(file.name).parents[:-1]} or {self._root}
             self._make_folders(file.name)
             try:
-                files.link(staged, final)
+                files.move_once(staged, final)
             except FileNotFoundError:
                 if not os.path.lexists(final):  # or another worker was quicker
                     raise ExportError(f"{final} was written and is gone; the export cannot tell what became of its rows") from None
-            folders.add(final.parent)
         for folder in folders:
             files.sync(folder)
 

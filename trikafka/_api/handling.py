@@ -16,8 +16,18 @@ import trio
 from .._net.retry import backoff
 from .._state.task_timer import timeout_in
 from .._wire.columns import RecordBatch
-from ..errors import ClientFailedError, ConfigurationError, DeserializationError, TransactionError, TrikafkaError
+from ..errors import (
+    ClientFailedError,
+    ConfigurationError,
+    DeserializationError,
+    ErrorCode,
+    TransactionError,
+    TrikafkaError,
+    UnknownTopicOrPartitionError,
+    from_code,
+)
 from ..types import Record, TopicPartition
+from .callbacks import NotAsyncError, awaitable
 from .deserializing import DeserializedBatch
 from .producer import Producer
 
@@ -124,7 +134,8 @@ class Handling:
         if work.dead is not None:
             await self._bury(work, work.dead)
             return
-        await self._handler(work.raw if work.item is None else work.item())
+        called = self._handler(work.raw if work.item is None else work.item())
+        await awaitable("handler", self._handler, called)
 
     def judge(self, work: Work, error: Exception) -> tuple[Verdict, float]:
         """An attempt failed. Returns what follows, and the seconds to wait before it."""
@@ -133,7 +144,7 @@ class Handling:
         if self._in_transaction and isinstance(error, TransactionError) and not error.fatal:
             _log.warning("%s is done again, for its transaction has failed: %s", _where(work), error)
             return Verdict.AGAIN, 0.0  # what it stands in has failed, not this record
-        if work.dead is not None or getattr(error, "fatal", False) or isinstance(error, ClientFailedError):
+        if work.dead is not None or getattr(error, "fatal", False) or isinstance(error, ClientFailedError | NotAsyncError):
             return Verdict.RAISE, 0.0
         work.attempts += 1
         policy = self._retry
@@ -144,7 +155,7 @@ class Handling:
         if self._dead_letter is None or isinstance(error, _NOT_THE_RECORDS):
             return Verdict.RAISE, 0.0
         work.dead = error
-        _log.warning("%s goes to %s after %d attempts: %r", _where(work), self._dead_letter, work.attempts, error)
+        _log.warning("%s goes to %s after %s: %r", _where(work), self._dead_letter, _times(work.attempts), error)
         return Verdict.DEAD, 0.0
 
     async def _bury(self, work: Work, error: Exception) -> None:
@@ -153,11 +164,16 @@ class Handling:
         assert self._dead_letter is not None
         about = self._about(error, work.attempts)
         acks = []
-        for record in work.records:
-            headers = [*record.headers, *_coordinates(record), *about]
-            acks.append(await self._producer.enqueue(self._dead_letter, record.value, key=record.key, headers=headers))
-        for ack in acks:
-            await ack.wait()
+        try:
+            for record in work.records:
+                headers = [*record.headers, *_coordinates(record), *about]
+                acks.append(await self._producer.enqueue(self._dead_letter, record.value, key=record.key, headers=headers))
+            for ack in acks:
+                await ack.wait()
+        except UnknownTopicOrPartitionError:
+            topic = self._dead_letter
+            detail = f'the dead-letter topic {topic!r}; create it, or have run_tasks do it: topics={{"{topic}": NewTopic(1)}}'
+            raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail) from error
 
     def _about(self, error: Exception, attempts: int) -> list[tuple[str, bytes]]:
         cause = error.__cause__ if isinstance(error, DeserializationError) else None
@@ -179,8 +195,14 @@ def raw_batch(batch: RecordBatch) -> RecordBatch:
 
 
 def explained(error: Exception, work: Work) -> Exception:
-    """The error that ends a run, with a note that says at which record."""
-    if not isinstance(error, TrikafkaError) or not error.fatal:
+    """The error that ends a run, with a note that says at which record, and the handler's own as its cause if that is dead."""
+    if isinstance(error, NotAsyncError) or (isinstance(error, TrikafkaError) and error.fatal):
+        return error
+    if work.dead is not None:
+        error.add_note(f"raised while {_where(work)} was written to the dead-letter topic; its handler had raised {work.dead!r}")
+        if error.__cause__ is None and error is not work.dead:
+            error.__cause__ = work.dead
+    else:
         error.add_note(f"raised by the handler for {_where(work)}, after which nothing more was taken")
     return error
 
@@ -192,6 +214,10 @@ def _coordinates(record: Record) -> list[tuple[str, bytes]]:
         ("trikafka.offset", b"%d" % record.offset),
     ]
     return found if record.timestamp is None else [*found, ("trikafka.timestamp", b"%d" % record.timestamp)]
+
+
+def _times(attempts: int) -> str:
+    return "1 attempt" if attempts == 1 else f"{attempts} attempts"
 
 
 def _where(work: Work) -> str:

@@ -14,6 +14,7 @@ from types import MappingProxyType
 
 import trio
 
+from .._net.brokers import Brokers
 from .._net.outages import Outages
 from .._state.assignment import AssignedPartition
 from .._state.member import MemberState
@@ -32,14 +33,16 @@ class ConsumerHealth:
     """Whether a consumer works. ``ok`` is false when something has gone wrong that more waiting may not mend.
 
     ``reasons`` says what, one sentence each; ``state`` is the member's (``"unjoined"`` without a group); ``stalled`` holds the
-    partitions without progress, each with the reason; ``unreachable`` the brokers that no connection can be made to, each with the
-    cause (one of several is not yet a reason); ``error`` is what stopped the group's work, if anything did.
+    partitions without progress, each with the reason; ``connected`` are the brokers that there are connections to, ``unreachable``
+    those that none can be made to, each with the cause (one of several is not yet a reason); ``error`` is what stopped the group's
+    work, if anything did.
     """
 
     ok: bool
     reasons: tuple[str, ...]
     state: str
     stalled: Mapping[TopicPartition, str]
+    connected: tuple[Node, ...]
     unreachable: Mapping[Node, str]
     error: Exception | None
 
@@ -153,9 +156,10 @@ class Watchdog:
 
 
 def consumer_health(
-    core: ConsumerCore, watchdog: Watchdog, outages: Outages, fatal: Exception | None, *, closed: bool
+    core: ConsumerCore, watchdog: Watchdog, brokers: Brokers, fatal: Exception | None, *, closed: bool
 ) -> ConsumerHealth:
     """What :meth:`trikafka.Consumer.health` returns."""
+    outages = brokers.outages
     state, grouped, now = core.member.state, core.subscription.grouped, trio.current_time()
     stalled = watchdog.stalled(now)
     away = outages.unreachable()
@@ -172,4 +176,12 @@ def consumer_health(
     if outages.all_away:
         reasons.append("no broker of the cluster can be reached: " + "; ".join(unreachable.values()))
     reasons += [f"{tp}: no progress: {why}" for tp, why in stalled.items()]
-    return ConsumerHealth(not reasons, tuple(reasons), state.value, MappingProxyType(stalled), MappingProxyType(unreachable), fatal)
+    return ConsumerHealth(
+        not reasons,
+        tuple(reasons),
+        state.value,
+        MappingProxyType(stalled),
+        brokers.connected(),
+        MappingProxyType(unreachable),
+        fatal,
+    )

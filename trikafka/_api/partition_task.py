@@ -92,7 +92,7 @@ class PartitionTask:
         if self._plan.prepare is None:
             return not self._over
         trials = Trials(f"the start of the task of {self.partition}", [self._timer], Retry(self._config))
-        return await self._unless_over(partial(trials.until_done, partial(self._plan.prepare, self.partition)))
+        return await self._unless_over(partial(trials.until_done, partial(self._plan.prepared, self.partition)))
 
     async def _feed(self) -> None:
         batches, order = self._stream.batches(), self._lanes.order

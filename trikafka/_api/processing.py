@@ -13,6 +13,7 @@ import trio
 from .._net.retry import Retry
 from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError, TransactionUndecidedError
+from .callbacks import awaitable, check_async
 from .committing import ToCommit
 from .consumer import Consumer
 from .producer import Producer
@@ -40,12 +41,13 @@ async def process(
     ``transaction_timeout_ms`` above what the handler takes for a batch and ``commit_interval``, and below
     ``max_poll_interval_ms``.
 
-    Raises :exc:`ConfigurationError` for such settings, what the handler raises, :exc:`ProducerFencedError` and
-    :exc:`TransactionFatalError`, :exc:`TransactionAbortableError` where a record was refused for good (no permission, too large),
-    and what stops the consumer; :exc:`TransactionUndecidedError` if the producer is closed before
+    Raises :exc:`ConfigurationError` for such settings and a handler that is not async, what the handler raises,
+    :exc:`ProducerFencedError` and :exc:`TransactionFatalError`, :exc:`TransactionAbortableError` where a record was refused for
+    good (no permission, too large), and what stops the consumer; :exc:`TransactionUndecidedError` if the producer is closed before
     the outcome of a commit is known. Then, and when cancelled, nothing is left open, and the consumer stands before what was not
     committed: it may be called again, also after a ``seek`` past what the handler cannot take.
     """
+    check_async("handler", handler, "batch", "txn")
     consumer.check_fits_transactions()
     producer.transaction()
     if max_records < 1:
@@ -60,7 +62,7 @@ async def process(
         async def handle(txn: Transaction) -> ToCommit:
             batch, until = work.last, trio.current_time() + commit_interval  # noqa: B023 - it does not outlive this round
             while batch is not None:
-                await handler(batch, txn)
+                await awaitable("handler", handler, handler(batch, txn))
                 await trio.lowlevel.checkpoint()
                 more = work.count < max_records and trio.current_time() < until  # noqa: B023
                 batch = work.further() if more else None  # noqa: B023

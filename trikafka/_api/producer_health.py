@@ -57,7 +57,6 @@ def producer_health(
     """What :meth:`trikafka.Producer.health` returns."""
     outages, now = brokers.outages, trio.current_time()
     unreachable = {node: f"since {now - away.since:.0f} s: {away.error}" for node, away in outages.unreachable().items()}
-    connected = {connection.node for connection in brokers.connections() if connection.node.node_id >= 0}
     error, oldest = produce.accumulator.last_error, produce.accumulator.oldest()
     reasons = []
     if closed:
@@ -76,7 +75,7 @@ def producer_health(
     return ProducerHealth(
         not reasons,
         tuple(reasons),
-        tuple(sorted(connected, key=lambda node: node.node_id)),
+        brokers.connected(),
         MappingProxyType(unreachable),
         None if oldest is None else oldest.age,
         error,

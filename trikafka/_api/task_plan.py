@@ -14,6 +14,7 @@ from .._net.retry import Retry
 from .._state.task_timer import TaskTimer, timeout_in
 from ..types import TopicPartition
 from .admin_types import NewTopic
+from .callbacks import awaitable
 from .handling import Handling
 
 _log = logging.getLogger("trikafka.tasks")
@@ -34,6 +35,11 @@ class TaskPlan:
     def timer(self) -> TaskTimer:
         """The timer of one task."""
         return TaskTimer(self.task_timeout_ms)
+
+    async def prepared(self, tp: TopicPartition) -> None:
+        """What precedes the first record of a partition."""
+        assert self.prepare is not None
+        await awaitable("prepare", self.prepare, self.prepare(tp))
 
 
 class Waits:

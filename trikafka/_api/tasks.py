@@ -11,7 +11,9 @@ from .._wire.columns import RecordBatch
 from ..errors import ConfigurationError
 from ..types import Record, TopicPartition
 from .admin_types import NewTopic
+from .callbacks import check_async
 from .consumer import Consumer
+from .ensuring import check_topics
 from .ensuring import ensure_topics as ensure_topics
 from .handling import Handling, RetryPolicy
 from .producer import Producer
@@ -92,8 +94,9 @@ async def run_tasks(
     tasks have finished what they had in hand; in a transaction all is aborted. Cancelled: handlers are cut off, what is done is
     committed within a second. Each time the consumer then stands before what is not done, and may be used again.
 
-    Raises :exc:`ConfigurationError` before any I/O, what ``handler`` and ``prepare`` raise, :exc:`TopicsNotReadyError`, what stops
-    the consumer, and of a transaction what :func:`process` raises.
+    Raises :exc:`ConfigurationError` before any I/O, and at its first call for a handler that turns out not to be async (its record
+    is not committed, and no dead letter); what ``handler`` and ``prepare`` raise, :exc:`TopicsNotReadyError`, what stops the
+    consumer, and of a transaction what :func:`process` raises.
     """
     if retries is not None:
         _log.warning(
@@ -103,7 +106,13 @@ async def run_tasks(
         )
     config = consumer._config
     _check_numbers(concurrency, task_timeout_ms, batches)
-    consumer.check_fits_transactions()
+    check_async("handler", handler, "batch" if batches else "record")
+    if prepare is not None:
+        check_async("prepare", prepare, "partition")
+    _check_choices(retry, stop_on, dead_letter)
+    if topics is not None:
+        check_topics(topics)
+    _check_commits(consumer)
     transactional = producer is not None and producer._config.transactional_id is not None
     if dead_letter is not None and producer is None:
         raise ConfigurationError("dead_letter= needs producer=: who writes to it")
@@ -111,12 +120,32 @@ async def run_tasks(
         raise ConfigurationError("producer= is for exactly once, which takes a transactional_id, or for dead_letter=: give either")
     assert config.group_id is not None
     handling = Handling(handler, retry, dead_letter, producer, config.group_id, batches)
-    plan = TaskPlan(handling, task_timeout_ms, concurrency, prepare, dict(topics or {}), stop_on)
+    plan = TaskPlan(handling, task_timeout_ms, concurrency, prepare, dict(topics or {}), tuple(stop_on))
     if producer is not None and transactional:
         producer.transaction()
         await TransactionalRun(consumer, config, producer, plan).run()
     else:
         await TaskRun(consumer, config, plan).run()
+
+
+def _check_commits(consumer: Consumer) -> None:
+    if consumer._config.group_id is None:
+        raise ConfigurationError("run_tasks commits what is done, which takes a group: open the consumer with a group_id")
+    if consumer._parts.auto_commit is not None:
+        raise ConfigurationError("run_tasks commits by itself: open the consumer with enable_auto_commit=False")
+    consumer.check_fits_transactions()
+
+
+def _check_choices(retry: object, stop_on: object, dead_letter: object) -> None:
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise ConfigurationError(f"retry must be a RetryPolicy, such as RetryPolicy(ConnectionError, attempts=3), not {retry!r}")
+    if not isinstance(stop_on, Collection) or isinstance(stop_on, str | bytes | Mapping):
+        raise ConfigurationError(f"stop_on must be a collection of signals, such as [signal.SIGTERM], not {stop_on!r}")
+    for number in stop_on:
+        if not isinstance(number, int) or number not in signal.valid_signals() or number in (signal.SIGKILL, signal.SIGSTOP):
+            raise ConfigurationError(f"stop_on must hold signals that can be waited for, such as signal.SIGTERM, not {number!r}")
+    if dead_letter is not None and (not isinstance(dead_letter, str) or not dead_letter):
+        raise ConfigurationError(f"dead_letter must be the name of a topic, not {dead_letter!r}")
 
 
 def _check_numbers(concurrency: int, task_timeout_ms: float, batches: bool) -> None:

@@ -248,10 +248,9 @@ class TransactionalRun:
         return min(turns, default=None)
 
     async def _prepare(self, task: _Task) -> None:
-        assert self._plan.prepare is not None
         try:
             with task.scope:
-                await task.trials.until_done(partial(self._plan.prepare, task.tp))
+                await task.trials.until_done(partial(self._plan.prepared, task.tp))
                 task.ready = True
                 self._ending.waits.cut()  # the next receive is with it
         except Exception as error:

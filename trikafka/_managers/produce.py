@@ -24,11 +24,11 @@ from .._state.producer_batch import ProducerBatch
 from .._state.producer_identity import IdempotentIdentity, NoIdentity, ProducerIdentity
 from .._state.sequences import Identity
 from .._state.transaction import ProducerTransaction, TransactionalIdentity
-from .._state.unknown_topics import UnknownTopics
+from .._state.unknown_topics import UnknownTopics, no_topic
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
-from ..errors import DeliveryTimeoutError, TrikafkaError, from_code
+from ..errors import BrokerResponseError, DeliveryTimeoutError, TrikafkaError, from_code
 from ..interfaces import MetadataManager, TopicInfo
 from ..types import BrokerLatency, TopicPartition
 from .batch_watch import Watch, WatchedCounters
@@ -144,10 +144,9 @@ class ProduceManager(Generic[Ack]):
         if info is not None and partition is not None and partition not in info.partitions:
             info = (await self._metadata.refresh([topic])).topics.get(topic)
         if info is None:
-            raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}")
+            raise no_topic(topic)
         if partition is not None and partition not in info.partitions:
-            detail = f"topic {topic!r} has {len(info.partitions)} partitions, and no partition {partition}"
-            raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
+            raise _missing(topic, info, partition)
         self._topics.add(topic)
         self._metadata.add_topic(topic)
         self._adopt(self._metadata.snapshot, [topic])
@@ -158,7 +157,7 @@ class ProduceManager(Generic[Ack]):
         Raises what says that it will not be found: it has been looked for without success for some time, or access is refused.
         """
         info = self._metadata.snapshot.topics.get(topic)
-        error = from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}" + _of(info, partition))
+        error = _missing(topic, info, partition)
         if info is not None and info.error_code:
             refused = from_code(info.error_code, f"topic {topic!r}", operation="Describe")
             error = error if refused.retriable else refused
@@ -304,10 +303,11 @@ def _level(config: ProducerConfig) -> int | None:
     return levels.get(config.compression_type)
 
 
-def _of(info: TopicInfo | None, partition: int | None) -> str:
+def _missing(topic: str, info: TopicInfo | None, partition: int | None) -> BrokerResponseError:
     if info is None or info.error_code or partition is None:
-        return ""
-    return f" has {len(info.partitions)} partitions, and no partition {partition}"
+        return no_topic(topic)
+    detail = f"topic {topic!r} has {len(info.partitions)} partitions, and no partition {partition}"
+    return from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail)
 
 
 def _told_by_the_commit(batch: ProducerBatch) -> None:

@@ -251,6 +251,11 @@ class Brokers:
         """The connections that there are now."""
         return [found for slot in self._slots.values() if (found := slot.connection) is not None]
 
+    def connected(self) -> tuple[Node, ...]:
+        """The brokers of the cluster that there are connections to, by their ids."""
+        nodes = {connection.node for connection in self.connections() if connection.node.node_id >= 0}
+        return tuple(sorted(nodes, key=lambda node: node.node_id))
+
     def keep_only(self, nodes: frozenset[Node]) -> None:
         """Close the connections to brokers that are not in the cluster any more (bootstrap addresses stay)."""
         self.outages.cluster_is(nodes)

@@ -15,7 +15,10 @@ def main() -> NoReturn:
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     if find_spec("click") is None:
-        sys.exit("Error: the command trikafka needs the packages of the extra 'cli': pip install 'trikafka[cli]'")
+        sys.exit(
+            "Error: the command trikafka needs the packages of the extra 'cli': pip install 'trikafka[cli]' "
+            "(from a clone: pip install '.[cli]')"
+        )
     try:
         from .app import run
 

@@ -136,10 +136,12 @@ def _load(point: EntryPoint) -> click.Command:
 
 
 def _missing(name: str, package: str) -> click.Command:
+    install = f"from a clone: pip install ./plugins/{package}"
+
     @click.command(name, context_settings={"ignore_unknown_options": True}, add_help_option=False)
     @click.argument("rest", nargs=-1, type=click.UNPROCESSED)
     def missing(rest: tuple[str, ...]) -> None:
-        raise click.ClickException(f"the command {name!r} comes with the package {package}: pip install {package}")
+        raise click.ClickException(f"the command {name!r} comes with the package {package}, which is not on PyPI yet; {install}")
 
     return missing
 

@@ -20,6 +20,7 @@ from .running import run
     help="beginning (default), end, stored, an offset, -N (the last N), or @TIME in ms or like 2026-01-31T12:00. With a group:"
     " where to begin what it has not committed yet.",
 )  # fmt: skip
+@click.option("--from-beginning", is_flag=True, hidden=True, expose_value=False, callback=lambda c, p, v: _not_ours(c, v))
 @click.option("-e", "--until-end", is_flag=True, help="End after what is there at the start.")
 @click.option("-c", "--count", type=click.IntRange(1), metavar="N", help="End after N records.")
 @click.option("-f", "--format", "form", default="json", show_default=True, metavar="FORMAT",
@@ -73,10 +74,32 @@ def command(
     run(Consuming(_settings(given, plan.group, begin.at.value if begin else None), plan).main)
 
 
+def _not_ours(ctx: click.Context, given: bool) -> None:
+    if given:
+        raise click.UsageError("there is no option --from-beginning; it is --from beginning, which is the default", ctx)
+
+
 def _settings(given: dict[str, Any], group: str | None, start: str | None) -> dict[str, Any]:
-    """The consumer's settings: an explicit ``--from`` wins over ``-X auto.offset.reset``."""
+    """The consumer's settings: an explicit ``--from`` wins over ``-X auto.offset.reset``, and so does having no group.
+
+    Raises :exc:`~trikafka.errors.ConfigurationError` for a wrong value, also of one that does not count.
+    """
+    words = {"beginning": "earliest", "end": "latest", "stored": "none"}
+    asked = given.get("auto_offset_reset")
+    if asked is not None:
+        _check_reset(asked, group, start, words)
     if group is None:
         return {**given, "auto_offset_reset": "earliest"}
-    words = {"beginning": "earliest", "end": "latest", "stored": "none"}
-    reset = words[start] if start is not None else given.get("auto_offset_reset", "earliest")
+    reset = words[start] if start is not None else asked or "earliest"
     return {**given, "group_id": group, "auto_offset_reset": reset}
+
+
+def _check_reset(asked: str, group: str | None, start: str | None, words: dict[str, str]) -> None:
+    from ..config.resets import parse_reset
+    from .progress import warn
+
+    parse_reset(asked)
+    if start is not None and words.get(start) != asked:
+        warn(f"--from decides where it begins: auto.offset.reset={asked} does not count")
+    elif start is None and group is None and asked != "earliest":
+        warn(f"auto.offset.reset={asked} does not count without a group: it begins at the beginning, or where --from says")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import click
 
 from .options import Common, common_options
@@ -9,7 +11,7 @@ from .running import run
 
 
 @click.command()
-@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, exists=True, allow_dash=True))
+@click.argument("files", nargs=-1, metavar="[FILE]...", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("-t", "--topic", metavar="NAME", help="Where to; else every line of JSON has to name its topic.")
 @click.option("-f", "--format", "form", type=click.Choice(["json", "raw"]), help="What lines are.  [default: json; raw with -K]")
 @click.option("-K", "--key-delimiter", metavar="TEXT", help="Lines are keys and values with TEXT between.")
@@ -44,6 +46,7 @@ def command(
     from .records import from_json, from_raw, literal
 
     ctx = click.get_current_context()
+    _check_files(files, topic, ctx)
     if form == "json" and key_delimiter is not None:
         raise click.UsageError("-K is for raw lines; JSON has its keys inside", ctx)
     if key_delimiter == "":
@@ -67,3 +70,11 @@ def command(
     if compression is not None:
         settings["compression_type"] = compression
     run(Producing(settings, plan).main)
+
+
+def _check_files(files: tuple[str, ...], topic: str | None, ctx: click.Context) -> None:
+    """Each file is there. Who names none that is, and no topic, has most likely named the topic."""
+    for name in files:
+        if name != "-" and not os.path.exists(name):
+            hint = "" if topic is not None or "/" in name else f"; if that is the topic: trikafka produce -t {name}"
+            raise click.BadParameter(f"file {name!r} does not exist{hint}", ctx, param_hint="FILE")

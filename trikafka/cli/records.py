@@ -215,4 +215,8 @@ def output_format(text: str, key_delimiter: str | None, null: bytes = b"") -> Fo
         return lambda record: key(record) + delimiter + value(record)
     if text == "json":
         return to_json
+    if text != "raw" and "%" not in text:
+        near = difflib.get_close_matches(text.lower(), ("json", "raw"), n=1)
+        hint = f"did you mean {near[0]!r}?" if near else r"it is 'json', 'raw', or such as '%k: %s\n'"
+        raise click.BadParameter(f"{text!r} prints the same for each record; {hint}", param_hint="--format")
     return from_template("%s\n" if text == "raw" else text, null)

@@ -43,13 +43,17 @@ def describe(setting: Setting) -> str:
 
 
 def documented(cls: type) -> Callable[[Function], Function]:
-    """Have the docstring of a function that takes the settings of ``cls`` as keywords tell each of them, for ``help()``."""
+    """Have the docstring of a function that takes the settings of ``cls`` as keywords tell each of them, for ``help()``.
+
+    It begins with how such a function is called, which is not by ``await``.
+    """
 
     def add(function: Function) -> Function:
         text = inspect.getdoc(function)
         if text is not None:  # it is under python -OO
+            use = f"async with trikafka.{function.__name__}(...) as {function.__name__.removeprefix('open_')}:"
             lines = [f"    {s.name}: {s.annotation} = {default(s)}\n        {describe(s)}" for s in settings_of(cls).values()]
-            function.__doc__ = "\n".join([text, "", "Settings, all of them keywords:", "", *lines])
+            function.__doc__ = "\n".join([use, "", text, "", "Settings, all of them keywords:", "", *lines])
         return function
 
     return add

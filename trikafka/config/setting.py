@@ -164,4 +164,6 @@ def unknown(name: str, known: Iterable[str], where: str) -> ConfigurationError:
     """The error for a name that is none, with the nearest one that is."""
     near = difflib.get_close_matches(name, list(known), n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
+    if name.replace(".", "_") in ("key_serializer", "value_serializer"):
+        hint = "; keys and values are bytes: encode before send"
     return ConfigurationError(f"unknown setting {name!r} for {where}{hint}")

@@ -154,7 +154,10 @@ def write_certificates(directory: Path) -> None:
     try:
         import trustme
     except ImportError as error:
-        raise BrokerError("Certificates need the package trustme: pip install 'trikafka-broker[tls]'") from error
+        raise BrokerError(
+            "Certificates need the package trustme: pip install trustme "
+            "(from a clone: pip install './plugins/trikafka-broker[tls]')"
+        ) from error
     directory.mkdir(parents=True, exist_ok=True, mode=0o700)
     authority = trustme.CA(organization_name="trikafka-broker, for tests")
     (directory / "ca.pem").write_bytes(authority.cert_pem.bytes())

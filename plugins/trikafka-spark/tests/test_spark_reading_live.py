@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from spark_kafka import make_anew
+from trikafka_spark import reading
 from trikafka_spark.reading import read_range
 
 import trikafka
@@ -26,13 +27,33 @@ async def test_a_range_is_read_from_its_start_up_to_its_end(kafka_broker: Any, n
     assert readers() == []
 
 
+async def test_a_batch_that_is_larger_than_what_may_wait_goes_alone(
+    kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic = await new_topic(300, partitions=1)
+    monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)
+    waiting: list[int] = []
+    taken = reading._Feed._taken
+
+    def noted(feed: Any, size: int) -> None:
+        waiting.append(feed._batches)
+        taken(feed, size)
+
+    monkeypatch.setattr(reading._Feed, "_taken", noted)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
+    batches = list(read_range(OffsetRange(topic, 0, 0, 300), settings))
+    assert [offset for batch in batches for offset in batch.offsets] == list(range(300))
+    assert len(batches) > 20
+    assert set(waiting) == {1}
+
+
 async def test_closing_early_ends_the_thread(kafka_broker: Any, new_topic: Any) -> None:
     topic = await new_topic(5_000, partitions=1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
-    reading = read_range(OffsetRange(topic, 0, 0, 5_000), settings)
-    next(reading)
+    batches = read_range(OffsetRange(topic, 0, 0, 5_000), settings)
+    next(batches)
     assert len(readers()) == 1
-    reading.close()  # type: ignore[attr-defined]
+    batches.close()  # type: ignore[attr-defined]
     assert readers() == []
 
 
@@ -85,17 +106,17 @@ async def test_a_topic_made_anew_under_a_reading_ends_it(kafka_broker: Any, new_
     topic = await new_topic(20_000, partitions=1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10, "fetch_max_bytes": 20_000}
     for fail_on_data_loss in (True, False):
-        reading = read_range(
+        rest = read_range(
             OffsetRange(topic, 0, 0, 20_000),
             settings | {"max_partition_fetch_bytes": 20_000, "metadata_max_age_ms": 200},
             fail_on_data_loss=fail_on_data_loss,
         )
-        offsets = list(next(reading).offsets)
+        offsets = list(next(rest).offsets)
         await make_anew(kafka_broker.bootstrap_servers, topic, 20_000)
         if fail_on_data_loss:
             with pytest.raises(OffsetOutOfRangeError, match="was deleted"):
-                list(reading)
+                list(rest)
         else:
-            offsets += [offset for batch in reading for offset in batch.offsets]
+            offsets += [offset for batch in rest for offset in batch.offsets]
             assert len(set(offsets)) == len(offsets) < 20_000
     assert readers() == []

@@ -27,6 +27,8 @@ _FIELDS = [
 SCHEMA = pa.schema([*_FIELDS, pa.field("headers", _HEADERS)])
 SCHEMA_WITHOUT_HEADERS = pa.schema(_FIELDS)
 
+_MOST_MS = (2**63 - 1) // 1000
+
 
 def spark_columns(batch: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
     """Turn what ``RecordBatch.to_arrow()`` gives into ``schema``. Keys, values and offsets are not copied."""
@@ -36,8 +38,20 @@ def spark_columns(batch: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> pa.Recor
         if field.name == "headers":
             columns.append(_headers(column))
         else:
-            columns.append(column if column.type == field.type else column.cast(field.type))
+            columns.append(column if column.type == field.type else _cast(column, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
+    try:
+        return column.cast(type)
+    except pa.ArrowInvalid:
+        # A time that microseconds cannot hold, which a producer may send: null, for the record has to get through.
+        if not pa.types.is_timestamp(column.type):
+            raise
+        number = column.cast(pa.int64())
+        fits = pc.and_(pc.less_equal(number, _MOST_MS), pc.greater_equal(number, -_MOST_MS))
+        return pc.if_else(fits, column, pa.scalar(None, column.type)).cast(type)
 
 
 def _headers(column: pa.ListArray) -> pa.ListArray:

@@ -11,6 +11,7 @@ from typing import Any
 from trikafka import ConfigurationError, TopicPartition
 from trikafka.config.secrets import secret
 
+_MOST = 2**63 - 1
 _UNITS = {"us": 1e-3, "ms": 1, "s": 1_000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 
 
@@ -48,8 +49,8 @@ class Given:
         if text is None:
             return None
         stripped = text.strip()
-        if not (stripped.isascii() and stripped.isdigit()) or int(stripped) < least:
-            raise ConfigurationError(f"{name} must be a whole number of at least {least}, not {text!r}")
+        if not (stripped.isascii() and stripped.isdigit()) or len(stripped) > 100 or not least <= int(stripped) <= _MOST:
+            raise ConfigurationError(f"{name} must be a whole number of at least {least}, below 2^63, not {text[:100]!r}")
         return int(stripped)
 
     def flag(self, name: str, default: bool) -> bool:
@@ -64,7 +65,7 @@ class Given:
         text = self.text(name)
         if text is None:
             return default
-        match = re.fullmatch(r"([0-9]+)\s*(us|ms|s|min|m|h|d)?", text.strip().lower())
+        match = re.fullmatch(r"([0-9]{1,18})\s*(us|ms|s|min|m|h|d)?", text.strip().lower())
         if match is None:
             raise ConfigurationError(f"{name} must be a time such as 15m, 10s or 200ms, not {text!r}")
         return float(int(match[1]) * _UNITS[match[2] or "ms"])
@@ -74,7 +75,7 @@ class Given:
         text = self.text(name) or ""
         found = numbers_by_partition(name, text)
         for tp, number in found.items():
-            if isinstance(number, bool) or not isinstance(number, int) or number < least:
+            if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= _MOST:
                 raise ConfigurationError(f"{name} has {number!r} for {tp}, which is no whole number of at least {least}")
         if not found:
             raise ConfigurationError(f"{name} names no partition: {text}")
@@ -90,7 +91,7 @@ def numbers_by_partition(name: str, text: str) -> dict[TopicPartition, Any]:
                 if not (partition.isascii() and partition.isdigit()):
                     raise ValueError(f"{partition!r} is no number of a partition")
                 found[TopicPartition(topic, int(partition))] = number
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigurationError(f'{name} must be JSON like {{"topic": {{"0": 23, "1": -2}}}}, not {text!r}: {error}') from error
     return found
 
@@ -104,7 +105,7 @@ def lists_of_partitions(name: str, text: str) -> tuple[TopicPartition, ...]:
                 if isinstance(number, bool) or not isinstance(number, int) or number < 0:
                     raise ValueError(f"{number!r} is no number of a partition")
                 found.append(TopicPartition(topic, number))
-    except (ValueError, AttributeError, TypeError) as error:
+    except (ValueError, AttributeError, TypeError, RecursionError) as error:
         raise ConfigurationError(f'{name} must be JSON like {{"topic": [0, 1]}}, not {text!r}: {error}') from error
     if not found:
         raise ConfigurationError(f"{name} names no partition: {text}")

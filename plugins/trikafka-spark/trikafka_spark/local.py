@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 
 import trio
 
+from trikafka import ExportError
+
 from .task import Stopped, Stopper, WriteTask, write_range
 
 _POLL_EVERY = 0.2
@@ -37,8 +39,8 @@ class LocalJob:
     async def run(self, report: Callable[[int, int], None]) -> list[Exception | None]:
         """Run them; ``report(tasks done, rows done)`` a few times a second.
 
-        Returns for each task the error of Kafka's that ended it, or ``None``. Raises what else one of them raises, when the
-        others have been stopped.
+        Returns for each task the error of Kafka's that ended it, or ``None``. Raises :exc:`ExportError` for what else one of them
+        raises, when the others have been stopped, and what ``report`` raises.
         """
         self._token = trio.lowlevel.current_trio_token()
         results: list[Exception | None] = [None] * len(self._tasks)
@@ -53,7 +55,7 @@ class LocalJob:
             except Stopped:
                 pass
             except Exception as error:
-                self._failure = self._failure or error
+                self._failure = self._failure or _explained(self._tasks[index], error)
                 self._stopper.stop()
 
         async def work_all() -> None:
@@ -104,3 +106,10 @@ class LocalJob:
     def _tell(self, rows: int) -> None:
         with self._lock:
             self._rows += rows
+
+
+def _explained(task: WriteTask, error: Exception) -> ExportError:
+    """As Spark's job says it: what is not trikafka's own error, such as a full disk, with the range."""
+    failure = ExportError(f"exporting {task.planned} failed: {error}")
+    failure.__cause__ = error
+    return failure

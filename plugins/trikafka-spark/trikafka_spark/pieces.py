@@ -25,6 +25,8 @@ from .values import ValueParser
 FOOTER_KEY = "trikafka.range"
 #: Folders of one piece that are written at a time; a piece that has rows for more of them ends.
 _MOST_FOLDERS = 64
+#: Microseconds of 0001-01-01 and 10000-01-01.
+_FIRST_DAY, _LAST_DAY = -62_135_596_800_000_000, 253_402_300_800_000_000
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
@@ -52,6 +54,13 @@ class _File:
     writer: Any
     sink: Any
     rows: int = 0
+
+    def size(self) -> int:
+        return self.staged.stat().st_size if self.sink.closed else int(self.sink.tell())
+
+    def close(self) -> None:
+        self.writer.close()
+        self.sink.close()
 
 
 @dataclass
@@ -93,8 +102,7 @@ class PieceWriter:
         rows = self._flush()
         staged = []
         for file in self._files.values():
-            file.writer.close()
-            file.sink.close()
+            file.close()
             name = str(Path(file.folder, self.work.name_of(self.start)))
             staged.append(StagedFile(file.staged.name, name, file.rows, file.staged.stat().st_size))
         if self._dead:
@@ -127,7 +135,9 @@ class PieceWriter:
             file = self._files.get(folder) or self._open(folder, part.schema)
             file.writer.write_table(part, row_group_size=self.shape.row_group_rows)
             file.rows += part.num_rows
-        self._written = sum(file.sink.tell() for file in self._files.values())
+            if len(self._files) > _MOST_FOLDERS:  # so the piece ends here and nothing more comes to it: not all are open at once
+                file.close()
+        self._written = sum(file.size() for file in self._files.values())
         return taken
 
     def _sorted(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
@@ -135,7 +145,7 @@ class PieceWriter:
         if not table.num_rows:
             return
         prefix = [f"topic={self.planned.topic}"] if "topic" in self._by else []
-        dates = pc.strftime(table["timestamp"], "%Y-%m-%d") if "date" in self._by else None
+        dates = _dates(table["timestamp"]) if "date" in self._by else None
         if "topic" in self._by:
             table = table.drop_columns(["topic"])
         if dates is None:
@@ -158,6 +168,13 @@ class PieceWriter:
         writer.add_key_value_metadata({FOOTER_KEY: footer_of(self.planned)})
         file = self._files[folder] = _File(staged, folder, writer, sink)
         return file
+
+
+def _dates(times: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The days, null where the year has not four digits (a producer took microseconds for milliseconds)."""
+    number = times.cast(pa.int64())
+    sane = pc.and_(pc.greater_equal(number, _FIRST_DAY), pc.less(number, _LAST_DAY))
+    return pc.strftime(pc.if_else(sane, times, pa.scalar(None, times.type)), "%Y-%m-%d")
 
 
 def _dead_letter(row: Mapping[str, Any], error: str) -> str:

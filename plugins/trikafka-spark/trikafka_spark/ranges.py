@@ -46,11 +46,11 @@ async def limit_ranges(options: ReadOptions, planned: Sequence[Planned], limits:
     """What the filters leave of the ranges. Raises :exc:`trikafka.TrikafkaError`."""
     left = [one._replace(wanted=limits.cut(one.wanted)) for one in planned if limits.admits(one.wanted.topic, one.wanted.partition)]
     left = [one for one in left if one.wanted.start < one.wanted.end]
-    if limits.since is None or not left:
+    if limits.since is None or limits.since < 0 or not left:  # before 1970 are records without a time (-1), wherever they stand
         return left
     async with open_reader(options) as consumer:
         tps = [TopicPartition(one.wanted.topic, one.wanted.partition) for one in left]
-        found = await consumer.offsets_for_times(dict.fromkeys(tps, max(limits.since, 0)))
+        found = await consumer.offsets_for_times(dict.fromkeys(tps, limits.since))
     late = []
     for tp, one in zip(tps, left, strict=True):
         if (at := found.get(tp)) is not None:

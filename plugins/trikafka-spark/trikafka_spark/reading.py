@@ -1,8 +1,8 @@
 """The one reader: the records of an offset range, inside a Python worker of Spark, for plain (not async) code.
 
-A Trio loop in a thread of its own fetches and decodes while the caller works on what came before; at most
-``_BATCHES_AHEAD`` batches wait between them. The thread always ends: at the end of the range, on an error, and when the
-caller closes the generator early.
+A Trio loop in a thread of its own fetches and decodes while the caller works on what came before; at most ``_BATCHES_AHEAD``
+batches of ``_BYTES_AHEAD`` bytes together wait between them, or a single one that is larger. The thread always ends: at the end of
+the range, on an error, and when the caller closes the generator early.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import trio
@@ -21,7 +22,7 @@ import trio
 import trikafka
 from trikafka import KafkaTimeoutError, NoOffsetForPartitionError, OffsetOutOfRangeError, OffsetRange, RecordBatch, TopicPartition
 
-_BATCHES_AHEAD = 8
+_BATCHES_AHEAD, _BYTES_AHEAD = 8, 32 << 20
 #: A range of which nothing comes for so long (seconds) is given up, as Spark's own connector does.
 STALL_LIMIT = 120.0
 #: When nothing came for so long (seconds), it is asked whether the topic is still there.
@@ -73,7 +74,7 @@ class _Feed:
         while (item := self._items.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            self._soon(self._room.release)
+            self._soon(partial(self._taken, item.nbytes))
             yield item
 
     def stop(self) -> None:
@@ -98,7 +99,8 @@ class _Feed:
         self._items.put(last)
 
     async def _main(self) -> None:
-        self._room = trio.Semaphore(_BATCHES_AHEAD)
+        self._batches = self._bytes = 0  # that wait
+        self._room = trio.Event()
         self._scope = trio.CancelScope()
         self._token = trio.lowlevel.current_trio_token()
         self._ready.set()
@@ -106,8 +108,17 @@ class _Feed:
             await self._reading.run(self._deliver)
 
     async def _deliver(self, batch: RecordBatch) -> None:
-        await self._room.acquire()
+        while self._batches >= _BATCHES_AHEAD or (self._batches and self._bytes + batch.nbytes > _BYTES_AHEAD):
+            self._room = trio.Event()
+            await self._room.wait()
+        self._batches += 1
+        self._bytes += batch.nbytes
         self._items.put(batch)
+
+    def _taken(self, size: int) -> None:
+        self._batches -= 1
+        self._bytes -= size
+        self._room.set()
 
 
 class _Reading:

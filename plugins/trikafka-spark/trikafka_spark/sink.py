@@ -27,6 +27,8 @@ from .sink_options import SinkOptions, sink_options
 if TYPE_CHECKING:
     from pyspark import SparkContext
 
+    from .task import Stopper
+
 T = TypeVar("T")
 _log = logging.getLogger("trikafka.spark")
 #: How long Spark may take to stop (seconds): at the end, and when the export was cancelled. Then its JVM is killed.
@@ -102,9 +104,18 @@ class SparkSink:
             for topic in dict.fromkeys(each.topic for each in wanted):
                 if topic not in schemas:
                     ranges = [each for each in wanted if each.topic == topic]
-                    schemas[topic] = self._options.value_schema or await self._thread(partial(_inferred, ranges, settings))
+                    schemas[topic] = self._options.value_schema or await self._inferred(ranges, settings)
             format["schemas"] = schemas
         return format
+
+    async def _inferred(self, ranges: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
+        """In a thread; a cancelled scope ends the reading, which may be waiting for a broker."""
+        stopper = await self._thread(_stopper)
+        try:
+            work = partial(_inferred, ranges, settings, stopper)
+            return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        finally:
+            stopper.stop()
 
     async def write(
         self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any], report: SinkReport
@@ -112,7 +123,12 @@ class SparkSink:
         """Write the ranges, here or by a Spark job; a cancelled scope ends them."""
         report("starting", 0, 0)
         width = sum(planned.end - planned.start for planned in ranges)
-        context = await self._spark.started() if await self._wants_spark(width) else None
+        by_spark = await self._wants_spark(width)
+        if by_spark and settings.get("ssl_context") is not None:
+            raise ConfigurationError(
+                "ssl_context= cannot be sent to Spark's workers: give ssl_cafile= and the like, or the option spark_above='never'"
+            )
+        context = await self._spark.started() if by_spark else None
         tasks = await self._thread(lambda: self._tasks(plan, ranges, settings))
         report("writing", 0, 0)
 
@@ -242,7 +258,13 @@ def pinned(state: ExportState, options: SinkOptions, destination: str) -> dict[s
     return format
 
 
-def _inferred(ranges: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
+def _stopper() -> Stopper:
+    from .task import Stopper  # imports pyarrow, which is slow
+
+    return Stopper()
+
+
+def _inferred(ranges: Sequence[OffsetRange], settings: Mapping[str, Any], stopper: Stopper) -> Mapping[str, Any]:
     """The schema of a topic's first values, of all its partitions."""
     from .reading import read_range
     from .values import SAMPLE, infer
@@ -252,7 +274,9 @@ def _inferred(ranges: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Map
     failed: TrikafkaError | None = None
     for wanted in ranges:
         try:
-            with closing(read_range(wanted, client, fail_on_data_loss=False)) as batches:  # type: ignore[type-var]
+            stopper.check()
+            reading = read_range(wanted, client, fail_on_data_loss=False, on_start=stopper.add)
+            with closing(reading) as batches:  # type: ignore[type-var]
                 records = itertools.chain.from_iterable(batches)
                 values += [record.value for record in itertools.islice(records, max(1, SAMPLE // len(ranges)))]
         except TrikafkaError as error:

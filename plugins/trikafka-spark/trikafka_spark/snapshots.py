@@ -13,7 +13,7 @@ import stat
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from trikafka import OffsetRange, TrikafkaError
@@ -70,12 +70,13 @@ def _entry(name: str) -> Iterator[_Entry]:
 
 
 def _folder() -> Path:
-    folder = Path(tempfile.gettempdir(), f"trikafka-spark-{os.getuid()}")
+    folder = Path(tempfile.gettempdir(), f"trikafka-snapshots-{os.getuid()}")  # no name that .scratch clears
     folder.mkdir(mode=0o700, exist_ok=True)
     found = folder.lstat()
     if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
         raise TrikafkaError(f"{folder} is not a folder of this user alone: remove it")
     for old in folder.iterdir():
-        if old.lstat().st_mtime < time.time() - _KEPT:
-            old.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another process clears as well
+            if old.lstat().st_mtime < time.time() - _KEPT:
+                old.unlink()
     return folder

@@ -59,7 +59,7 @@ class ValueParser:
             return pa.nulls(0, self.type), {}
         try:
             return self._block(values), {}
-        except (pa.ArrowException, ValueError) as error:
+        except (pa.ArrowException, ValueError, RecursionError) as error:
             if len(values) == 1:
                 return pa.nulls(0, self.type), {0: str(error).splitlines()[0][:500]}
         half = len(values) // 2
@@ -72,6 +72,10 @@ class ValueParser:
         size = max(len(text) + 1, 1 << 16)
         if len(values) == 1:
             _check_object(values[0])
+        elif not all(map(_like_object, values)):
+            # Two objects in one value and none in another would be as many as there are values. An object cannot go beyond a value
+            # that ends with a brace into one that begins with one.
+            raise ValueError("a value that is no JSON object")
         found = pj.read_json(io.BytesIO(text), pj.ReadOptions(use_threads=False, block_size=size), self._options)
         if found.num_rows != len(values):
             raise ValueError(f"{found.num_rows} JSON objects, not {len(values)}")
@@ -85,6 +89,11 @@ class ValueParser:
 def _check_object(value: bytes) -> None:
     if not isinstance(json.loads(value), dict):
         raise ValueError("it is JSON, but not an object")
+
+
+def _like_object(value: bytes) -> bool:
+    stripped = value.strip(b" \t\r\n")
+    return stripped[:1] == b"{" and stripped[-1:] == b"}"
 
 
 def type_of(spec: Any, where: str) -> pa.DataType:
@@ -115,7 +124,7 @@ def infer(values: Iterable[bytes | None], topic: str) -> dict[str, Any]:
         try:
             if value is not None and isinstance(found := json.loads(value), dict):
                 good.append(json.dumps(found).encode())
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
     if good:
         try:

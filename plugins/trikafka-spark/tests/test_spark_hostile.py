@@ -1,0 +1,167 @@
+"""Records, options and neighbours that mean harm, or mean nothing: an export and a query get through, or say a sentence."""
+
+from __future__ import annotations
+
+import os
+import socket
+import ssl
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trio
+from trikafka_spark import scratch, snapshots
+from trikafka_spark.columns import _cast
+from trikafka_spark.filters import Limits
+from trikafka_spark.local import LocalJob
+from trikafka_spark.options import read_options
+from trikafka_spark.pieces import PieceWriter, Shape
+from trikafka_spark.ranges import Planned, limit_ranges
+from trikafka_spark.sink import SparkSink
+from trikafka_spark.task import WriteTask
+from trikafka_spark.values import ValueParser, infer
+
+from trikafka import ConfigurationError, ExportError, OffsetRange, RangeWork
+from trikafka.interfaces import ExportPlan, ExportState, PlannedRange
+
+US = pa.timestamp("us", tz="UTC")
+PLANNED = PlannedRange("t", 0, 0, 1_000, "t.parquet")
+
+
+def table(values: list[bytes | None], times: list[int | None] | None = None) -> pa.Table:
+    count = len(values)
+    return pa.table(
+        {
+            "topic": ["t"] * count,
+            "partition": pa.array([0] * count, pa.int32()),
+            "offset": list(range(count)),
+            "timestamp": pa.array(times or [0] * count, US),
+            "key": pa.array([None] * count, pa.binary()),
+            "value": pa.array(values, pa.binary()),
+            "headers": [None] * count,
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "good"),
+    [
+        ([b'{"n":1}{"n":2}', b"", b'{"n":3}'], {2: 3}),
+        ([b'{"n":1', b"}", b'{"n":2}{"n":3}', b'{"n":4}'], {3: 4}),
+        ([b'{"n":1}{"n":2}', b'{"s":"{}', b'{"}', b'{"n":3}'], {3: 3}),
+        ([b' {"n":1}\n', b'{"n":2}\r\n', None], {0: 1, 1: 2}),
+    ],
+)
+def test_a_value_of_two_objects_does_not_shift_those_of_other_records(values: list[bytes | None], good: dict[int, int]) -> None:
+    parsed, refused = ValueParser({"n": "int64"}).parse(table(values))
+    rows = zip(parsed["offset"].to_pylist(), parsed["value"].to_pylist(), strict=True)
+    assert {offset: value["n"] for offset, value in rows if value is not None} == good
+    assert {row["offset"] for row, _ in refused} == {i for i, value in enumerate(values) if value is not None} - set(good)
+
+
+def test_a_deeply_nested_value_is_a_dead_letter_and_no_end() -> None:
+    deep = b"[" * 100_000
+    parsed, refused = ValueParser({"n": "int64"}).parse(table([b'{"n":1}', deep, b'{"n":2}']))
+    assert parsed["offset"].to_pylist() == [0, 2]
+    assert [row["offset"] for row, _ in refused] == [1]
+    assert infer([deep, b'{"n":1}'], "t") == {"n": "int64"}
+
+
+def test_a_time_that_microseconds_cannot_hold_is_null() -> None:
+    times = [2**63 - 1, -(2**63), 2**63 // 1000 + 1, 1, None]
+    assert _cast(pa.array(times, pa.timestamp("ms", tz="UTC")), US).cast(pa.int64()).to_pylist() == [None, None, None, 1_000, None]
+
+
+def folders_of(root: Path, times: list[int | None]) -> list[str]:
+    (root / "work").mkdir()
+    work = RangeWork(root, 1, PLANNED, folder=root / "work")
+    writer = PieceWriter(work, PLANNED, 0, Shape(), {"partition_by": ["date"]})
+    writer._waiting.append(table([b"x"] * len(times), times).to_batches()[0])
+    piece, rows = writer.finish(1_000)
+    assert rows == sum(file.rows for file in piece.files) == len(times)
+    return [str(Path(file.name).parent) for file in piece.files]
+
+
+def test_a_year_of_more_than_four_digits_is_no_date(tmp_path: Path) -> None:
+    """Microseconds for milliseconds: the folder was date=-9696-11-08."""
+    times = [1_700_000_000_000_000_000, 253_402_300_799_999_999, None]
+    assert sorted(folders_of(tmp_path, times)) == ["date=9999-12-31", "date=__HIVE_DEFAULT_PARTITION__"]
+
+
+def test_not_all_folders_of_a_piece_are_open_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of a thousand days were a thousand open files, and more than the system allows ended every run."""
+    most = 0
+    stage = RangeWork.stage
+
+    def counted(work: RangeWork) -> Path:
+        nonlocal most
+        most = max(most, len(os.listdir("/proc/self/fd")))
+        return stage(work)
+
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(RangeWork, "stage", counted)
+    assert len(folders_of(tmp_path, [day * 86_400_000_000 for day in range(200)])) == 200
+    assert most - before < 80
+
+
+def test_starting_spark_does_not_clear_what_data_frames_have_bound(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    first = [Planned(OffsetRange("t", 0, 0, 1), None)]
+    assert snapshots.shared("token", lambda: first) == first
+    for folder in tmp_path.iterdir():
+        os.utime(folder, (time.time() - 1_000,) * 2)
+    scratch._sweep()
+    assert snapshots.shared("token", list) == first
+
+
+async def test_what_ends_a_thread_of_an_export_is_an_export_error(tmp_path: Path) -> None:
+    """A full disk, say; here there is no folder to write in."""
+    task = WriteTask(str(tmp_path / "none"), 1, PLANNED, None, {}, True, {"value": "json", "schemas": {}}, Shape())
+    with pytest.raises(ExportError, match=r"exporting t-0 \[0, 1000\) failed") as caught:
+        await LocalJob([task], 1).run(lambda done, rows: None)
+    assert caught.value.__cause__ is not None
+
+
+async def test_a_tls_context_that_no_worker_can_be_sent_is_refused_before_spark_starts(tmp_path: Path) -> None:
+    settings = {"bootstrap_servers": "localhost:1", "ssl_context": ssl.create_default_context()}
+    async with SparkSink.from_options({"destination": str(tmp_path / "d"), "spark_above": 0}) as sink:
+        plan = ExportPlan(1, "p", "now", None, {"t": None}, "read_committed", (PLANNED,), {})
+        with pytest.raises(ConfigurationError, match="ssl_context= cannot be sent to Spark's workers"):
+            await sink.write(plan, [PLANNED], settings, lambda stage, done, rows: None)
+
+
+async def test_a_cancelled_inference_of_a_schema_ends_at_once(tmp_path: Path) -> None:
+    """It waited for a broker that says nothing, up to two minutes."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        settings = {"bootstrap_servers": f"127.0.0.1:{silent.getsockname()[1]}", "isolation_level": "read_committed"}
+        async with SparkSink.from_options({"destination": str(tmp_path / "d"), "value_format": "json"}) as sink:
+            began = time.monotonic()
+            with trio.move_on_after(0.3) as scope:
+                await sink.pin(ExportState(), [OffsetRange("t", 0, 0, 10)], settings)
+            assert scope.cancelled_caught
+            assert time.monotonic() - began < 5
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"minPartitions": "9" * 5_000},
+        {"startingTimestamp": "9" * 30},
+        {"startingOffsets": '{"t":{"0":%s}}' % ("9" * 30)},
+        {"startingOffsets": "[" * 100_000},
+        {"maxTriggerDelay": "9" * 400 + "d"},
+    ],
+)
+def test_numbers_that_no_broker_knows_are_refused_by_the_name_of_the_option(option: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(option))):
+        read_options({"kafka.bootstrap.servers": "x:1", "subscribe": "t", **option})
+
+
+async def test_a_lower_bound_before_1970_leaves_records_without_a_time_in() -> None:
+    """They have the time -1, which a broker asked for times from 0 on passes over. So it is not asked at all."""
+    options = read_options({"kafka.bootstrap.servers": "127.0.0.1:1", "subscribe": "t"})
+    planned = [Planned(OffsetRange("t", 0, 0, 10), None)]
+    assert await limit_ranges(options, planned, Limits(since=-1)) == planned

@@ -1,0 +1,5 @@
+"""``python -m trikafka``."""
+
+from .cli import main
+
+main()
