@@ -16,7 +16,9 @@ from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 from trikafka.testing._leftovers import assert_nothing_left
 
 #: A member's settings, by the classic protocol and by the consumer protocol (KIP-848).
-PROTOCOLS = pytest.mark.parametrize("protocol", [{"group_protocol": name} for name in ("classic", "consumer")], ids=["classic", "consumer"])
+PROTOCOLS = pytest.mark.parametrize(
+    "protocol", [{"group_protocol": "classic"}, {"group_protocol": "consumer"}], ids=["classic", "consumer"]
+)
 STRATEGIES = pytest.mark.parametrize(
     "strategy",
     [
