@@ -153,6 +153,7 @@ _HOMES = {
         "GroupMetadata",
         "IsolationLevel",
         "MemberDescription",
+        "MembershipEvent",
         "Node",
         "OAuthToken",
         "OffsetAndMetadata",

@@ -20,7 +20,16 @@ import pluggy
 
 from .config import ClientConfig
 from .errors import PluginError, TrikafkaError
-from .interfaces import ClientContext, ManagerKind, Observer, ProducerObserver, RebalanceListener, Sink
+from .interfaces import (
+    ClientContext,
+    ConnectionObserver,
+    ManagerKind,
+    MembershipObserver,
+    Observer,
+    ProducerObserver,
+    RebalanceListener,
+    Sink,
+)
 from .types import Node
 
 PROJECT = "trikafka"
@@ -67,7 +76,8 @@ class HookSpecs:
     @hookspec
     def trikafka_observer(self, context: ClientContext) -> Observer | None:
         """Watch this client: told when it opens, when a background task fails, and when it closes; a
-        :class:`~trikafka.interfaces.ProducerObserver` of a producer's batches, too."""
+        :class:`~trikafka.interfaces.ProducerObserver` of a producer's batches, a
+        :class:`~trikafka.interfaces.MembershipObserver` of what becomes of a group's member, too."""
 
 
 def load_plugins(extra: Iterable[object] = (), builtin: object | None = None) -> pluggy.PluginManager:
@@ -154,7 +164,8 @@ def _checked(given: tuple[str, object], hook: str, shape: type | None) -> Any:
         )
     if shape is RebalanceListener and (plain := plain_methods(answer, shape)):
         raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(plain)} must be `async def`")
-    points = members_of(ProducerObserver) if shape is Observer else ()
+    watching = (ProducerObserver, ConnectionObserver, MembershipObserver)
+    points = frozenset[str]().union(*map(members_of, watching)) if shape is Observer else ()
     if waits := [one for one in points if inspect.iscoroutinefunction(getattr(answer, one, None))]:
         raise PluginError(f"plugin {name}: {hook} returned {answer!r}, of which {', '.join(sorted(waits))} must be plain functions")
     return answer

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 #: Headers of a record: pairs of name and value, in order; names may repeat.
 Headers = tuple[tuple[str, bytes | None], ...]
@@ -207,6 +207,33 @@ class ConnectionEvent:
     before: str
     state: str
     seconds: float
+    error: Exception | None
+
+
+#: What a :class:`MembershipEvent` tells of.
+MembershipEventKind: TypeAlias = Literal[
+    "joined", "left", "expelled", "fenced", "session_lost", "coordinator_lost", "coordinator_found"
+]
+
+
+@dataclass(frozen=True, slots=True)
+class MembershipEvent:
+    """A consumer's membership of its group has changed, or what it knows of the group's coordinator; for observers.
+
+    ``kind``: ``"joined"`` (each generation anew with the classic protocol), ``"left"``, ``"expelled"`` (``max_poll_interval_ms``
+    passed without a receive; it joins again at the next one), ``"fenced"`` (the group does not know the member any more, or will
+    not have it), ``"session_lost"`` (no heartbeat was answered for a session), ``"coordinator_lost"`` (it moved or does not
+    respond) or ``"coordinator_found"``. After ``"expelled"``, ``"fenced"`` and ``"session_lost"`` the partitions are lost.
+
+    ``generation`` is the member epoch where the group has the consumer protocol (KIP-848); -1 outside of the group. ``error`` is
+    the cause, if there is one; of ``"left"``, why the group did not confirm it.
+    """
+
+    kind: MembershipEventKind
+    group_id: str
+    member_id: str
+    generation: int
+    reason: str
     error: Exception | None
 
 

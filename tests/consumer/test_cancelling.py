@@ -15,6 +15,20 @@ from trikafka._api.consumer import Consumer
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 from trikafka.testing._leftovers import assert_nothing_left
 
+#: A member's settings, by the classic protocol and by the consumer protocol (KIP-848).
+PROTOCOLS = pytest.mark.parametrize(
+    "protocol", [{"group_protocol": "classic"}, {"group_protocol": "consumer"}], ids=["classic", "consumer"]
+)
+STRATEGIES = pytest.mark.parametrize(
+    "strategy",
+    [
+        {"partition_assignment_strategy": ["range"]},
+        {"partition_assignment_strategy": ["cooperative-sticky"]},
+        {"group_protocol": "consumer"},
+    ],
+    ids=["range", "cooperative-sticky", "consumer"],
+)
+
 
 class Given(NamedTuple):
     cluster: ScriptedCluster
@@ -56,10 +70,10 @@ async def the_rest_comes(given: Given) -> None:
 
 
 @pytest.mark.parametrize("scenario", [one_by_one, by_batch])
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_a_cancelled_receive_loses_nothing(autojump_clock: Clock, scenario: Any, strategy: str) -> None:
+@STRATEGIES
+async def test_a_cancelled_receive_loses_nothing(autojump_clock: Clock, scenario: Any, strategy: dict[str, Any]) -> None:
     def setup() -> Any:
-        return fresh(partition_assignment_strategy=[strategy])
+        return fresh(**strategy)
 
     assert await assert_all_awaits_cancellable(scenario, the_rest_comes, setup=setup) >= 3
 
@@ -117,10 +131,11 @@ async def all_calls_work(given: Given) -> None:
 
 
 @pytest.mark.parametrize("scenario", [commit, ask, unsubscribe])
-async def test_a_cancelled_call_leaves_the_consumer_usable(autojump_clock: Clock, scenario: Any) -> None:
+@PROTOCOLS
+async def test_a_cancelled_call_leaves_the_consumer_usable(autojump_clock: Clock, scenario: Any, protocol: dict[str, Any]) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
-        async with fresh(enable_auto_commit=False) as given:
+        async with fresh(enable_auto_commit=False, **protocol) as given:
             await given.consumer.receive()
             yield given
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 import trio
 from consuming import T0, T1, Notes, cluster_of, consumer_of, member_of, until
-from test_cancelling import Given, all_calls_work, fresh, the_rest_comes
+from test_cancelling import PROTOCOLS, STRATEGIES, Given, all_calls_work, fresh, the_rest_comes
 from trio.testing import MockClock as Clock
 
+from trikafka.error_codes import ErrorCode
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 from trikafka.testing._leftovers import assert_nothing_left
 
@@ -65,36 +66,43 @@ async def tables(given: Given) -> None:
 
 
 @pytest.mark.parametrize("scenario", [streams_in_one_task, streams_by_batch, streams_by_table])
-@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
-async def test_cancelled_streams_lose_nothing(autojump_clock: Clock, scenario: Any, strategy: str) -> None:
+@STRATEGIES
+async def test_cancelled_streams_lose_nothing(autojump_clock: Clock, scenario: Any, strategy: dict[str, Any]) -> None:
     importlib.import_module("trikafka._wire.arrow")  # else in a thread, for which the clock does not wait
 
     def setup() -> Any:
-        return fresh(partition_assignment_strategy=[strategy])
+        return fresh(**strategy)
 
     assert await assert_all_awaits_cancellable(scenario, everything_comes_and_nothing_is_left, setup=setup) >= 5
 
 
-async def test_cancelled_streams_with_listeners(autojump_clock: Clock) -> None:
+@PROTOCOLS
+async def test_cancelled_streams_with_listeners(autojump_clock: Clock, protocol: dict[str, Any]) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
         async def work(what: str) -> None:
             await trio.sleep(0.5)
 
-        async with cluster_of(2, records=6) as cluster, consumer_of(cluster, group_id="g") as consumer:
+        async with cluster_of(2, records=6) as cluster, consumer_of(cluster, group_id="g", **protocol) as consumer:
             consumer.subscribe(["t"], Notes([], then=work))
             yield Given(cluster, consumer, [])
 
     assert await assert_all_awaits_cancellable(streams_in_one_task, everything_comes_and_nothing_is_left, setup=setup) >= 5
 
 
-async def test_tables_cancelled_lose_nothing(autojump_clock: Clock) -> None:
+@pytest.mark.parametrize("group", [None, "classic", "consumer"])
+async def test_tables_cancelled_lose_nothing(autojump_clock: Clock, group: str | None) -> None:
     importlib.import_module("trikafka._wire.arrow")
 
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
-        async with cluster_of(2, records=6) as cluster, consumer_of(cluster) as consumer:
-            consumer.assign([T0, T1])
+        settings = {} if group is None else {"group_id": "g", "group_protocol": group}
+        async with cluster_of(2, records=6) as cluster, consumer_of(cluster, **settings) as consumer:
+            if group is None:
+                consumer.assign([T0, T1])
+            else:
+                consumer.subscribe(["t"])
+                await until(lambda: consumer.statistics().state == "stable")
             yield Given(cluster, consumer, [])
 
     assert await assert_all_awaits_cancellable(tables, everything_comes_and_nothing_is_left, setup=setup) >= 3
@@ -196,16 +204,18 @@ CALLS: dict[str, Callable[[Given], Awaitable[object]]] = {
     "beginning_offsets": lambda given: given.consumer.beginning_offsets([T0, T1]),
     "end_offsets": lambda given: given.consumer.end_offsets([T0, T1]),
     "offsets_for_times": lambda given: given.consumer.offsets_for_times({T0: 0}),
+    "topic_ids": lambda given: given.consumer.topic_ids(["t"]),
     "partitions_for": lambda given: given.consumer.partitions_for("t"),
     "list_topics": lambda given: given.consumer.list_topics(),
 }
 
 
 @pytest.mark.parametrize("name", CALLS)
-async def test_each_call_cancelled_leaves_the_consumer_usable(autojump_clock: Clock, name: str) -> None:
+@PROTOCOLS
+async def test_each_call_cancelled_leaves_the_consumer_usable(autojump_clock: Clock, name: str, protocol: dict[str, Any]) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
-        async with fresh(enable_auto_commit=False) as given:
+        async with fresh(enable_auto_commit=False, **protocol) as given:
             await given.consumer.receive()
             yield given
 
@@ -216,10 +226,11 @@ async def test_each_call_cancelled_leaves_the_consumer_usable(autojump_clock: Cl
     assert await assert_all_awaits_cancellable(twice, all_calls_work, setup=setup) >= 2
 
 
-async def test_a_seek_and_its_position_cancelled(autojump_clock: Clock) -> None:
+@PROTOCOLS
+async def test_a_seek_and_its_position_cancelled(autojump_clock: Clock, protocol: dict[str, Any]) -> None:
     @asynccontextmanager
     async def setup() -> AsyncIterator[Given]:
-        async with fresh() as given:
+        async with fresh(**protocol) as given:
             await given.consumer.receive()
             yield given
 
@@ -256,3 +267,39 @@ async def test_a_close_cancelled_anywhere_is_finished_by_the_end_of_the_block(au
         assert cluster.connections() == 0
 
     assert await assert_all_awaits_cancellable(scenario, check, setup=setup) > 5
+
+
+@STRATEGIES
+async def test_a_listener_of_what_was_lost_cancelled_anywhere(autojump_clock: Clock, strategy: dict[str, Any]) -> None:
+    """It is told again until it has come to its end, and then the member joins anew and everything comes from the last commit."""
+    beat = "Heartbeat" if "group_protocol" not in strategy else "ConsumerGroupHeartbeat"
+
+    @asynccontextmanager
+    async def setup() -> AsyncIterator[tuple[Given, list[Any]]]:
+        log: list[Any] = []
+
+        async def work(what: str) -> None:
+            await trio.sleep(0.5)
+            log.append(what)
+
+        settings = {"group_id": "g", "enable_auto_commit": False} | strategy
+        async with cluster_of(2, records=6) as cluster, consumer_of(cluster, **settings) as consumer:
+            consumer.subscribe(["t"], Notes([], then=work))
+            given = Given(cluster, consumer, [])
+            await consumer.receive()
+            await until(lambda: consumer.statistics().state == "stable")
+            cluster.fail(beat, ErrorCode.FENCED_MEMBER_EPOCH if "group_protocol" in strategy else ErrorCode.ILLEGAL_GENERATION, 1)
+            await until(lambda: consumer.statistics().state == "fenced", 0.1)
+            yield given, log
+
+    async def scenario(both: tuple[Given, list[Any]]) -> None:
+        given, log = both
+        while "lost" not in log:
+            await given.consumer.receive_batch(timeout=1)
+
+    async def check(both: tuple[Given, list[Any]]) -> None:
+        given, log = both
+        await the_rest_comes(given)
+        assert log == ["assigned", "lost", "assigned"]
+
+    assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 3  # before, inside and after the listener

@@ -62,6 +62,7 @@ class Row:
     before: Callable[[Any], Awaitable[Any]] | None = None
     then: Callable[[Any], Awaitable[Any]] | None = None
     alone: bool = False  # one at a time
+    shared: bool = False  # of many at once several may end with the very same error: that of their batch
     version: int = 2  # of the protocol of transactions
 
     def __str__(self) -> str:
@@ -87,8 +88,11 @@ CALLS = [
     Row("consumer", "client_instance_id", TELEMETRY, 41, lambda _, c, k: c.client_instance_id(**k), remembered=True),
     Row("consumer", "partitions_for", "Metadata", 5, lambda cluster, c, k: c.partitions_for(_existing(cluster), **k)),
     Row("consumer", "list_topics", "Metadata", None, lambda _, c, k: c.list_topics(**k)),
+    Row("consumer", "topic_ids", "Metadata", None, lambda cluster, c, k: c.topic_ids(["t"], **k)),
     Row("consumer", "receive_batch", "Fetch", 6, lambda _, c, k: _receive(c, k), ends="quiet", alone=True),
+    Row("consumer", "receive", "Fetch", 6, lambda _, c, k: _receive_one(c, k), ends="quiet", alone=True),
     Row("producer", "send", "Produce", 6, lambda _, p, k: p.send("t", b"v"), limited=False),
+    Row("producer", "send_arrow", "Produce", 6, lambda _, p, k: _send_arrow(p), call="send", limited=False, shared=True),
     Row("producer", "enqueue", "Metadata", 5, lambda cluster, p, k: p.enqueue(_existing(cluster), b"v"), limited=False),
     Row("producer", "flush", "Produce", 6, lambda _, p, k: _flush(p, k)),
     Row("producer", "partitions_for", "Metadata", 5, lambda cluster, p, k: p.partitions_for(_existing(cluster), **k)),
@@ -177,6 +181,29 @@ async def _receive(consumer: trikafka.Consumer, options: dict[str, Any]) -> int:
     if not consumer.assignment():
         consumer.assign([TP])
     return len(await consumer.receive_batch(**options))
+
+
+async def _receive_one(consumer: trikafka.Consumer, options: dict[str, Any]) -> trikafka.Record | None:
+    """A receive has no limit but the scope around it; the row's own limits may end it, one that is longer must not have to."""
+    if not consumer.assignment():
+        consumer.assign([TP])
+    limit = options["timeout"]
+    with (trio.move_on_after if limit <= LIMIT else trio.fail_after)(limit):
+        return await consumer.receive()
+    return None
+
+
+async def _send_arrow(producer: trikafka.Producer) -> trikafka.ArrowDelivery:
+    """Raises the error that the one of the table has as its cause: that of a record."""
+    import pyarrow as pa
+
+    try:
+        return await producer.send_arrow("t", pa.table({"value": [b"a", b"b"]}))
+    except trikafka.ArrowDeliveryError as error:
+        cause = error.__cause__
+        if error.delivered or cause is None or str(cause) not in str(error):
+            raise
+        raise cause from cause.__cause__
 
 
 async def _flush(producer: trikafka.Producer, options: dict[str, Any]) -> None:

@@ -108,6 +108,10 @@ async def test_a_database_that_is_locked_is_named(modules: Any, tmp_path: Path) 
                     await consumer.commit({T0: 1}, timeout=0.05)
 
 
+def said_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.name == "trikafka_group_log"]
+
+
 async def test_a_listener_and_an_observer_count(modules: Any, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
     _, group_log = modules
     caplog.set_level("INFO", "trikafka_group_log")
@@ -115,8 +119,10 @@ async def test_a_listener_and_an_observer_count(modules: Any, autojump_clock: Mo
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         async with trikafka.open_consumer("t", **settings(cluster, plugin, client_id="worker")) as consumer:
             await consumer.receive_batch(timeout=5)
-    assert plugin.counts == {"opened": 1, "assigned": 2, "revoked": 2, "closed": 1}
-    said = [record.getMessage() for record in caplog.records if record.name == "trikafka_group_log"]
+    events = {"coordinator_found": 1, "joined": 1, "left": 1}
+    assert plugin.counts == {"opened": 1, "assigned": 2, "revoked": 2, "closed": 1} | events
+    assert [line for line in said_of(caplog) if line.startswith("worker: left")] == ["worker: left the consumer is being closed"]
+    said = [line for line in said_of(caplog) if line.split()[1] not in events]
     assert said == ["worker: opened ", "worker: assigned t-0, t-1", "worker: revoked t-0, t-1", "worker: closed after 5.0 s"]
 
 
@@ -159,7 +165,8 @@ def test_installed_they_are_found(tmp_path: Path) -> None:
         """
     environment = {"TRIKAFKA_OFFSETS_DB": str(tmp_path / "o.db"), "PYTHONPATH": str(EXAMPLES.parents[1])}
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60, env=environment)
-    assert done.stdout == "{'opened': 1, 'assigned': 1, 'revoked': 1, 'closed': 1}\n", done.stderr
+    counts = "{'opened': 1, 'coordinator_found': 1, 'joined': 1, 'assigned': 1, 'revoked': 1, 'left': 1, 'closed': 1}"
+    assert done.stdout == f"{counts}\n", done.stderr
     with closing(sqlite3.connect(tmp_path / "o.db")) as database:
         assert database.execute("select * from kafka_offsets").fetchall() == [("g", "t", 0, 1, "")]
 

@@ -259,6 +259,39 @@ async def test_a_running_group_goes_to_the_new_protocol_and_back(quick_broker: K
         assert not [noted for noted in scene.noted if noted[1] == "lost"]
 
 
+@in_time
+async def test_a_running_group_with_a_java_member_goes_to_the_new_protocol_and_back(quick_broker: KafkaCluster) -> None:
+    """Java's member stays with the classic protocol; ours beside it is replaced by one of the new, and that by one of the old."""
+    cluster = Cluster(quick_broker)
+    async with scene_of(cluster.bootstrap_servers) as (scene, nursery):
+        leave: dict[str, trio.Event] = {}
+        classic: dict[str, Any] = {"group_protocol": "classic", "heartbeat_interval_ms": 300}
+
+        async def replace(old: str | None, new: str, **settings: Any) -> None:
+            leave[new] = trio.Event()
+            nursery.start_soon(functools.partial(scene.member, new, leave[new].is_set, **settings))
+            await scene.more(new, 50)
+            if old is not None:
+                leave[old].set()
+
+        await replace(None, "c1", **classic)
+        async with java_member(cluster, scene, "classic"):
+            await scene.more("java", 200)
+            for old, new, settings in (("c1", "n1", {}), ("n1", "c2", classic)):
+                await replace(old, new, **settings)
+                await scene.spread(3)
+                async with open_admin(bootstrap_servers=scene.bootstrap) as admin:
+                    kinds = {group.group_id: group.type for group in await admin.list_groups()}
+                assert kinds[scene.topic] == ("consumer" if new == "n1" else "classic")
+                await scene.more("java", 200)
+                await scene.more(new, 200)
+        await scene.spread(6)
+        await scene.all_seen()
+        doubled = {number for number, count in scene.counts.items() if count > 1}
+        assert doubled <= set(scene.seen["java"])  # it commits at an interval; we after each batch
+        assert not [noted for noted in scene.noted if noted[1] == "lost"]
+
+
 _VICTIM = """
     import sys, trio, trikafka
 

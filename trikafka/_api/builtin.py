@@ -64,7 +64,9 @@ class Builtin:
 
     @staticmethod
     def _coordinator(client: AnyClient) -> interfaces.CoordinatorManager:
-        return Coordinators(client.manager("metadata"), client.start_soon, client.brokers.outages)
+        outages, events = client.brokers.outages, getattr(client, "membership_events", None)
+        watch = None if events is None else events.coordinator
+        return Coordinators(client.manager("metadata"), client.start_soon, outages, watch)
 
     @staticmethod
     def _offsets(client: AnyClient) -> interfaces.OffsetsManager:
@@ -158,8 +160,10 @@ def _group_parts(client: ConsumerParts) -> GroupParts:
     core = client.core
     topics = GroupTopics(core.subscription, client.manager("metadata"), exclude_internal=client.config.exclude_internal_topics)
     requests = GroupRequests(_group(client), client.brokers, client.manager("coordinator"))
+    events = client.membership_events
+    assert events is not None
     return GroupParts(
-        client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, core.news
+        client.config, core.subscription, core.member, client.reconciler, core.poll_timer, topics, requests, events, core.news
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeVar
 from uuid import UUID
 
@@ -12,6 +13,7 @@ from kafka.protocol.metadata import MetadataRequest
 from .._managers.auto_commit import AutoCommit
 from .._managers.commit import commit_failed
 from .._managers.listener_invoker import RebalanceListenerInvoker
+from .._managers.membership_events import MembershipEvents
 from .._managers.metadata import read_metadata
 from .._managers.reconciler import Reconciler
 from .._managers.telemetry import Telemetry
@@ -76,6 +78,10 @@ class ConsumerParts(Context[ConsumerConfig]):
         self.reconciler = Reconciler(config.group_id, self.core.assignment, self.invoker)
         self.readers = Readers(config, self.core.buffer)
         self.streams = Streams(config, self.core, self.readers, self.invoker)
+        self.membership_events: MembershipEvents | None = None
+        if config.group_id is not None:
+            tell = partial(self.observers.tell, "membership_changed") if self.observers.has("membership_changed") else None
+            self.membership_events = MembershipEvents(config.group_id, self.core.member, tell)
         for kind in ("metadata", "coordinator", "offsets"):
             self.fill(kind)
         self.metadata = self.manager("metadata")

@@ -33,7 +33,7 @@ from ..types import TopicPartition
 from . import group_messages
 from .group_messages import Joined
 from .leave_report import LeaveReport
-from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts, MembershipBase, Reason
+from .membership_base import LEAVE_ATTEMPTS, LEAVE_LIMIT, GroupParts, MembershipBase
 
 _log = logging.getLogger("trikafka.membership")
 #: What a JoinGroup may take beyond the rebalance timeout (seconds).
@@ -116,6 +116,7 @@ class ClassicMembership(MembershipBase):
                 response.member_id,
                 ", the leader" if joined.is_leader else "",
             )
+            self._events.tell("joined", self._ending.why)
             return joined
 
     async def _sync(self, joined: Joined) -> list[TopicPartition]:
@@ -204,9 +205,10 @@ class ClassicMembership(MembershipBase):
         self._member.forget(keep_id=not static)
         if not identity.member_id or stay:
             return
-        request = group_messages.leave_request(self._group, identity, self._why_leaving(closing))
+        why = self._why_leaving(closing)
+        request = group_messages.leave_request(self._group, identity, why)
         retry = Retry(self._config)
-        with LeaveReport(self._group, identity.member_id) as report, trio.move_on_after(LEAVE_LIMIT):
+        with LeaveReport(self._group, identity, self._events, why) as report, trio.move_on_after(LEAVE_LIMIT):
             for attempt in range(LEAVE_ATTEMPTS):
                 try:
                     await self._ask_to_leave(request, attempt)
@@ -229,11 +231,3 @@ class ClassicMembership(MembershipBase):
         members = response.members or ()
         if code := response.error_code or next((member.error_code for member in members if member.error_code), 0):
             raise from_code(code, f"leaving group {self._group!r}", operation="Read")
-
-    def _why_leaving(self, closing: bool) -> str:
-        """For the broker's log (KIP-800)."""
-        if closing:
-            return "the consumer is being closed"
-        if self._ending.reason is Reason.STALE:
-            return "max_poll_interval_ms passed without a receive"
-        return "the consumer unsubscribed" if not self._subscription.grouped else "the consumer cannot go on"

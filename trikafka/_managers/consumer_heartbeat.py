@@ -49,6 +49,7 @@ class ConsumerHeartbeats:
         assert parts.config.group_id is not None
         self._config, self._group, self._member = parts.config, parts.config.group_id, parts.member
         self._requests, self._poll_timer, self._reconciler = parts.requests, parts.poll_timer, reconciler
+        self._events = parts.events
         self._said = HeartbeatState(parts.config, parts.subscription)
         self._news = news
         self._member_id = new_member_id()
@@ -128,6 +129,7 @@ class ConsumerHeartbeats:
         self._limit = min(self._config.request_timeout, max(self._interval, _LEAST_LIMIT))
         if joins:
             _membership_log.info("group %s: joined in epoch %d as %s", self._group, response.member_epoch, self._member_id)
+            self._events.tell("joined", f"the coordinator took the member in, in epoch {response.member_epoch}")
             self._settled_at = trio.current_time() + _SETTLING_INTERVALS * self._interval
         if (parts := assigned(response)) is not None:
             self._reconciler.aim(parts)
@@ -147,12 +149,14 @@ class ConsumerHeartbeats:
                 raise
         self.in_group = False
 
-    async def leave(self, operation: str = "default") -> None:
+    async def leave(self, operation: str, why: str) -> None:
         """Leave the group: for good, or as a static member that will come back. Best effort, within a limit of its own.
 
-        ``operation`` is ``group_membership_operation`` (KIP-1092): a dynamic member that is to remain says nothing.
+        ``operation`` is ``group_membership_operation`` (KIP-1092): a dynamic member that is to remain says nothing. ``why`` is for
+        observers, the protocol has no place for it.
         """
-        static = self._member.identity.instance_id is not None
+        was = self._member.identity
+        static = was.instance_id is not None
         stays = operation == "remain_in_group" or (operation == "default" and static)
         self._member.forget()
         if not self.in_group or (stays and not static):
@@ -160,7 +164,7 @@ class ConsumerHeartbeats:
         self.outside()
         request = leave_request(self._group, self._member.identity, LEAVE_FOR_A_WHILE if stays else LEAVE)
         retry = Retry(self._config)
-        with LeaveReport(self._group, self._member.identity.member_id) as report, trio.move_on_after(LEAVE_LIMIT):
+        with LeaveReport(self._group, was, self._events, why) as report, trio.move_on_after(LEAVE_LIMIT):
             for attempt in range(LEAVE_ATTEMPTS):
                 try:
                     await self._ask_to_leave(request, attempt)

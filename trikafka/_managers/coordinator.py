@@ -15,7 +15,9 @@ STABLE                 it is known; its connection is made when it is used      
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from enum import Enum
+from typing import TypeAlias
 
 from kafka.protocol.metadata import FindCoordinatorRequest
 
@@ -28,6 +30,10 @@ from ..types import Node
 __all__ = ["CoordinatorKind", "CoordinatorState", "Coordinators"]
 
 
+#: Told of a coordinator: of what it is one, where it is, or ``None``: it is not known any more.
+Watch: TypeAlias = Callable[[CoordinatorKind, str, Node | None], object]
+
+
 class CoordinatorState(Enum):
     """See the module."""
 
@@ -38,9 +44,12 @@ class CoordinatorState(Enum):
 
 
 class Coordinators:
-    """Finds coordinators; calls for the same one at the same time share the request."""
+    """Finds coordinators; calls for the same one at the same time share the request. ``watch`` is told of each change."""
 
-    def __init__(self, metadata: MetadataManager, start_soon: StartSoon, outages: Outages) -> None:
+    def __init__(
+        self, metadata: MetadataManager, start_soon: StartSoon, outages: Outages, watch: Watch | None = None
+    ) -> None:
+        self._watch: Watch = watch if watch is not None else lambda kind, key, node: None
         self._metadata, self._start_soon, self._outages = metadata, start_soon, outages
         self._known: dict[tuple[CoordinatorKind, str], Node] = {}
         self._needed: set[tuple[CoordinatorKind, str]] = set()
@@ -65,7 +74,8 @@ class Coordinators:
 
     def mark_unknown(self, key: str, kind: CoordinatorKind = CoordinatorKind.GROUP) -> None:
         """The coordinator has moved or does not respond: look it up at the next use."""
-        self._known.pop((kind, key), None)
+        if self._known.pop((kind, key), None) is not None:
+            self._watch(kind, key, None)
 
     async def _look_up(self, key: str, kind: CoordinatorKind) -> Node:
         what = f"{kind.name.lower()} {key!r}"
@@ -78,6 +88,7 @@ class Coordinators:
                 raise from_code(found.error_code, f"coordinator of {what}", operation="Describe")
             node = self._known[(kind, key)] = Node(found.node_id, found.host, found.port)
             self._outages.coordinator_found(what, node)
+            self._watch(kind, key, node)
             return node
         except TrikafkaError as error:
             self._outages.coordinator_missing(what, error)

@@ -26,8 +26,16 @@ from .._state.subscription import Mode, Subscription
 from .._wire.messages import ApiMessage
 from ..config import ConsumerConfig
 from ..error_codes import ErrorCode
-from ..errors import MemberFencedError, RebalanceInProgressError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import (
+    FencedInstanceIdError,
+    MemberFencedError,
+    RebalanceInProgressError,
+    RequestTimedOutError,
+    TrikafkaError,
+    from_code,
+)
 from ..interfaces import CoordinatorManager, MetadataManager
+from .membership_events import MembershipEvents
 from .poll_timer import PollTimer
 from .reconciler import Reconciler
 
@@ -180,6 +188,7 @@ class GroupParts:
     poll_timer: PollTimer
     topics: GroupTopics
     requests: GroupRequests
+    events: MembershipEvents
     wake: Callable[[], object]
 
 
@@ -193,7 +202,7 @@ class MembershipBase(ABC):
         self._reconciler, self._poll_timer = parts.reconciler, parts.poll_timer
         self._topics, self._requests = parts.topics, parts.requests
         self._ending = Ending()
-        self._wake = parts.wake
+        self._events, self._wake = parts.events, parts.wake
         self.fatal: TrikafkaError | None = None
 
     # What a protocol brings.
@@ -227,10 +236,13 @@ class MembershipBase(ABC):
 
     def fenced(self, error: TrikafkaError) -> None:
         """The group does not know the member any more, or will not have it; its partitions are lost."""
-        if not self._ending.out:
+        news = not self._ending.out
+        if news:
             _log.warning("group %s: this member is out of the group, its partitions are lost: %s", self._group, error)
         self._reconciler.begin_loss()  # in this step: others may own them already
         self._ending.put_out(Reason.FENCED, error)
+        if news:  # a time-out is the member's own clock, which says that its session has ended
+            self._events.tell("session_lost" if isinstance(error, RequestTimedOutError) else "fenced", str(error), error)
 
     # The background work.
 
@@ -268,6 +280,8 @@ class MembershipBase(ABC):
         # Nothing more is delivered, and at the end it is lost. A listener may have given up the last of it in this very step.
         if self._reconciler.begin_loss() or self._member.state not in (MemberState.UNJOINED, MemberState.JOINING):
             self._member.to(MemberState.FENCED)
+        if isinstance(error, FencedInstanceIdError) and not self._ending.out:
+            self._events.tell("fenced", str(error), error)
         self._wake()
         if self._member.identity.joined:  # no heartbeat is sent any more: the others need not wait for the session to end
             await self._leave_group()
@@ -316,14 +330,16 @@ class MembershipBase(ABC):
 
     async def _watch_poll(self) -> None:
         await self._poll_timer.expired()
-        _log.warning(
-            "group %s: %g ms passed without a receive, so this member leaves the group, until the next receive;"
-            " raise max_poll_interval_ms (now %g), or take fewer records at a time",
-            self._group,
-            self._poll_timer.limit * 1000,
-            self._config.max_poll_interval_ms,
+        if self._ending.out:
+            return
+        why = (
+            f"{self._poll_timer.limit * 1000:g} ms passed without a receive, so this member leaves the group,"
+            f" until the next receive; raise max_poll_interval_ms (now {self._config.max_poll_interval_ms:g}),"
+            " or take fewer records at a time"
         )
+        _log.warning("group %s: %s", self._group, why)
         self._ending.put_out(Reason.STALE)
+        self._events.tell("expelled", why)
 
     async def _lose(self, state: MemberState) -> None:
         self._member.to(state)
@@ -344,6 +360,14 @@ class MembershipBase(ABC):
         return self._member.identity.instance_id is None
 
     # On the way out.
+
+    def _why_leaving(self, closing: bool) -> str:
+        """For the broker's log (KIP-800), and for observers."""
+        if closing:
+            return "the consumer is being closed"
+        if self._ending.reason is Reason.STALE:
+            return "max_poll_interval_ms passed without a receive"
+        return "the consumer unsubscribed" if self.fatal is None else f"the consumer cannot go on: {self.fatal}"
 
     async def leave(self, *, closing: bool = False) -> None:
         """Leave the group, for good (``closing``) or until the next subscription. :meth:`run` was cancelled before. Best effort."""

@@ -9,8 +9,8 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
 """
 
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
-from .context import ClientContext, ConsumerContext, OfferedAssignor, Partitioner, ProducerContext
-from .listeners import ConnectionObserver, Observer, ProducerObserver, RebalanceListener
+from .context import ClientContext, ConsumerContext, MembershipNews, OfferedAssignor, Partitioner, ProducerContext
+from .listeners import ConnectionObserver, MembershipObserver, Observer, ProducerObserver, RebalanceListener
 from .managers import (
     CommitManager,
     Committed,
@@ -69,6 +69,8 @@ __all__ = [
     "LostRange",
     "ManagerKind",
     "MembershipManager",
+    "MembershipNews",
+    "MembershipObserver",
     "MetadataManager",
     "Observer",
     "OffsetsManager",

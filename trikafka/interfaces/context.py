@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, overload, runtime_checkable
 
 from ..config import ClientConfig, ConsumerConfig, ProducerConfig
-from ..types import BatchEvent, TopicPartition
+from ..types import BatchEvent, MembershipEventKind, TopicPartition
 from .managers import (
     CommitManager,
     CoordinatorManager,
@@ -26,6 +26,13 @@ from .transaction import ProducerTransactionState, TransactionSignals
 
 #: ``(topic, key, partition numbers) -> number``: chooses for records without an explicit partition.
 Partitioner = Callable[[str, bytes | None, Sequence[int]], int]
+
+
+class MembershipNews(Protocol):
+    """Tells observers what becomes of a group's member."""
+
+    def tell(self, kind: MembershipEventKind, reason: str, error: Exception | None = None) -> None:
+        """This has just happened, once a change; see :class:`~trikafka.MembershipEvent`."""
 
 
 @runtime_checkable
@@ -100,6 +107,10 @@ class ConsumerContext(ClientContext, Protocol):
     @property
     def assignors(self) -> Sequence[OfferedAssignor]:
         """Those of ``partition_assignment_strategy``, in its order."""
+
+    @property
+    def membership_events(self) -> MembershipNews | None:
+        """Tells a :class:`MembershipObserver` of changes; ``None`` without a ``group_id``."""
 
 
 @runtime_checkable

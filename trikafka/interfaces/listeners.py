@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ..types import BatchEvent, ConnectionEvent, TopicPartition
+from ..types import BatchEvent, ConnectionEvent, MembershipEvent, TopicPartition
 from .context import ClientContext
 
 
@@ -60,6 +60,16 @@ class ConnectionObserver(Observer):
 
     def connection_changed(self, event: ConnectionEvent) -> None:
         """A connection is in another state: it is negotiated, authenticates (anew), is ready, or closed. Once a change."""
+
+
+class MembershipObserver(Observer):
+    """An observer that watches a consumer's membership of its group, too. An observer without this method is not asked."""
+
+    def membership_changed(self, event: MembershipEvent) -> None:
+        """The consumer joined, left, was put out, or lost or found its coordinator: see ``event.kind``. Once a change.
+
+        Of partitions that come and go a :class:`RebalanceListener` is told, at the next receive; this is told at once.
+        """
 
 
 class ProducerObserver(Observer):

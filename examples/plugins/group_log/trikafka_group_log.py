@@ -6,13 +6,14 @@ from collections import Counter
 import trio
 
 from trikafka import RebalanceListener, hookimpl
-from trikafka.interfaces import Observer
+from trikafka.interfaces import MembershipObserver
 
 _log = logging.getLogger("trikafka_group_log")
 
 
 class GroupLog:
-    """The plugin. ``counts`` is for a metrics endpoint: opened, failed, closed, and partitions assigned, revoked, lost."""
+    """The plugin. ``counts`` is for a metrics endpoint: opened, failed, closed; partitions assigned, revoked,
+    lost; and each kind of ``trikafka.MembershipEvent``."""
 
     def __init__(self):
         self.counts = Counter()
@@ -44,13 +45,16 @@ class _Listener(RebalanceListener):
         self._plugin.note(self._client, "lost", len(partitions), ", ".join(map(str, partitions)))
 
 
-class _Observer(Observer):
+class _Observer(MembershipObserver):
     def __init__(self, plugin, client):
         self._plugin, self._client = plugin, client
 
     def opened(self, context):
         self._since = trio.current_time()
         self._plugin.note(self._client, "opened")
+
+    def membership_changed(self, event):
+        self._plugin.note(self._client, event.kind, detail=event.reason)
 
     def failed(self, error):
         self._plugin.note(self._client, "failed", detail=str(error))
