@@ -59,6 +59,7 @@ def test_a_signal_delivers_what_was_read(command: Command, topic: str) -> None:
         give(running, b"one\ntwo\n")
         give(running, b"half")  # which is read when the lines before it are on their way
         running.process.send_signal(signal.SIGINT)
+        running.process.wait(30)  # the end of the input, which ended() brings, would make a whole line of the half one
         ended = running.ended()
     assert (ended.code, ended.err) == (130, "")
     assert {line["value"] for line in command("consume", topic, "-e").lines} == {"one", "two"}
