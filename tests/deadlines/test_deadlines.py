@@ -123,10 +123,8 @@ def how_many(row: Row, fault: Fault) -> int:
     return MANY if str(row) in ALWAYS_MANY or (CALLS[first] is row and QUICK[first % len(QUICK)] == fault) else SOME
 
 
-@cases(CALLS)
+@cases([row for row in CALLS if not row.alone])
 async def test_many_at_once(autojump_clock: Clock, row: Row, fault: Fault) -> None:
-    if row.alone:
-        pytest.skip("one task at a time")
     async with opened(row) as (cluster, client):
         ends: list[tuple[Any, float]] = []
         many = how_many(row, fault)

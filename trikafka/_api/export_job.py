@@ -326,5 +326,5 @@ class ExportJob:
     def _incomplete(self, result: ExportResult) -> ExportIncompleteError:
         tps = sorted(self._broken)
         shown = ", ".join(map(str, tps[:5])) + (f" and {len(tps) - 5} more" if len(tps) > 5 else "")
-        done = f"; {result.rows:,} rows of the others are published" if result.rows else ""
+        done = f"; {result.rows:,} rows are published" if result.rows else ""
         return ExportIncompleteError(f"{shown} could not be exported: {self._broken[tps[0]]}{done}", result)

@@ -72,9 +72,8 @@ async def write_all(bootstrap: str) -> list[Row]:
     return counts
 
 
-async def test_sparks_connector_reads_what_we_write(spark_context: Any, connector_jars: list[str], kafka_broker: Any) -> None:
-    if not connector_jars:
-        pytest.skip("Spark's Kafka connector could not be downloaded")
+@pytest.mark.usefixtures("sparks_connector")
+async def test_sparks_connector_reads_what_we_write(spark_context: Any, kafka_broker: Any) -> None:
     bootstrap = kafka_broker.bootstrap_servers
     async with trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
         await admin.create_topics({TOPIC: NewTopic(1, 1, {"retention.ms": "-1"})})

@@ -53,7 +53,7 @@ async def test_closing_early_ends_the_thread(kafka_broker: Any, new_topic: Any) 
     batches = read_range(OffsetRange(topic, 0, 0, 5_000), settings)
     next(batches)
     assert len(readers()) == 1
-    batches.close()  # type: ignore[attr-defined]
+    batches.close()
     assert readers() == []
 
 

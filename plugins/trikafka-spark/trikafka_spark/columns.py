@@ -14,18 +14,19 @@ DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, tim
 HEADERS_DDL = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 _HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
-_FIELDS = [
-    pa.field("key", pa.binary()),
-    pa.field("value", pa.binary()),
-    pa.field("topic", pa.string()),
-    pa.field("partition", pa.int32()),
-    pa.field("offset", pa.int64()),
-    pa.field("timestamp", pa.timestamp("us", tz="UTC")),
-    pa.field("timestampType", pa.int32()),
-]
-#: With and without the column ``headers``, which Spark's connector leaves out unless it is asked for.
-SCHEMA = pa.schema([*_FIELDS, pa.field("headers", _HEADERS)])
-SCHEMA_WITHOUT_HEADERS = pa.schema(_FIELDS)
+#: With the column ``headers``, which Spark's connector leaves out unless it is asked for.
+SCHEMA = pa.schema(
+    [
+        pa.field("key", pa.binary()),
+        pa.field("value", pa.binary()),
+        pa.field("topic", pa.string()),
+        pa.field("partition", pa.int32()),
+        pa.field("offset", pa.int64()),
+        pa.field("timestamp", pa.timestamp("us", tz="UTC")),
+        pa.field("timestampType", pa.int32()),
+        pa.field("headers", _HEADERS),
+    ]
+)
 
 _MOST_MS = (2**63 - 1) // 1000
 

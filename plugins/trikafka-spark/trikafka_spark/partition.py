@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import InputPartition
@@ -35,5 +36,6 @@ def read_planned(planned: Planned, options: ReadOptions, columns: Columns) -> It
         stall_limit=options.stall_limit,
         topic_id=planned.topic_id,
     )
-    for batch in batches:
-        yield columns.of(batch.to_arrow())
+    with closing(batches):  # Spark may want no more of it
+        for batch in batches:
+            yield columns.of(batch.to_arrow())

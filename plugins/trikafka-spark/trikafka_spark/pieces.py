@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from trikafka import ExportPiece, RangeWork, RecordBatch, StagedFile
 from trikafka.interfaces import PlannedRange
 
-from .columns import SCHEMA, spark_columns
+from .columns import spark_columns
 from .values import ValueParser
 
 FOOTER_KEY = "trikafka.range"
@@ -191,10 +191,3 @@ def _dead_letter(row: Mapping[str, Any], error: str) -> str:
         "headers": [[each["key"], text(each["value"])] for each in row["headers"] or ()],
     }
     return json.dumps(body) + "\n"
-
-
-def schema_of(format: Mapping[str, Any], topic: str) -> pa.Schema:
-    """The columns of a topic's data files."""
-    parser = ValueParser.of(format, topic)
-    schema = SCHEMA if parser is None else SCHEMA.set(SCHEMA.get_field_index("value"), pa.field("value", parser.type))
-    return schema.remove(schema.get_field_index("topic")) if "topic" in format.get("partition_by", ()) else schema

@@ -13,7 +13,7 @@ import math
 import queue
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -39,7 +39,7 @@ def read_range(
     topic_id: str | None = None,
     on_lost: Callable[[int, int, str], None] = lambda low, high, why: None,
     on_start: Callable[[Callable[[], None]], None] = lambda stop: None,
-) -> Iterator[RecordBatch]:
+) -> Generator[RecordBatch, None, None]:
     """Yield the records of a range in order, batch by batch; compacted and control records leave gaps.
 
     ``settings`` are those of a consumer without a group; ``topic_id`` is the id (as text) of the topic that the range was planned

@@ -276,7 +276,7 @@ def _inferred(ranges: Sequence[OffsetRange], settings: Mapping[str, Any], stoppe
         try:
             stopper.check()
             reading = read_range(wanted, client, fail_on_data_loss=False, on_start=stopper.add)
-            with closing(reading) as batches:  # type: ignore[type-var]
+            with closing(reading) as batches:
                 records = itertools.chain.from_iterable(batches)
                 values += [record.value for record in itertools.islice(records, max(1, SAMPLE // len(ranges)))]
         except TrikafkaError as error:

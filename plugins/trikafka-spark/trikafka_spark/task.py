@@ -112,7 +112,7 @@ def _write_on(task: WriteTask, work: RangeWork, at: int, stopper: Stopper, tell:
     )
     writer = PieceWriter(work, planned, at, task.shape, task.format)
     try:
-        with closing(batches):  # type: ignore[type-var]
+        with closing(batches):
             for batch in batches:
                 stopper.check()
                 tell(writer.add(batch))
