@@ -146,22 +146,25 @@ class Speaker:
     async def producers(self, what: str, partition: int = 0) -> None:
         asked = [{"name": self.topic, "partition_indexes": [partition]}]
         (found,) = (await self.client.call("DescribeProducers", 0, topics=asked)).topics[0].partitions
-        active = [
-            (self.alias(each.producer_id), each.producer_epoch, each.last_sequence, each.last_timestamp > 0, each.coordinator_epoch,
-             each.current_txn_start_offset)
+        active = [  # of the coordinator's epoch: whether there is one, see shape()
+            (self.alias(each.producer_id), each.producer_epoch, each.last_sequence, each.last_timestamp > 0,
+             min(each.coordinator_epoch, 0), each.current_txn_start_offset)
             for each in found.active_producers
         ]  # fmt: skip
         self.peer.note(what, found.error_code, sorted(active))
 
 
 def shape(records: bytes | None) -> list[Any]:
-    """Of each batch: its base offset, whether it is a control batch, its epoch and base sequence; of a marker how it ends."""
+    """Of each batch: its base offset, whether it is a control batch, its epoch and base sequence; of a marker how it ends.
+
+    Not the coordinator's epoch in it: a real broker that was too busy for its heartbeats leads its own topics anew, in a later one.
+    """
     found, data = [], bytes(records or b"")
     while len(data) >= 61:
         end = 12 + int.from_bytes(data[8:12], "big")
         attributes, epoch = int.from_bytes(data[21:23], "big"), int.from_bytes(data[51:53], "big")
         sequence, count = int.from_bytes(data[53:57], "big", signed=True), int.from_bytes(data[57:61], "big")
-        marker = data[61:end].hex() if attributes & 0x20 else ""
+        marker = f"{data[61 : end - 5].hex()}.{data[end - 1 : end].hex()}" if attributes & 0x20 else ""
         found.append((int.from_bytes(data[:8], "big"), attributes, epoch, sequence, count, marker))
         data = data[end:]
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import socket
 import subprocess
@@ -74,10 +75,19 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
     return Machine(tmp_path, monkeypatch)
 
 
+def two_free_ports() -> int:
+    """The first of two ports, one behind the other, that nobody uses."""
+    for _ in range(100):
+        with socket.create_server(("127.0.0.1", 0)) as first, contextlib.suppress(OSError):
+            port: int = first.getsockname()[1]
+            socket.create_server(("127.0.0.1", port + 1)).close()
+            return port
+    raise AssertionError("all ports are in use")
+
+
 @pytest.mark.parametrize(("options", "listener"), [({}, "PLAINTEXT"), ({"sasl": ["scram"]}, "SECURED")])
 def test_the_port_that_is_asked_for_is_the_one_that_clients_are_meant_for(options: Any, listener: str) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as unused:
-        port = unused.getsockname()[1]
+    port = two_free_ports()
     cluster = KafkaCluster(brokers=2, port=port, **options)
     try:
         first, second = cluster._choose_ports(0, {}), cluster._choose_ports(1, {"CONTROLLER": 1})

@@ -250,15 +250,21 @@ class KafkaCluster:
         ports = {}
         wanted = self.settings.port
         if wanted is not None:
-            named = SECURED if self.settings.security.listener else PLAINTEXT
-            try:
-                ports[named] = self._ports.take(wanted + node)
-            except OSError as error:
-                raise BrokerError(f"Port {wanted + node} cannot be used: {error.strerror}") from error
+            if node == 0:
+                self._take_named(wanted)
+            ports[SECURED if self.settings.security.listener else PLAINTEXT] = wanted + node
         for name in (PLAINTEXT, CONTROLLER, *self.settings.client_listeners):
             if name not in ports:
                 ports[name] = self._ports.take_preferred(earlier.get(name, 0))
         return ports
+
+    def _take_named(self, first: int) -> None:
+        """Of all brokers, before any port is chosen freely: that could be one of these."""
+        for port in range(first, first + self.settings.brokers):
+            try:
+                self._ports.take(port)
+            except OSError as error:
+                raise BrokerError(f"Port {port} cannot be used: {error.strerror}") from error
 
     def _format(self) -> None:
         """Make the brokers' data directories, unless they are there.
