@@ -69,7 +69,7 @@ exactly-once: env-test
 	@$(TEST) python -m benchmarks.exactly_once $(ARGS)
 
 export-exactly-once: env-test
-	@$(TEST)/python -m benchmarks.export_exactly_once $(ARGS)
+	@$(TEST) python -m benchmarks.export_exactly_once $(ARGS)
 
 smoke: env-test
 	@$(TEST) python benchmarks/smoke.py $(ARGS)
