@@ -23,6 +23,10 @@ LONGEST = [
 TOGETHER = {"plugins/trikafka-spark/tests": "spark"}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--at-once", type=int, default=0, help="how many calls at once tests/deadlines makes at least (2000 takes an hour)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: no other test runs at the same time, in any process of this run")
 
