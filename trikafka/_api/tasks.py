@@ -131,7 +131,7 @@ async def run_tasks(
 def _check_commits(consumer: Consumer) -> None:
     if consumer._config.group_id is None:
         raise ConfigurationError("run_tasks commits what is done, which takes a group: open the consumer with a group_id")
-    if consumer._parts.auto_commit is not None:
+    if consumer._parts.group.auto_commit is not None:
         raise ConfigurationError("run_tasks commits by itself: open the consumer with enable_auto_commit=False")
     consumer.check_fits_transactions()
 
