@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -94,6 +95,33 @@ def test_guardian_killed_and_then_its_parent(temporary: Path) -> None:
         parent.kill()
         assert eventually(lambda: nothing_left(temporary))
         assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{guardian}"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing can be done about it")
+def test_both_guardians_killed_and_then_their_parent(temporary: Path) -> None:
+    """Nobody is left who could remove the directory; but no broker goes on."""
+    with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
+        assert first_line(parent)
+        (first,) = processes_naming(f"_guardian_main.py\0{parent.pid}")
+        (second,) = processes_naming(f"_guardian_main.py\0{first}")
+        for guardian in (second, first):  # the second would do the first's work
+            os.kill(guardian, signal.SIGKILL)
+        assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{parent.pid}"))
+        assert processes_naming(str(temporary))
+        parent.kill()
+        assert eventually(lambda: not processes_naming(str(temporary)))
+    for left in temporary.iterdir():
+        shutil.rmtree(left)
+
+
+def test_a_broker_outlives_the_thread_that_started_it(temporary: Path) -> None:
+    rest = "import threading\n"
+    rest += "thread = threading.Thread(target=cluster.brokers[0].restart)\nthread.start()\nthread.join()\n"
+    rest += "print('again', flush=True)\ninput()"
+    with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
+        host, port = first_line(parent).split(":")
+        assert first_line(parent) == "again"
+        assert registered_brokers(host, int(port)) == {0}
 
 
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]])
