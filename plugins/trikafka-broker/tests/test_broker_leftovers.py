@@ -7,20 +7,17 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
 import pytest
-from broker_waiting import eventually, processes_naming
+from broker_waiting import COMMAND, eventually, first_line, processes_naming, running
 
 import trikafka_broker
 from trikafka_broker import KafkaCluster
 from trikafka_broker.probe import registered_brokers
 
-COMMAND = [sys.executable, "-c", "from trikafka_broker.cli import main; main()"]
 PROGRAM = """
 from trikafka_broker import KafkaCluster
 cluster = KafkaCluster()
@@ -28,24 +25,6 @@ cluster.start()
 print(cluster.bootstrap_servers, flush=True)
 {rest}
 """
-
-
-@contextmanager
-def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A child process, killed at the end with all that it has forked."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def first_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 def nothing_left(temporary: Path) -> bool:
