@@ -116,7 +116,7 @@ def cross_wheel(python: str, source: Path, system: System, place: Path) -> Path:
     suffix = f".{sys.implementation.cache_tag}-{system.suffix}.so"
     more = {
         "CC": compiler,
-        "LDSHARED": f"{compiler} -shared -s",
+        "LDSHARED": f"{compiler} -shared -s -nostdlib",  # Python has brought the C library, under whatever name it has there
         "SETUPTOOLS_EXT_SUFFIX": suffix,
         "_PYTHON_HOST_PLATFORM": f"linux-{system.target.partition('-')[0]}",
     }

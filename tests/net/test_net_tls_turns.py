@@ -47,7 +47,7 @@ async def test_a_hundred_megabytes_at_once(direction: str) -> None:
         with trio.fail_after(30):
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(others)
-                await trio.sleep(0)  # from now on they count
+                await trio.lowlevel.checkpoint()  # from now on they count
                 if direction == "sent":
                     await transport.send_all([memoryview(data)])
                 while memory:
