@@ -49,7 +49,7 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
     member, outages, now = parts.core.member, parts.brokers.outages, trio.current_time()
     stalled = parts.watchdog.stalled(now)
     unreachable = {node: f"since {now - outage.since:.0f} s: {outage.error}" for node, outage in outages.unreachable().items()}
-    fatal = None if parts.membership is None else parts.membership.fatal
+    fatal = None if parts.group.membership is None else parts.group.membership.fatal
     reasons = list(_reasons(parts, unreachable, fatal, closed=closed))
     reasons += [f"{tp}: no progress: {why}" for tp, why in stalled.items()]
     return ConsumerHealth(
@@ -95,5 +95,5 @@ def _errors(parts: ConsumerParts, fatal: Exception | None) -> Iterator[Exception
     found.append(parts.core.member.heartbeat_error if parts.core.subscription.grouped else None)
     if isinstance(fetcher, Fetcher):
         found += [fetcher.last_error, *(fetcher.last_fetch(partition)[1] for partition in assignment)]
-    found += [parts.positions.last_error, None if parts.auto_commit is None else parts.auto_commit.last_error]
+    found += [parts.positions.last_error, None if parts.group.auto_commit is None else parts.group.auto_commit.last_error]
     return (error for error in found if error is not None)
