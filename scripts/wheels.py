@@ -114,9 +114,11 @@ def cross_wheel(python: str, source: Path, system: System, place: Path) -> Path:
     """Build the wheel of trikafka for another system; ends this if auditwheel does not agree with its tag."""
     compiler = f"{python} -m ziglang cc -target {system.target}"
     suffix = f".{sys.implementation.cache_tag}-{system.suffix}.so"
+    # With musl a compiled part names no C library: Python has brought it, under a name that the compiler does not know.
+    bare = " -nostdlib" if "musl" in system.target else ""
     more = {
         "CC": compiler,
-        "LDSHARED": f"{compiler} -shared -s -nostdlib",  # Python has brought the C library, under whatever name it has there
+        "LDSHARED": f"{compiler} -shared -s{bare}",
         "SETUPTOOLS_EXT_SUFFIX": suffix,
         "_PYTHON_HOST_PLATFORM": f"linux-{system.target.partition('-')[0]}",
     }
