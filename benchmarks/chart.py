@@ -134,9 +134,11 @@ def _secured(found: Document) -> Iterator[Grid]:
 def _beside_plain(case: Case, cases: Sequence[Case]) -> Case:
     """With the figures of the same case without TLS, if that was measured."""
     same = ("peer", "way", "size", "compression")
-    plain = [each for each in of_kind(cases, case["kind"]) if all(each[name] == case[name] for name in same)]
-    more = {"plain_per_second": plain[0]["median"]["records_per_second"], "plain_cpu": plain[0]["median"]["cpu_per_million"]}
-    return {**case, "median": {**case["median"], **more}} if plain else case
+    for each in of_kind(cases, case["kind"]):
+        if all(each[name] == case[name] for name in same):
+            more = {"plain_per_second": each["median"]["records_per_second"], "plain_cpu": each["median"]["cpu_per_million"]}
+            return {**case, "median": {**case["median"], **more}}
+    return case
 
 
 def _grid_of(

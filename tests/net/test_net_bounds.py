@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import trio
 from kafka.protocol.admin import CreateTopicsRequest
-from kafka.protocol.consumer import HeartbeatRequest, ListOffsetsRequest, OffsetCommitRequest, OffsetFetchRequest
+from kafka.protocol.consumer import HeartbeatRequest, ListOffsetsRequest, OffsetFetchRequest
 from netting import connected, metadata_request
 from trio.testing import MockClock as Clock
 
@@ -101,7 +101,8 @@ def test_every_record_that_is_refused_may_have_its_reason() -> None:
 
 
 def test_a_topic_that_was_made_may_bring_its_configuration() -> None:
-    topics = [{"name": f"t-{number}", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []} for number in range(1_000)]
+    shape = {"num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    topics = [{"name": f"t-{number}", **shape} for number in range(1_000)]
     outgoing = encoded(build(CreateTopicsRequest, 7, {"topics": topics, "timeout_ms": 1, "validate_only": False}), 7)
     assert most_bytes(outgoing) > 1_000 * 6_000  # type: ignore[operator]  # some 35 settings of each
 

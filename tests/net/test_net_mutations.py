@@ -204,7 +204,7 @@ async def test_damaged_responses_while_it_authenticates(autojump_clock: Clock, s
         @staticmethod
         def frame(request: Any, **values: Any) -> bytes:
             frame = Broker.frame(request, **values)
-            return change(frame) if request.API_KEY != ApiKey.ApiVersions else frame
+            return change(frame) if ApiKey.ApiVersions != request.API_KEY else frame
 
     async with connecting() as (line, broker, authenticator):
         damaging = Damaging(broker.stream)

@@ -35,8 +35,8 @@ class FrameReader:
 
         The frame's memory is the caller's as long as a view of it lives.
 
-        Raises :exc:`ProtocolError` for a length that no response of Kafka has, :exc:`DamagedResponseError` for one that this response
-        cannot have, and what the stream raises.
+        Raises :exc:`ProtocolError` for a length that no response of Kafka has, :exc:`DamagedResponseError` for one that is too much
+        for this response, and what the stream raises.
         """
         while self._end - self._start < 4:
             if not await self._fill():
