@@ -111,10 +111,9 @@ async def test_a_program_that_has_switched_it_off_or_has_frozen_objects_finds_it
     assert not gc.isenabled()
     gc.enable()
     gc.freeze()
-    frozen = gc.get_freeze_count()
-    assert frozen > 0
+    assert gc.get_freeze_count()
     await worked_out(MANY, objects)
-    assert gc.get_freeze_count() == frozen
+    assert gc.get_freeze_count()
     assert gc.isenabled()
 
 
