@@ -127,7 +127,7 @@ def _secured(found: Document) -> Iterator[Grid]:
     sent = [{**case, "way": port} for port in ("TLS+SCRAM", "sessions") for case in of_kind(cases, "latency", port=port)]
     columns = {"p50": "p50_ms .2f", "p99": "p99_ms .2f", "max": "max_ms .2f", "CPU us/record": "cpu_per_million ,.0f"}
     columns |= {"renewals": "renewals .0f", "one, ms": "renewal_ms .1f"}
-    title = "The acknowledgement at 1,000 records a second over TLS, by SCRAM; with sessions of a second, renewed"
+    title = "The acknowledgement at 1,000 records a second over TLS, by SCRAM; with sessions of two seconds, renewed"
     yield from _grid_of(title, sent, columns, way="port")
 
 

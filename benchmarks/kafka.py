@@ -28,7 +28,7 @@ _SCRAM = "listener.name.scram"
 _SECURED: dict[str, str | int | float | bool] = {
     f"{_SCRAM}.sasl.enabled.mechanisms": "SCRAM-SHA-256",
     f"{_SCRAM}.scram-sha-256.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
-    "listener.name.secured.scram-sha-512.connections.max.reauth.ms": 1_000,
+    "listener.name.secured.scram-sha-512.connections.max.reauth.ms": 2_000,
 }
 _SMALL_INDEX: dict[str, str | int | float | bool] = {"segment.index.bytes": 65_536}
 

@@ -14,7 +14,7 @@ TASKS = 1_000
 CROWD = 10_000
 
 #: The broker's ports, by what is spoken there. At ``sessions`` that is TLS and SCRAM, too, and who one is must be said anew
-#: every second.
+#: every two seconds.
 PLAIN, TLS, SCRAM, BOTH, SESSIONS = PORTS = ("plain", "TLS", "SCRAM", "TLS+SCRAM", "sessions")
 
 PEERS = {
@@ -148,7 +148,7 @@ _LEAST = 10_000
 LATENCY_RATES = {"one": 500, "thousand": 1_000, "acks": 1_000}
 _FOUR = ("ours", "confluent", "aio", "franz")
 _LATENCY_PEERS = {"one": ("ours", "confluent", "aio"), "thousand": _FOUR, "acks": _FOUR}
-_LATENCY_SECONDS = 3
+_LATENCY_SECONDS, _SESSIONS_SECONDS = 3, 5
 
 #: Partitions that are assigned, most of them idle; then so many records a second come, spread over all of them.
 ASSIGNED = (1, 50, 500, 2_000)
@@ -241,7 +241,7 @@ def _secured() -> Iterator[Case]:
     rate = LATENCY_RATES["acks"]
     for port in (BOTH, SESSIONS):
         for peer in ("ours", "confluent"):
-            yield Case("latency", "acks", peer, SETUPS[0], rate * _LATENCY_SECONDS, 1, rate=rate, port=port)
+            yield Case("latency", "acks", peer, SETUPS[0], rate * _SESSIONS_SECONDS, 1, rate=rate, port=port)
 
 
 def capped(case: Case, cap: int) -> Case:
