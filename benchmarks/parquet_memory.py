@@ -83,4 +83,4 @@ class _MemoryReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         wanted = OffsetRange(self._topic, partition.value, 0, self._each)
         for batch in from_memory(wanted, self._settings):
-            yield self._columns.of(batch.to_arrow())
+            yield from self._columns.of([batch])

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from trikafka import ExportPiece, PieceLog, RecordBatch, StagedFile
 from trikafka.interfaces import PlannedRange
 
-from .columns import spark_columns
+from .columns import spark_table
 from .values import ValueParser
 
 FOOTER_KEY = "trikafka.range"
@@ -72,7 +72,7 @@ class PieceWriter:
     start: int
     shape: Shape
     format: Mapping[str, Any]
-    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    _waiting: list[RecordBatch] = field(default_factory=list)
     _rows: int = 0
     _bytes: int = 0
     _files: dict[str, _File] = field(default_factory=dict)
@@ -91,9 +91,10 @@ class PieceWriter:
 
     def add(self, batch: RecordBatch) -> int:
         """Take a batch; return how many rows were written by now, as row groups fill."""
-        self._waiting.append(spark_columns(batch.to_arrow()))
+        self._waiting.append(batch)
         self._rows, self._bytes = self._rows + len(batch), self._bytes + batch.nbytes
-        if self._rows >= self.shape.row_group_rows or self._bytes >= self.shape.row_group_bytes:
+        # One batch more would be too many rows, and those too many a row group of their own.
+        if self._rows + len(batch) > self.shape.row_group_rows or self._bytes >= self.shape.row_group_bytes:
             return self._flush()
         return 0
 
@@ -126,7 +127,11 @@ class PieceWriter:
     def _flush(self) -> int:
         if not self._waiting:
             return 0
-        table, self._waiting, self._rows, self._bytes = pa.Table.from_batches(self._waiting), [], 0, 0
+        table = spark_table([batch.to_arrow() for batch in self._waiting])
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        return self._write(table)
+
+    def _write(self, table: pa.Table) -> int:
         taken: int = table.num_rows
         if self._parser is not None:
             table, refused = self._parser.parse(table)
