@@ -100,8 +100,9 @@ def decode_some(
     enough: int,
 ) -> Decoded:
     """As :func:`decode_records`, but no further batch is begun once ``enough`` bytes have been decompressed or 500 batches walked
-    over (20,000 where the compiled part can, being small and plain), no compressed one of more than an eighth of ``enough`` unless it
-    is to be expected to fit, and none that cannot be read or exceeds ``max_bytes``: whether it is corrupt shows when it is the first.
+    over (20,000 where the compiled part can, being small and plain), no compressed one of more than an eighth of ``enough`` unless
+    it can be expected to fit, and none that cannot be read or exceeds ``max_bytes``: whether it is corrupt shows when it is the
+    first.
 
     What was not looked at can be given to this function again, from ``batch.next_offset`` on.
     """
