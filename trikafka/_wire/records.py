@@ -236,7 +236,8 @@ class _Scan:
         attributes = self.view[start + (22 if self.view[start + 16] >= 2 else 17)]
         if end - start <= self.large or attributes & f.CODEC_MASK == 0:
             return False
-        return not 0 < (end - start) * self.expansion <= self.enough  # what comes of it can be told by those before it
+        # What comes of it can be told by those before it, if there are any.
+        return not self.expansion or (end - start) * max(1.0, self.expansion) > self.enough
 
     def still_aborted(self) -> list[tuple[int, int]] | None:
         """The aborted transactions that go on, or begin, after what has been walked over."""

@@ -6,7 +6,9 @@ Runs wherever a task runs, in a thread or in a Python worker of Spark, and uses 
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,6 +56,21 @@ class _File:
     writer: Any
     sink: Any
     rows: int = 0
+    _hurried: int = 0
+
+    def hurry(self) -> None:
+        """Have the system write what is new to the disk, while the next rows are read: the sync at the end then has less to do."""
+        mode = os.environ.get("SPEED_EARLY", "none")
+        if mode == "none":
+            return
+        end = self.size()
+        with contextlib.suppress(AttributeError, OSError):
+            if mode == "advise":
+                os.posix_fadvise(self.sink.fileno(), self._hurried, end - self._hurried, os.POSIX_FADV_DONTNEED)
+            else:
+                import ctypes
+                ctypes.CDLL(None).sync_file_range(self.sink.fileno(), ctypes.c_int64(self._hurried), ctypes.c_int64(end - self._hurried), 2)
+        self._hurried = end
 
     def size(self) -> int:
         return self.staged.stat().st_size if self.sink.closed else int(self.sink.tell())
@@ -140,6 +157,7 @@ class PieceWriter:
             file = self._files.get(folder) or self._open(folder, part.schema)
             file.writer.write_table(part, row_group_size=self.shape.row_group_rows)
             file.rows += part.num_rows
+            file.hurry()
             if len(self._files) > _MOST_FOLDERS:  # so the piece ends here and nothing more comes to it: not all are open at once
                 file.close()
         self._written = sum(file.size() for file in self._files.values())
