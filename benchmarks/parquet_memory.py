@@ -8,6 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Generator, Iterator, Mapping
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
@@ -50,11 +51,8 @@ def _beginning(batches: Generator[RecordBatch, None, None]) -> Iterator[RecordBa
 
 def run_task(one: task.WriteTask, secret: str, tell: Callable[[int], None]) -> str | None:
     """As the function of that name."""
-    task.read_range = from_memory
-    try:
+    with patch.object(task, "read_range", from_memory):
         return task.run_task(one, secret, tell)
-    finally:
-        task.read_range = read_range
 
 
 class MemorySource(DataSource):
