@@ -28,6 +28,7 @@ from .plan import PARTITIONS, Setup
 from .run import ROOT, run_process
 
 Line = dict[str, Any]
+Document = dict[str, Any]
 #: With how many records.
 SETUPS = {Setup(100, "none", 1.0, main=True): 5_000_000, Setup(1000, "lz4", 1.0): 1_000_000}
 #: In the order of the table; with what each is compared.
@@ -53,8 +54,17 @@ _LIMIT = 1800.0
 
 def main() -> int:
     given = _parse()
-    setups = {setup: int(records * given.scale) for setup, records in SETUPS.items() if _name(setup) in given.setups.split(",")}
+    document = _joined(given.table) if given.table else _measured(given)
+    text = table(document)
+    print(text)
+    if given.docs:
+        update(ROOT / "docs" / "benchmarks.md", text)
+    return 0
+
+
+def _measured(given: argparse.Namespace) -> Document:
     started, began = datetime.now(UTC), time.monotonic()
+    setups = {setup: int(records * given.scale) for setup, records in SETUPS.items() if _name(setup) in given.setups.split(",")}
     found: dict[str, list[Line]] = {}
     with _broker(given.bootstrap) as kafka:
         for setup, records in setups.items():
@@ -65,7 +75,6 @@ def main() -> int:
         "about": {
             "started": started.isoformat(timespec="seconds"),
             "seconds": round(time.monotonic() - began),
-            "rounds": given.rounds,
             "cores": os.cpu_count(),
             "python": platform.python_version(),
             "kafka": VERSION,
@@ -73,15 +82,21 @@ def main() -> int:
         },
         "setups": found,
     }
-    text = table(document)
-    print(text)
     given.out.mkdir(parents=True, exist_ok=True)
     path = given.out / f"spark-{started:%Y%m%d-%H%M%S}.json"
     path.write_text(json.dumps(document, indent=1) + "\n")
     print(path)
-    if given.docs:
-        update(ROOT / "docs" / "benchmarks.md", text)
-    return 0
+    return document
+
+
+def _joined(paths: list[Path]) -> Document:
+    """Several runs, of some ways each, as one; a way stands as the last of them has it."""
+    documents = [json.loads(path.read_text()) for path in paths]
+    setups: dict[str, dict[str, Line]] = {_name(setup): {} for setup in SETUPS}
+    for document in documents:
+        for name, lines in document["setups"].items():
+            setups[name] |= {line["way"]: line for line in lines}
+    return {"about": documents[-1]["about"], "setups": {name: list(lines.values()) for name, lines in setups.items() if lines}}
 
 
 def _parse() -> argparse.Namespace:
@@ -92,6 +107,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1.0, help="a part of the records (default: all)")
     parser.add_argument("--bootstrap", help="a broker that is there")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "out", metavar="FOLDER", help="where the JSON goes")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="measure nothing: the table of these runs")
     parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
     return parser.parse_args()
 
@@ -129,13 +145,13 @@ def _fill(kafka: Kafka, setup: Setup, records: int) -> str:
     return topic
 
 
-def table(document: dict[str, Any]) -> str:
+def table(document: Document) -> str:
     """What was found, as Markdown: medians, each beside what it is compared with."""
     about = document["about"]
     versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
     lines = [
-        f"Run of {about['started'][:10]}: medians of {about['rounds']} interleaved rounds on {about['cores']} cores, Kafka"
-        f" {about['kafka']}, Spark's connector {parquet.CONNECTOR}, {versions}.",
+        f"Run of {about['started'][:10]}: medians of interleaved rounds on {about['cores']} cores, Kafka {about['kafka']}, Spark's"
+        f" connector {parquet.CONNECTOR}, {versions}.",
     ]
     for name, found in document["setups"].items():
         rates = {line["way"]: statistics.median(line["rates"]) for line in found}

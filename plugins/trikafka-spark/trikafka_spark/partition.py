@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from .options import ReadOptions
 from .ranges import Planned
+from .worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -39,3 +40,4 @@ def read_planned(planned: Planned, options: ReadOptions, columns: Columns) -> It
     with closing(groups):  # Spark may want no more of it
         for group in groups:
             yield from columns.of(group)
+    settle()

@@ -38,7 +38,7 @@ class Shape:
 
     compression: str = "zstd"
     row_group_rows: int = 262_144
-    row_group_bytes: int = 64 << 20
+    row_group_bytes: int = 32 << 20
     max_bytes_per_file: int = 512 << 20
 
 
@@ -59,18 +59,15 @@ class _File:
     _hurried: int = 0
 
     def hurry(self) -> None:
-        """Have the system write what is new to the disk, while the next rows are read: the sync at the end then has less to do."""
-        mode = os.environ.get("SPEED_EARLY", "none")
-        if mode == "none":
-            return
-        end = self.size()
-        with contextlib.suppress(AttributeError, OSError):
-            if mode == "advise":
-                os.posix_fadvise(self.sink.fileno(), self._hurried, end - self._hurried, os.POSIX_FADV_DONTNEED)
-            else:
-                import ctypes
-                ctypes.CDLL(None).sync_file_range(self.sink.fileno(), ctypes.c_int64(self._hurried), ctypes.c_int64(end - self._hurried), 2)
-        self._hurried = end
+        """Have the system begin to write what is new to the disk while the next rows are read: the sync at the end has less to do.
+
+        It gives back none of the pages: those that are not on the disk yet it cannot.
+        """
+        new = self.size() - self._hurried
+        if new > 0:
+            with contextlib.suppress(AttributeError, OSError):  # not everywhere, and only advice
+                os.posix_fadvise(self.sink.fileno(), self._hurried, new, os.POSIX_FADV_DONTNEED)
+            self._hurried += new
 
     def size(self) -> int:
         return self.staged.stat().st_size if self.sink.closed else int(self.sink.tell())
