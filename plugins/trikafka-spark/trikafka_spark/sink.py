@@ -22,6 +22,7 @@ from trikafka import ConfigurationError, DirectoryStore, ExportError, OffsetRang
 from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
+from .batch_folder import BatchFolder, refuse_batches
 from .sink_options import SinkOptions, sink_options
 
 if TYPE_CHECKING:
@@ -54,8 +55,13 @@ class SparkSink:
         rest = dict(options)
         return cls(DirectoryStore.directory_of(rest.pop("destination")), sink_options(rest))
 
+    def open_batches(self) -> BatchFolder:
+        """Take a consumer's batches instead of an export (:func:`trikafka.sink_batches`): a file for each."""
+        return BatchFolder(self._root, self._options)
+
     async def __aenter__(self) -> Self:
         """Check the destination, then Spark and Java where nothing else will do; starts nothing yet."""
+        await self._thread(partial(refuse_batches, self._root))
         await self._thread(self._store.open)
         try:
             if self._options.spark_above == 0:
