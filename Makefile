@@ -14,7 +14,7 @@ BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1
 #: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files.
 PROCESSES ?= 2
 
-.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once export-exactly-once smoke docs locks wheels clean python env-demo env-test
+.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke docs locks wheels clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
@@ -26,6 +26,7 @@ help:
 	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes (docs/chaos.md)'
 	@echo 'make exactly-once  sixty workers and ten brokers killed while records are read, processed and written in transactions'
 	@echo 'make export-exactly-once  twenty exporters and four brokers killed while five million records come, and a reader all the while'
+	@echo 'make stream-exactly-once  a Spark stream from topic to topic, killed ten times, driver and JVM and workers'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make docs    write anew what is made from the code: docs/reference.md, the types of settings and of the package'
 	@echo 'make locks   write anew which packages the environments are made of, with their hashes (needs uv)'
@@ -70,6 +71,9 @@ exactly-once: env-test
 
 export-exactly-once: env-test
 	@$(TEST) python -m benchmarks.export_exactly_once $(ARGS)
+
+stream-exactly-once: env-test
+	@$(TEST) python -m benchmarks.stream_exactly_once $(ARGS)
 
 smoke: env-test
 	@$(TEST) python benchmarks/smoke.py $(ARGS)

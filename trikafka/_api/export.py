@@ -6,8 +6,10 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+from .._net.retry import Retry
 from ..config import ConsumerConfig
 from ..errors import ConfigurationError, PluginError
 from ..hooks import call_first, load_plugins
@@ -89,7 +91,7 @@ async def open_exporter(
         group_id=group_id,
         fail_on_data_loss=fail_on_data_loss,
         task_timeout_ms=task_timeout_ms,
-        retry_backoff=config.retry_backoff_ms / 1000,
+        retry=partial(Retry, config),
         settings=client_settings,
         on_progress=on_progress,
     )

@@ -16,6 +16,7 @@ from typing import Any
 
 import trio
 
+from .._net.retry import Retry
 from .._state.task_timer import TaskTimer
 from ..errors import ExportError, ExportIncompleteError, KafkaTimeoutError, OffsetOutOfRangeError
 from ..interfaces import (
@@ -33,6 +34,7 @@ from . import export_plan
 from .export_plan import SourceView, Work
 from .export_report import ExportProgress, ExportResult
 from .export_source import ExportSource, Look, Start
+from .task_plan import Trials
 
 _log = logging.getLogger("trikafka.export")
 #: A leader gets so long (seconds) in the first round, so that the partitions of the others do not wait for it.
@@ -50,7 +52,7 @@ class ExportOptions:
     group_id: str | None
     fail_on_data_loss: bool
     task_timeout_ms: int
-    retry_backoff: float
+    retry: Callable[[], Retry]
     settings: Mapping[str, Any]
     on_progress: Callable[[ExportProgress], None] | None
 
@@ -110,26 +112,26 @@ class ExportJob:
 
     async def _rounds(self) -> None:
         """All partitions in the first round; later those that have timed out, until their patience ends."""
-        timers: dict[TopicPartition, TaskTimer] = {}
+        trials: dict[TopicPartition, Trials] = {}
         while True:
             before = self._reached()
             self._waiting = {}
             await self._round()
             for tp, reached in self._reached().items():
-                if reached > before.get(tp, -1):
-                    timers.pop(tp, None)
-            again = []
+                if tp in trials and reached > before.get(tp, -1):
+                    trials[tp].succeeded()
+            delays = {}
             for tp, error in self._waiting.items():
-                timer = timers.setdefault(tp, TaskTimer(self.options.task_timeout_ms))
-                if timer.timed_out(error, trio.current_time()):
-                    self._broken[tp] = timer.last_word(error)
-                else:
-                    again.append(tp)
-                    _log.warning("exporting %s timed out and is tried again, the others go on: %s", tp, error)
-            if not again:
+                tried = trials.get(tp) or Trials(f"exporting {tp}", [TaskTimer(self.options.task_timeout_ms)], self.options.retry())
+                trials[tp] = tried
+                try:
+                    delays[tp] = tried.failed(error)
+                except KafkaTimeoutError as last:
+                    self._broken[tp] = last
+            if not delays:
                 return
-            self._only = frozenset(again)
-            await trio.sleep(self.options.retry_backoff)
+            self._only = frozenset(delays)
+            await trio.sleep(min(delays.values()))
 
     def _reached(self) -> dict[TopicPartition, int]:
         return export_plan.exported_up_to(self.state)
