@@ -11,16 +11,20 @@ export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 #: One release of each line that trikafka supports; the oldest and the default are in `make test` too.
 BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1
 
+#: The PySpark that `make test-spark` runs the plugin's tests on, beside the locked one of `make test`.
+SPARK ?= 4.3.0
+
 #: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files.
 PROCESSES ?= 2
 
-.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke docs locks wheels clean python env-demo env-test
+.PHONY: help demo test test-brokers test-spark lint style types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke docs locks wheels clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
 	@echo 'make test    all tests, with the checks of style and types'
 	@echo 'make test-brokers   the main paths against Kafka 3.3 to 4.3 (first run: downloads 50 MB a version)'
 	@echo 'make lint    only the checks of style and types'
+	@echo 'make test-spark      the Spark plugin'"'"'s tests on another PySpark, by default 4.3.0 (first run: downloads 400 MB)'
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
 	@echo 'make bench   the clients beside each other, fifteen minutes (docs/benchmarks.md)'
 	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes (docs/chaos.md)'
@@ -55,6 +59,13 @@ test-brokers: env-test
 		echo "Kafka $$version"; \
 		$(TEST) python -m pytest -q tests/live/test_broker_versions_live.py --kafka-version $$version $(ARGS) || exit 1; \
 	done
+
+test-spark: env-test .spark/$(SPARK)
+	@PYTHONPATH=$(CURDIR)/.spark/$(SPARK) $(TEST) python -m pytest -q plugins/trikafka-spark/tests $(ARGS)
+
+.spark/%:
+	@$(TEST) python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $@.new pyspark==$*
+	@mv $@.new $@
 
 fuzz: env-test
 	@$(TEST) python tests/wire/sanitized.py -m pytest -q tests/wire tests/producer/test_table_rows.py tests/producer/test_quick_way.py
@@ -92,7 +103,7 @@ wheels: env-test
 	@$(TEST) python scripts/wheels.py $(ARGS)
 
 clean:
-	rm -rf .venv-demo .venv-test build dist plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
+	rm -rf .venv-demo .venv-test .spark build dist plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis plugins/*/.pytest_cache
 	rm -f trikafka/*/_native*.so trikafka/*/_native.c
 

@@ -1,4 +1,4 @@
-"""A user's job on a cluster. Arguments: master, zip for ``--py-files``, servers, topic, target topic. Prints JSON."""
+"""A user's job on a cluster. Arguments: master, zip (or an environment's archive), servers, topic, target topic. Prints JSON."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def looks(_: Iterable[Any]) -> Iterator[tuple[str, str, int]]:
 
 
 def main(master: str, archive: str, servers: str, topic: str, target: str) -> None:
-    builder = SparkSession.builder.master(master).config("spark.submit.pyFiles", archive).config("spark.ui.enabled", "false")
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+    if archive.endswith(".zip"):
+        builder = builder.config("spark.submit.pyFiles", archive)
+    else:  # with PYSPARK_PYTHON=./environment/bin/python
+        builder = builder.config("spark.archives", f"{archive}#environment")
     for setting in ("spark.executor.memory=600m", "spark.cores.max=2", "spark.scheduler.minRegisteredResourcesRatio=1.0"):
         builder = builder.config(*setting.split("="))
     spark = builder.getOrCreate()
