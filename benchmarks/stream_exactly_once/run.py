@@ -54,7 +54,7 @@ class Figures:
 def query(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """The query in a process group of its own; driver, JVM and workers are killed at the end."""
     command = [sys.executable, "-m", "benchmarks.stream_exactly_once.query", *arguments]
-    environment = os.environ | {"TMPDIR": str(log.parent)}
+    environment = os.environ | {"TMPDIR": str(log.parent), "PYSPARK_PYTHON": sys.executable}
     with log.open("ab") as out:
         process = subprocess.Popen(
             command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import re
 import signal
+import socket
 import subprocess
 import time
 import zipfile
@@ -18,8 +18,6 @@ import trikafka_spark
 import trikafka
 
 HOME = Path(pyspark.__file__).parent
-#: What an executor may take of this machine.
-SMALL = {"spark.executor.memory": "600m", "spark.executor.cores": "1", "spark.cores.max": "2"}
 
 
 class Standalone:
@@ -31,13 +29,18 @@ class Standalone:
         self._processes: list[subprocess.Popen[bytes]] = []
 
     def start(self) -> None:
-        """Start the master, then two workers, and wait until it knows them."""
-        log = self._run("master", "master.Master", "--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
-        self.master = _wait_for(log, r"Starting Spark master at (spark://\S+)")
+        """Start the master and two workers at the same time, and wait until it knows them."""
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            port = str(free.getsockname()[1])
+        self.master = f"spark://127.0.0.1:{port}"
+        log = self._run("master", "master.Master", "--host", "127.0.0.1", "--port", port, "--webui-port", "0")
         for number in range(2):
             work = ("--work-dir", str(self.directory / f"work-{number}"), "--cores", "1", "--memory", "1g")
             self._run(f"worker-{number}", "worker.Worker", "--host", "127.0.0.1", "--webui-port", "0", *work, self.master)
-        _wait_for(log, r"(?s)Registering worker.*(Registering worker)")
+        until = time.monotonic() + 90
+        while log.read_text(errors="replace").count("Registering worker") < 2:
+            assert time.monotonic() < until, log.read_text(errors="replace")
+            time.sleep(0.05)
 
     def stop(self) -> None:
         """Kill all of them; executors end with their workers."""
@@ -94,12 +97,3 @@ def zipped(path: Path) -> Path:
 def _auto() -> Path:
     """The package by which Spark finds the data source."""
     return Path(trikafka_spark.__path__[0]).parent / "pyspark_trikafka"
-
-
-def _wait_for(log: Path, pattern: str) -> str:
-    until = time.monotonic() + 60
-    while time.monotonic() < until:
-        if match := re.search(pattern, log.read_text(errors="replace")):
-            return match[1]
-        time.sleep(0.05)
-    raise AssertionError(log.read_text(errors="replace"))

@@ -1,20 +1,25 @@
-"""A user's job on a cluster. Arguments: master, zip (or an environment's archive), servers, topic, target topic. Prints JSON."""
+"""A user's job on a cluster: reads, writes, exports. Prints what it found, as JSON.
+
+Arguments: master, zip for ``--py-files`` or an environment's archive, servers, topic, target topic, destination of the export.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+import warnings
 from collections.abc import Iterable, Iterator
+from functools import partial
 from typing import Any
 
+import trio
 from pyspark.sql import SparkSession
+
+import trikafka
 
 
 def looks(_: Iterable[Any]) -> Iterator[tuple[str, str, int]]:
     """Where a worker has trikafka from, in what form, and how often it warns of that."""
-    import warnings
-
-    import trikafka
     from trikafka._wire import _implementation
 
     with warnings.catch_warnings(record=True) as told:
@@ -24,8 +29,8 @@ def looks(_: Iterable[Any]) -> Iterator[tuple[str, str, int]]:
     yield trikafka.__file__ or "", f"{_implementation.name_in_use}: {_implementation.missing}", len(told)
 
 
-def main(master: str, archive: str, servers: str, topic: str, target: str) -> None:
-    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+def main(master: str, archive: str, servers: str, topic: str, target: str, root: str) -> None:
+    builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
     if archive.endswith(".zip"):
         builder = builder.config("spark.submit.pyFiles", archive)
     else:  # with PYSPARK_PYTHON=./environment/bin/python
@@ -34,11 +39,15 @@ def main(master: str, archive: str, servers: str, topic: str, target: str) -> No
         builder = builder.config(*setting.split("="))
     spark = builder.getOrCreate()
     frame = spark.read.format("trikafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
-    counted = frame.groupBy("partition").count().orderBy("partition").collect()
-    writing = frame.select("key", "value").write.format("trikafka").option("kafka.bootstrap.servers", servers)
-    writing.option("topic", target).option("exactlyOnce", "true").option("transactionalId", "cluster").mode("append").save()
+    counted = frame.where("offset < 100").groupBy("partition").count().orderBy("partition").collect()
+    writing = frame.where("offset < 100").select("key", "value").write.format("trikafka")
+    writing = writing.option("kafka.bootstrap.servers", servers).option("topic", target)
+    writing.option("exactlyOnce", "true").option("transactionalId", "cluster").mode("append").save()
     found = spark.sparkContext.parallelize(range(2), 2).mapPartitions(looks).collect()
-    print(json.dumps({"counted": [row["count"] for row in counted], "looks": found}), flush=True)
+    sink: dict[str, Any] = {"spark_above": 0}
+    export = partial(trikafka.export, bootstrap_servers=servers, max_records_per_file=100, sink_options=sink)
+    result = trio.run(export, topic, root)
+    print(json.dumps({"counted": [row["count"] for row in counted], "looks": found, "exported": result.rows}), flush=True)
     spark.stop()
 
 
