@@ -18,7 +18,7 @@ import trio
 
 from .._net.retry import Retry
 from .._state.task_timer import TaskTimer
-from ..errors import ExportError, ExportIncompleteError, KafkaTimeoutError, OffsetOutOfRangeError
+from ..errors import BootstrapError, ExportError, ExportIncompleteError, KafkaTimeoutError, OffsetOutOfRangeError
 from ..interfaces import (
     ExportManifest,
     ExportPlan,
@@ -81,7 +81,7 @@ class ExportJob:
         started, begun = export_plan.now(), trio.current_time()
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
-            await self._carry_out(plan, "resumed")
+            await (self._publish_settled(plan) if self.state.settled else self._carry_out(plan, "resumed"))
         await self._rounds()
         result = await self._result(started, begun, resumed)
         if self._broken:
@@ -93,9 +93,12 @@ class ExportJob:
         started, begun = export_plan.now(), trio.current_time()
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
-            results = await self.sink.settle(plan, plan.ranges)
-            await self._publish(plan, results)
+            await self._publish_settled(plan)
         return await self._result(started, begun, resumed)
+
+    async def _publish_settled(self, plan: ExportPlan) -> None:
+        """Publish a plan as far as it has come; its rest is carried to the next one."""
+        await self._publish(plan, await self.sink.settle(plan, plan.ranges))
 
     async def _load(self) -> bool:
         self.state = await self.sink.load()
@@ -138,7 +141,13 @@ class ExportJob:
 
     async def _round(self) -> None:
         quick = self._only is None and self.options.task_timeout_ms > 0
-        look = await self.source.look(self.options.topics, self._level, self._only, _FIRST_LOOK if quick else None)
+        try:
+            look = await self.source.look(self.options.topics, self._level, self._only, _FIRST_LOOK if quick else None)
+        except BootstrapError as error:
+            if self._only is None:  # nobody was there to begin with
+                raise
+            self._waiting.update({tp: self._away(tp, error) for tp in self._only})
+            return
         self._waiting.update(look.errors)
         view = self._known(look)
         first = await self._first_offsets(view, look)
@@ -283,10 +292,16 @@ class ExportJob:
             if result.done or result.error is None:
                 continue
             tp, error = result.planned.tp, result.error
+            if isinstance(error, BootstrapError):
+                error = self._away(tp, error)
             if isinstance(error, KafkaTimeoutError):
                 self._waiting.setdefault(tp, error)
             else:
                 self._broken.setdefault(tp, error)
+
+    def _away(self, tp: TopicPartition, error: BootstrapError) -> KafkaTimeoutError:
+        """No broker could be reached at all, though the export had begun: they may come back."""
+        return KafkaTimeoutError(f"reading {tp}", trio.current_time() - self._began, last_error=error)
 
     def _tell(self, stage: ExportStage, plan: ExportPlan, ranges_done: int, rows_done: int) -> None:
         if self.options.on_progress is not None:

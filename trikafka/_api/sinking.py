@@ -16,8 +16,9 @@ from .batches import arrow_loaded
 from .consumer import Consumer
 from .export import find_sink
 from .sink_task import SinkPlan, SinkTask
+from .task_plan import check_task_timeout
 from .task_run import TaskRun
-from .tasks import check_commits, check_stop_on, check_task_timeout
+from .tasks import check_commits, check_stop_on
 
 
 async def sink_batches(

@@ -19,7 +19,7 @@ from .ensuring import ensure_topics as ensure_topics
 from .handling import Handling, RetryPolicy
 from .partition_task import PartitionTask
 from .producer import Producer
-from .task_plan import HandlingPlan
+from .task_plan import HandlingPlan, check_task_timeout
 from .task_run import TaskRun
 from .transactional_run import TransactionalRun
 
@@ -136,7 +136,7 @@ def check_commits(consumer: Consumer, call: str) -> None:
     """Raise :exc:`ConfigurationError` unless ``call`` may commit for the consumer."""
     if consumer._config.group_id is None:
         raise ConfigurationError(f"{call} commits what is done, which takes a group: open the consumer with a group_id")
-    if consumer._parts.auto_commit is not None:
+    if consumer._parts.group.auto_commit is not None:
         raise ConfigurationError(f"{call} commits by itself: open the consumer with enable_auto_commit=False")
     consumer.check_fits_transactions()
 
@@ -162,9 +162,3 @@ def _check_numbers(concurrency: int, batches: bool) -> None:
         raise ConfigurationError(f"concurrency must be a whole number from 1, not {concurrency!r}")
     if batches and concurrency > 1:
         raise ConfigurationError("a batch holds many keys: concurrency= is for records, not for batches=True")
-
-
-def check_task_timeout(task_timeout_ms: object) -> None:
-    """Raise :exc:`ConfigurationError` unless it is a time."""
-    if isinstance(task_timeout_ms, bool) or not isinstance(task_timeout_ms, int | float) or not task_timeout_ms >= 0:
-        raise ConfigurationError(f"task_timeout_ms must be a number of milliseconds, at least 0, not {task_timeout_ms!r}")
