@@ -98,7 +98,7 @@ def use(name: str) -> str:
 
 
 def _why(error: ImportError) -> str:
-    if isinstance(__loader__, zipimport.zipimporter):
+    if isinstance(getattr(__spec__, "loader", None), zipimport.zipimporter):
         return "it is in a zip archive, from which nothing compiled can be loaded; Spark ships an environment by --archives"
     if isinstance(error, ModuleNotFoundError) and error.name == "trikafka._wire._native":
         return "it was not built: there was no Cython or no C compiler when trikafka was installed"

@@ -17,7 +17,7 @@ from trikafka_broker import Cluster
 import trikafka
 
 CHILD = Path(__file__).with_name("standalone_child.py")
-RECORDS = 12_000
+RECORDS = 4_000
 
 
 async def test_a_job_with_what_is_shipped_while_an_executor_and_the_broker_die(make_kafka_cluster: Any, tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ async def test_a_job_with_what_is_shipped_while_an_executor_and_the_broker_die(m
     target, root, archive = await make_topic(kafka.bootstrap_servers, "u", 0, 4), tmp_path / "out", zipped(tmp_path / "shipped.zip")
     environment = os.environ | {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
     killed: list[int] = []
-    with standalone(tmp_path) as cluster, trio.fail_after(200):
+    with standalone(tmp_path) as cluster, trio.fail_after(300):
         command = [sys.executable, str(CHILD), cluster.master, str(archive), kafka.bootstrap_servers, topic, target, str(root)]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_trouble, cluster, kafka, root, killed)
