@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 
 def main(servers: str, source: str, target: str, checkpoint: str, most: str, how: str) -> None:
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    builder = builder.config("spark.driver.extraJavaOptions", "-XX:TieredStopAtLevel=1")  # a run is short: quick to begin
     spark = builder.config("spark.driver.host", "127.0.0.1").getOrCreate()
     reader = spark.readStream.format("trikafka").option("kafka.bootstrap.servers", servers).option("subscribe", source)
     frame = reader.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", most).load().select("value", "partition")
