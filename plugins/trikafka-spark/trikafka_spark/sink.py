@@ -22,6 +22,7 @@ from trikafka import ConfigurationError, DirectoryStore, ExportError, ExportStor
 from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
+from .batch_folder import BatchFolder, refuse_batches
 from .sink_options import SinkOptions, sink_options
 
 if TYPE_CHECKING:
@@ -54,9 +55,15 @@ class SparkSink:
         rest = dict(options)
         return cls(DirectoryStore.directory_of(rest.pop("destination")), sink_options(rest))
 
+    def open_batches(self) -> BatchFolder:
+        """Take a consumer's batches instead of an export (:func:`trikafka.sink_batches`): a file for each."""
+        if not isinstance(self._store, DirectoryStore):
+            raise ConfigurationError("sink_batches() writes to a directory of this machine, and not to an object store")
+        return BatchFolder(self._store.root, self._options)
+
     async def __aenter__(self) -> Self:
         """Check the destination, then Spark and Java where nothing else will do; starts nothing yet."""
-        await self._thread(self._store.open)
+        await self._thread(self._open)
         try:
             if self._options.spark_above == 0:
                 await self._thread(session.check_requirements)
@@ -70,6 +77,11 @@ class SparkSink:
     ) -> None:
         """Stop Spark if it was started here and nobody else uses it; remove what is partial; unlock."""
         await self._leave(_STOP_LIMIT if exc is None or isinstance(exc, Exception) else _CANCELLED_LIMIT)
+
+    def _open(self) -> None:
+        if isinstance(self._store, DirectoryStore):
+            refuse_batches(self._store.root)
+        self._store.open()
 
     async def _leave(self, limit: float) -> None:
         await self._spark.leave(limit)
