@@ -1,0 +1,52 @@
+"""Values in Avro, by fastavro: many in one call, as one Avro array, each with a mark behind it."""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastavro import schemaless_reader
+
+from .avro_types import MARK_BYTES, AvroSchema
+from .rows import decode_rows
+
+
+class AvroDecoder:
+    """Reads what was written by ``writer`` as ``reader`` says, by Avro's rules of resolution."""
+
+    def __init__(self, reader: AvroSchema, writer: AvroSchema | None = None) -> None:
+        self.type = reader.type
+        self._row = pa.struct([pa.field("v", self.type), pa.field("m", pa.binary(MARK_BYTES))])
+        written = writer or reader
+        written.check_sizes()
+        self._written = written.rows()
+        self._wanted = None if written.same(reader) else reader.rows()
+        self._mark = secrets.token_bytes(MARK_BYTES)  # that no record can know
+
+    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        """As :meth:`Decoder.decode`."""
+        return decode_rows(column.to_pylist(), self._block, self.type)
+
+    def _block(self, values: Sequence[bytes]) -> pa.Array:
+        data = b"".join((_count(len(values)), self._mark.join(values), self._mark, b"\0"))
+        file = io.BytesIO(data)
+        rows = schemaless_reader(file, self._written, self._wanted)
+        if len(rows) != len(values) or file.tell() != len(data):
+            raise ValueError("the value does not end where its schema says")
+        array = pa.array(rows, self._row)
+        if not pc.all(pc.equal(array.field("m"), pa.scalar(self._mark, self._row["m"].type))).as_py():
+            raise ValueError("the value does not end where its schema says")
+        return array.field("v")
+
+
+def _count(number: int) -> bytes:
+    """As Avro writes a whole number: doubled, seven bits a byte, the lowest first."""
+    number, found = number << 1, bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)

@@ -1,0 +1,101 @@
+"""Values in JSON, by pyarrow's reader.
+
+A schema is itself JSON: ``{"n": "int64", "name": "string", "inner": {"x": "double"}, "tags": ["string"]}``, types by Arrow's names.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.json as pj
+
+from trikafka import ConfigurationError, ExportError
+
+from .rows import decode_rows
+
+
+class JsonDecoder:
+    """Objects of one schema."""
+
+    def __init__(self, schema: Mapping[str, Any]) -> None:
+        self._schema = pa.schema([pa.field(name, type_of(each, name)) for name, each in schema.items()])
+        self.type = pa.struct(list(self._schema))
+        self._options = pj.ParseOptions(
+            explicit_schema=self._schema, newlines_in_values=True, unexpected_field_behavior="ignore"
+        )
+
+    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        """As :meth:`Decoder.decode`."""
+        return decode_rows(column.to_pylist(), self._block, self.type)
+
+    def _block(self, values: Sequence[bytes]) -> pa.Array:
+        text = b"\n".join(values) + b"\n"
+        size = max(len(text) + 1, 1 << 16)
+        if len(values) == 1:
+            _check_object(values[0])
+        elif not all(map(_like_object, values)):
+            # Two objects in one value and none in another would be as many as there are values. An object cannot go beyond a value
+            # that ends with a brace into one that begins with one.
+            raise ValueError("a value that is no JSON object")
+        found = pj.read_json(io.BytesIO(text), pj.ReadOptions(use_threads=False, block_size=size), self._options)
+        if found.num_rows != len(values):
+            raise ValueError(f"{found.num_rows} JSON objects, not {len(values)}")
+        table = found.select(self._schema.names).cast(self._schema)
+        arrays = [column.combine_chunks() for column in table.columns]
+        if not arrays:
+            return pa.array([{}] * len(values), self.type)
+        return pa.StructArray.from_arrays(arrays, fields=list(self._schema))
+
+
+def _check_object(value: bytes) -> None:
+    if not isinstance(json.loads(value), dict):
+        raise ValueError("it is JSON, but not an object")
+
+
+def _like_object(value: bytes) -> bool:
+    stripped = value.strip(b" \t\r\n")
+    return stripped[:1] == b"{" and stripped[-1:] == b"}"
+
+
+def type_of(spec: Any, where: str) -> pa.DataType:
+    """The Arrow type that a schema's entry names. Raises :exc:`ConfigurationError`."""
+    if isinstance(spec, Mapping):
+        return pa.struct([pa.field(name, type_of(each, f"{where}.{name}")) for name, each in spec.items()])
+    if isinstance(spec, list) and len(spec) == 1:
+        return pa.list_(type_of(spec[0], f"{where}[]"))
+    try:
+        return pa.type_for_alias(spec)
+    except (ValueError, TypeError) as error:
+        raise ConfigurationError(f"value_schema: {spec!r} of {where!r} is not the name of an Arrow type") from error
+
+
+def spec_of(type: pa.DataType) -> Any:
+    """The entry of a schema for an Arrow type, as inferred. What was never seen is text."""
+    if pa.types.is_struct(type):
+        return {field.name: spec_of(field.type) for field in type}
+    if pa.types.is_list(type):
+        return [spec_of(type.value_type)]
+    return "string" if pa.types.is_null(type) else str(type)
+
+
+def infer(values: Iterable[bytes | None], topic: str) -> dict[str, Any]:
+    """The schema of the first values that are JSON objects. Raises :exc:`ExportError` if there is none."""
+    good = []
+    for value in values:
+        try:
+            if value is not None and isinstance(found := json.loads(value), dict):
+                good.append(json.dumps(found).encode())
+        except (ValueError, RecursionError):
+            continue
+    if good:
+        try:
+            text = b"\n".join(good) + b"\n"
+            schema = pj.read_json(io.BytesIO(text), pj.ReadOptions(use_threads=False, block_size=len(text) + 1)).schema
+            return {field.name: spec_of(field.type) for field in schema}
+        except pa.ArrowException as error:
+            raise ExportError(f"no schema fits the first {len(good)} values of {topic!r}; give value_schema: {error}") from error
+    raise ExportError(f"no value of {topic!r} is a JSON object, so there is no schema to infer; give value_schema")
