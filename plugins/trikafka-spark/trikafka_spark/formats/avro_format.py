@@ -28,7 +28,7 @@ class AvroDecoder:
 
     def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
         """As :meth:`Decoder.decode`."""
-        return decode_rows(column.to_pylist(), self._block, self.type)
+        return decode_rows(column.to_pylist(), self._block, self.type, self._check)
 
     def _block(self, values: Sequence[bytes]) -> pa.Array:
         data = b"".join((_count(len(values)), self._mark.join(values), self._mark, b"\0"))
@@ -40,6 +40,14 @@ class AvroDecoder:
         if not pc.all(pc.equal(array.field("m"), pa.scalar(self._mark, self._row["m"].type))).as_py():
             raise ValueError("the value does not end where its schema says")
         return array.field("v")
+
+    def _check(self, value: bytes) -> None:
+        """As :meth:`_block` of one value, without what Arrow makes of it."""
+        data = b"".join((b"\x02", value, self._mark, b"\0"))
+        file = io.BytesIO(data)
+        (row,) = schemaless_reader(file, self._written, self._wanted)
+        if file.tell() != len(data) or row["m"] != self._mark:
+            raise ValueError("the value does not end where its schema says")
 
 
 def _count(number: int) -> bytes:

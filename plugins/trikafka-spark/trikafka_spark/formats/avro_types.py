@@ -1,16 +1,16 @@
 """Avro schemas: parsed, turned into Arrow types, and prepared for reading many values at once.
 
-Dates and times are read as the whole numbers that they are and become Arrow's types without Python objects between; decimals do not.
+Dates and times are read as the whole numbers that they are, and become Arrow's types without Python objects between.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from decimal import Decimal
 from typing import Any, Self
 
 from .errors import SchemaError
-from .rows import plain_json
 
 #: The most records, arrays and maps that stand in each other: more would end in the stack's depth.
 _DEEPEST = 60
@@ -22,7 +22,7 @@ class AvroSchema:
     """A schema, with those that it refers to. ``where`` begins what is said of it. Raises :exc:`SchemaError`."""
 
     def __init__(self, schema: Any, references: Iterable[Any] = (), where: str = "the Avro schema") -> None:
-        self._raw, self._references, self._where = plain_json(schema), [plain_json(each) for each in references], where
+        self._raw, self._references, self._where = _plain(schema), [_plain(each) for each in references], where
         self._named: dict[str, Any] = {}
         try:
             from fastavro import parse_schema
@@ -72,7 +72,7 @@ class AvroSchema:
     @property
     def type(self) -> Any:
         """The Arrow type of what it describes. Raises :exc:`SchemaError`."""
-        found, _ = _Types(self._logical, self._where).of(self._full, "")
+        found = _Types(self._logical, self._where).of(self._full, "")
         import pyarrow as pa
 
         if pa.types.is_null(found):
@@ -92,7 +92,12 @@ class AvroSchema:
             parse_schema(_without_times(each), named_schemas=names)
         mark = {"type": "fixed", "name": "trikafka_mark", "size": MARK_BYTES}
         fields = [{"name": "v", "type": _without_times(self._raw)}, {"name": "m", "type": mark}]
-        return parse_schema({"type": "array", "items": {"type": "record", "name": "trikafka_row", "fields": fields}}, named_schemas=names)
+        row = {"type": "record", "name": "trikafka_row", "fields": fields}
+        parsed = parse_schema({"type": "array", "items": row}, named_schemas=names)
+        for each in [parsed["items"], *names.values()]:
+            _mend_defaults(each, names)
+        # What fastavro writes into records that are parsed, and takes them as they are for. Else it would parse at each call.
+        return parsed | {"__fastavro_parsed": True, "__named_schemas": names}
 
 
 def _without_times(schema: Any) -> Any:
@@ -115,6 +120,39 @@ def _without_times(schema: Any) -> Any:
     return found
 
 
+def _mend_defaults(schema: Any, named: Mapping[str, Any]) -> None:
+    """Make values of the defaults of a record's fields: fastavro hands them out as JSON has them."""
+    for field in schema.get("fields", ()) if isinstance(schema, dict) else ():
+        if "default" in field and not field.get("trikafka_mended"):
+            field["default"] = _value_of(field["default"], field["type"], named)
+            field["trikafka_mended"] = True
+
+
+def _value_of(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
+    if isinstance(schema, list):  # a union's default is of its first branch; since Avro 1.12 of any, which is null or what it is
+        schema = next((each for each in schema if (_kind(each) == "null") == (default is None)), schema[0])
+    if isinstance(schema, dict) and isinstance(schema["type"], dict | list):
+        return _value_of(default, schema["type"], named)
+    kind = _kind(schema)
+    if kind in named and kind not in _SIMPLE:
+        return _value_of(default, named[kind], named)
+    if kind in ("bytes", "fixed") and isinstance(default, str):
+        data = default.encode("latin-1")
+        if isinstance(schema, dict) and schema.get("logicalType") == "decimal":
+            return Decimal(int.from_bytes(data, "big", signed=True)).scaleb(-schema.get("scale", 0))
+        return data
+    if kind == "array" and isinstance(default, list):
+        return [_value_of(each, schema["items"], named) for each in default]
+    if kind == "map" and isinstance(default, dict):
+        return {name: _value_of(each, schema["values"], named) for name, each in default.items()}
+    if kind in ("record", "error") and isinstance(default, dict):
+        _mend_defaults(schema, named)
+        fields = {field["name"]: field for field in schema["fields"]}
+        given = {name: _value_of(each, fields[name]["type"], named) for name, each in default.items() if name in fields}
+        return {name: field["default"] for name, field in fields.items() if "default" in field} | given
+    return default
+
+
 def _kind(schema: Any) -> str:
     return schema if isinstance(schema, str) else "union" if isinstance(schema, list) else str(schema["type"])
 
@@ -125,8 +163,8 @@ class _Types:
     def __init__(self, named: Mapping[str, Any], where: str) -> None:
         self._named, self._where = named, where
 
-    def of(self, schema: Any, path: str, above: tuple[str, ...] = ()) -> tuple[Any, bool]:
-        """The type, and whether it may be null."""
+    def of(self, schema: Any, path: str, above: tuple[str, ...] = ()) -> Any:
+        """The type. All may be null: where a record has no value, none of its fields has one."""
         import pyarrow as pa
 
         if isinstance(schema, list):
@@ -135,21 +173,21 @@ class _Types:
             return self.of(schema["type"], path, above)
         kind = _kind(schema)
         if isinstance(schema, dict) and (logical := _logical(schema, self._at(path))) is not None:
-            return logical, False
+            return logical
         if kind in _SIMPLE:
-            return getattr(pa, _SIMPLE[kind])(), kind == "null"
+            return getattr(pa, _SIMPLE[kind])()
         if kind == "array":
-            inner, null = self.of(schema["items"], f"{path}[]", above)
-            return pa.list_(pa.field("element", inner, null)), False
+            inner = self.of(schema["items"], f"{path}[]", above)
+            return pa.list_(inner)
         if kind == "map":
-            inner, null = self.of(schema["values"], f"{path}{{}}", above)
-            return pa.map_(pa.string(), pa.field("value", inner, null)), False
+            inner = self.of(schema["values"], f"{path}{{}}", above)
+            return pa.map_(pa.string(), inner)
         if kind == "fixed":
-            return pa.binary(int(schema["size"])), False
+            return pa.binary(int(schema["size"]))
         if kind == "enum":
-            return pa.string(), False
+            return pa.string()
         if kind in ("record", "error"):
-            return self._record(schema, path, above), False
+            return self._record(schema, path, above)
         if kind in self._named and isinstance(self._named[kind], dict):
             if len(above) > _DEEPEST:
                 raise SchemaError(f"{self._at(path)} is nested too deep")
@@ -161,16 +199,17 @@ class _Types:
 
         name = str(schema["name"])
         if name in above or len(above) > _DEEPEST:
-            raise SchemaError(f"{self._at(path)} is the record {name} again, in itself: no column can hold that; leave the field out")
+            again = f"{self._at(path)} is the record {name} again, in itself"
+            raise SchemaError(f"{again}: no column can hold that; leave the field out")
         if not schema["fields"]:
             raise SchemaError(f"{self._at(path)} is the record {name}, which has no fields: Parquet cannot hold that")
         fields = []
         for field in schema["fields"]:
-            inner, null = self.of(field["type"], f"{path}.{field['name']}", (*above, name))
-            fields.append(pa.field(field["name"], inner, null))
+            inner = self.of(field["type"], f"{path}.{field['name']}", (*above, name))
+            fields.append(pa.field(field["name"], inner))
         return pa.struct(fields)
 
-    def _union(self, schema: list[Any], path: str, above: tuple[str, ...]) -> tuple[Any, bool]:
+    def _union(self, schema: list[Any], path: str, above: tuple[str, ...]) -> Any:
         rest = [each for each in schema if _kind(each) != "null"]
         if len(rest) > 1:
             kinds = ", ".join(_kind(each) for each in schema)
@@ -181,8 +220,8 @@ class _Types:
         import pyarrow as pa
 
         if not rest:
-            return pa.null(), True
-        return self.of(rest[0], path, above)[0], len(rest) < len(schema)
+            return pa.null()
+        return self.of(rest[0], path, above)
 
     def _at(self, path: str) -> str:
         return f"{self._where}: field {path.lstrip('.')}" if path else self._where
@@ -258,3 +297,9 @@ class _Sizes:
         found = [self.walk(each["type"], (*above, name), depth + 1) for each in schema["fields"]]
         self._known[name] = any(found)
         return any(found)
+
+def _plain(value: Any) -> Any:
+    """A copy of what JSON can hold: lists for tuples, dictionaries for mappings."""
+    if isinstance(value, dict):
+        return {str(name): _plain(each) for name, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list | tuple) else value

@@ -6,7 +6,10 @@ from trikafka import ConfigurationError, KafkaTimeoutError, TrikafkaError
 
 
 class SchemaRegistryError(TrikafkaError):
-    """A schema registry said what is of no use: it refused, or this is no registry. Attributes: ``url`` (without secrets), ``id``."""
+    """A schema registry said what is of no use: it refused, or this is no registry.
+
+    Attributes: ``url`` (without secrets), ``id`` (of the schema).
+    """
 
     def __init__(self, what: str, url: str, id: int | None = None) -> None:
         self.url, self.id = url, id

@@ -43,8 +43,12 @@ class Framed:
 def by_head(
     column: pa.BinaryArray, size: int, type: pa.DataType, decoder_of: Callable[[bytes], tuple[Decoder | str, int]]
 ) -> tuple[pa.Array, dict[int, str]]:
-    """Read values with the decoder of their first ``size`` bytes, or why there is none; each comes with how many bytes to leave out."""
-    arrays, places, bad = [], [], {}
+    """Read values with the decoder of their first ``size`` bytes, or with why there is none.
+
+    ``decoder_of`` also says how many bytes it wants left out.
+    """
+    arrays, places = [], []
+    bad: dict[int, str] = {}
     for head, indices in _groups(column, size):
         decoder, skipped = decoder_of(head)
         chosen = column if indices is None else column.take(indices)

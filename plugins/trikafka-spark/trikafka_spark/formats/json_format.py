@@ -21,8 +21,8 @@ from .rows import decode_rows
 class JsonDecoder:
     """Objects of one schema."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._schema = pa.schema([pa.field(name, type_of(each, name)) for name, each in schema.items()])
+    def __init__(self, schema: Mapping[str, Any], where: str = "value_schema") -> None:
+        self._schema = pa.schema([pa.field(name, type_of(each, name, where)) for name, each in schema.items()])
         self.type = pa.struct(list(self._schema))
         self._options = pj.ParseOptions(
             explicit_schema=self._schema, newlines_in_values=True, unexpected_field_behavior="ignore"
@@ -61,16 +61,16 @@ def _like_object(value: bytes) -> bool:
     return stripped[:1] == b"{" and stripped[-1:] == b"}"
 
 
-def type_of(spec: Any, where: str) -> pa.DataType:
+def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
     """The Arrow type that a schema's entry names. Raises :exc:`ConfigurationError`."""
     if isinstance(spec, Mapping):
-        return pa.struct([pa.field(name, type_of(each, f"{where}.{name}")) for name, each in spec.items()])
+        return pa.struct([pa.field(name, type_of(each, f"{path}.{name}", where)) for name, each in spec.items()])
     if isinstance(spec, list) and len(spec) == 1:
-        return pa.list_(type_of(spec[0], f"{where}[]"))
+        return pa.list_(type_of(spec[0], f"{path}[]", where))
     try:
         return pa.type_for_alias(spec)
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"value_schema: {spec!r} of {where!r} is not the name of an Arrow type") from error
+        raise ConfigurationError(f"{where}: {spec!r} of {path!r} is not the name of an Arrow type") from error
 
 
 def spec_of(type: pa.DataType) -> Any:

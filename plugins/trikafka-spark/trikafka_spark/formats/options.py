@@ -37,7 +37,10 @@ _JSON_HINT = '{} must be JSON like {{"n": "int64", "tags": ["string"]}}'
 
 @dataclass(frozen=True, slots=True)
 class ColumnOptions:
-    """Of the key or the value. ``schema``: what is pinned for each topic; ``None``: it is looked up. ``format`` ``None``: not said."""
+    """Of the key or the value.
+
+    ``format`` is ``None`` when nothing was said of it; ``schema`` is what a plan pins, ``None`` when it is to be looked up.
+    """
 
     format: str | None = None
     schema: Mapping[str, Any] | None = None
@@ -77,11 +80,15 @@ def parse_options(rest: MutableMapping[str, Any]) -> ParseOptions:
     if topic is not None and (not isinstance(topic, str) or not topic.strip()):
         raise ConfigurationError(f"dead_letter_topic must be the name of a topic, not {topic!r}")
     value, key = (_column(name, given, registry is not None) for name in COLUMNS)
-    if value.format in (None, "binary") and key.format in (None, "binary"):
-        for name in ("schema_registry", "dead_letter_topic"):
-            if name in given:
-                raise ConfigurationError(f"{name} needs value_format or key_format: nothing is read otherwise")
     return ParseOptions(value, key, registry, topic)
+
+
+def check_schemas(options: ParseOptions) -> None:
+    """Raise :exc:`ConfigurationError` for a schema that was given and cannot become a column. Imports pyarrow, which is slow."""
+    for column in COLUMNS:
+        own = options.of(column)
+        if own.schema is not None:
+            _CHECKS[own.format or "json"](own.schema, f"{column}_schema")
 
 
 def check_package(format: str) -> None:
@@ -139,16 +146,35 @@ def _avro_schema(column: str, schema: Any, message: str | None) -> Mapping[str, 
                 schema = json.loads(text if text.lstrip()[:1] in ("{", "[", '"') else _read(column, text).decode())
             except ValueError as error:
                 raise SchemaError(f"{column}_schema is no Avro schema: it is not JSON: {error}") from error
-    return AvroSchema(schema, where=f"{column}_schema").checked().pinned()
+    return AvroSchema(schema, where=f"{column}_schema").pinned()
 
 
 def _protobuf_schema(column: str, schema: Any, message: str | None) -> Mapping[str, Any]:
     from .protobuf_types import ProtobufSchema
 
     data = schema if isinstance(schema, bytes) else _read(column, os.fspath(schema))
-    return ProtobufSchema.of_set(data, str(message), where=f"{column}_schema").checked().pinned()
+    return ProtobufSchema.of_set(data, str(message), where=f"{column}_schema").pinned()
 
 
+def _check_json(schema: Mapping[str, Any], where: str) -> None:
+    from .json_format import JsonDecoder
+
+    JsonDecoder(schema, where)
+
+
+def _check_avro(schema: Mapping[str, Any], where: str) -> None:
+    from .avro_types import AvroSchema
+
+    AvroSchema.of_pinned(schema, where).checked()
+
+
+def _check_protobuf(schema: Mapping[str, Any], where: str) -> None:
+    from .protobuf_types import ProtobufSchema
+
+    ProtobufSchema.of_pinned(schema, where).checked()
+
+
+_CHECKS = {"json": _check_json, "avro": _check_avro, "protobuf": _check_protobuf}
 _SCHEMAS = {"json": _json_schema, "avro": _avro_schema, "protobuf": _protobuf_schema}
 
 
@@ -187,17 +213,21 @@ def _registry(given: Mapping[str, Any]) -> RegistrySettings | None:
 
 def _without_user(url: Any) -> tuple[str, Secret | None]:
     """The URL as it may be shown, and the name and password that stood in it."""
-    try:
-        parts = urlsplit(str.__str__(url) if isinstance(url, str) else "")
-        right = parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and not parts.fragment
-        _ = parts.port
-    except ValueError:
-        right = False
-    if not right:
-        raise ConfigurationError("schema_registry must be a URL like https://registry.example:8081") from None
+    if not isinstance(url, str) or not _is_url(Secret(url)):
+        raise ConfigurationError("schema_registry must be a URL like https://registry.example:8081")
+    parts = urlsplit(str.__str__(url))
     user, at, host = parts.netloc.rpartition("@")
     bare = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
     return bare, Secret(unquote(user)) if at else None
+
+
+def _is_url(url: str) -> bool:
+    try:
+        parts = urlsplit(str.__str__(url))
+        _ = parts.port
+    except ValueError:
+        return False
+    return parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and not parts.fragment
 
 
 def _secret(given: Mapping[str, Any], name: str) -> Secret | None:
@@ -209,7 +239,7 @@ def _secret(given: Mapping[str, Any], name: str) -> Secret | None:
         raise ConfigurationError(f"{name} must be text that is not empty, or @FILE that holds it")
     if value[0] == "@":
         try:
-            value = Path(value[1:]).read_text(encoding="utf-8").strip()
+            value = Secret(Path(value[1:]).read_text(encoding="utf-8").strip())
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{name}: the file after @ cannot be read: {type(error).__name__}") from None
     if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):

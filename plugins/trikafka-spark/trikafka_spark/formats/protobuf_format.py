@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from .errors import UnreadableError
 from .framing import by_head
 from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, ProtobufSchema, field_type, is_map, message_type, repeated
-from .rows import Decoder, decode_rows
+from .rows import Decoder, decode_rows, spread
 
 #: Seconds of 0001-01-01 and 10000-01-01: what a Timestamp may hold.
 _FIRST, _LAST = -62_135_596_800, 253_402_300_800
@@ -31,7 +31,7 @@ class ProtobufDecoder:
 
     def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
         """As :meth:`Decoder.decode`."""
-        return decode_rows(column.to_pylist(), self._block, self.type)
+        return decode_rows(column.to_pylist(), self._block, self.type, self._parse)
 
     def _block(self, values: Sequence[bytes]) -> pa.Array:
         return self._array(list(map(self._parse, values)))
@@ -84,10 +84,7 @@ class _Long:
                 bad[number] = str(error)
         good = [number for number in range(len(column)) if number not in bad]
         array, wrong = self._inner.decode(pa.array(rests, pa.binary()))
-        places: list[int | None] = [None] * len(column)
-        for number, place in enumerate(good):
-            places[place] = number
-        return array.take(pa.array(places, pa.int64())), bad | {good[number]: why for number, why in wrong.items()}
+        return spread(array, good, len(column)), bad | {good[number]: why for number, why in wrong.items()}
 
 
 def indexes_of(value: bytes) -> tuple[list[int], int]:

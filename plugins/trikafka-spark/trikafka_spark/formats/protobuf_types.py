@@ -33,7 +33,8 @@ class ProtobufSchema:
         try:
             found = descriptor_pb2.FileDescriptorSet.FromString(data)
         except DecodeError as error:
-            raise SchemaError(f"{where} is no descriptor set (protoc --include_imports --descriptor_set_out=FILE): {error}") from error
+            how = "protoc --include_imports --descriptor_set_out=FILE makes one"
+            raise SchemaError(f"{where} is no descriptor set ({how}): {error}") from error
         return cls([each.SerializeToString(deterministic=True) for each in found.file], message, where)
 
     @classmethod
@@ -65,7 +66,7 @@ class ProtobufSchema:
 
 
 def pool_of(files: Iterable[bytes], where: str) -> Any:
-    """The types of files, those of Google's own (``google/protobuf/...``) that they import among them. Raises :exc:`SchemaError`."""
+    """The types of files, and of those of Google's own (``google/protobuf/...``) that they import. Raises :exc:`SchemaError`."""
     from google.protobuf import descriptor_pb2, descriptor_pool
     from google.protobuf.message import DecodeError
 
@@ -120,7 +121,7 @@ def name_at(file: bytes, indexes: Sequence[int]) -> str | None:
         if not 0 <= index < len(inside):
             return None
         name, inside = f"{name}.{inside[index].name}", inside[index].nested_type
-    return name.lstrip(".")
+    return str(name).lstrip(".")
 
 
 def _googles(name: str) -> Any:
@@ -189,7 +190,7 @@ def message_type(descriptor: Any, where: str, path: str, above: tuple[str, ...])
         elif repeated(field):
             fields.append(pa.field(field.name, pa.list_(field_type(field, where, f"{inner}[]", (*above, name)))))
         else:
-            fields.append(pa.field(field.name, field_type(field, where, inner, (*above, name)), field.has_presence))
+            fields.append(pa.field(field.name, field_type(field, where, inner, (*above, name))))
     return pa.struct(fields)
 
 

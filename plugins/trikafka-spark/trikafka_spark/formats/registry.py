@@ -190,8 +190,8 @@ class _Asking:
         raise self._useless(f"HTTP status {status}")
 
     def _useless(self, what: str) -> SchemaRegistryError:
-        url = self._settings.url
-        return SchemaRegistryError(f"{url} is no schema registry, or a broken one: for schema {self._id} it gave {what}", url, self._id)
+        url, id = self._settings.url, self._id
+        return SchemaRegistryError(f"{url} is no schema registry, or a broken one: for schema {id} it gave {what}", url, id)
 
 
 class _BusyError(Exception):

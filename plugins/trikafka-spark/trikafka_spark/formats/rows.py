@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Protocol
 
 import pyarrow as pa
 
 #: Values that are decoded at once: the objects that a library makes of them live so long.
 _AT_ONCE = 4096
-#: Where one of so few values is wrong, they are decoded one by one.
-_FEW = 16
 #: The most that is told of an error, in characters.
 _MOST_TEXT = 500
 
@@ -27,9 +25,15 @@ class Decoder(Protocol):
 
 
 def decode_rows(
-    values: Sequence[bytes], block: Callable[[Sequence[bytes]], pa.Array], type: pa.DataType
+    values: Sequence[bytes],
+    block: Callable[[Sequence[bytes]], pa.Array],
+    type: pa.DataType,
+    check: Callable[[bytes], object] | None = None,
 ) -> tuple[pa.Array, dict[int, str]]:
-    """Read them with ``block``, which reads many at once or raises: where it does, they are halved until the culprits stand alone."""
+    """Read them with ``block``, which reads many at once or raises: then they are halved until the culprits stand alone.
+
+    ``check`` looks at a single value and raises where it is wrong, as far as that is quick to see.
+    """
     arrays: list[pa.Array] = []
     bad: dict[int, str] = {}
     left = [(at, min(at + _AT_ONCE, len(values))) for at in range(0, len(values), _AT_ONCE)][::-1]
@@ -43,12 +47,36 @@ def decode_rows(
             if high - low == 1:
                 bad[low] = reason(error)
                 arrays.append(pa.nulls(1, type))
-            elif high - low <= _FEW:
-                left += [(at, at + 1) for at in reversed(range(low, high))]
+            elif check is not None and (wrong := _wrong(values[low:high], check)):
+                good = [number for number in range(high - low) if number not in wrong]
+                array, also = decode_rows([values[low + number] for number in good], block, type)
+                arrays.append(spread(array, good, high - low))
+                bad |= {low + number: why for number, why in wrong.items()}
+                bad |= {low + good[number]: why for number, why in also.items()}
             else:
                 middle = (low + high) // 2
                 left += [(middle, high), (low, middle)]
     return join(arrays, type), bad
+
+
+def _wrong(values: Sequence[bytes], check: Callable[[bytes], object]) -> dict[int, str]:
+    found = {}
+    for number, value in enumerate(values):
+        try:
+            check(value)
+        except MemoryError:
+            raise
+        except Exception as error:
+            found[number] = reason(error)
+    return found
+
+
+def spread(array: pa.Array, places: Sequence[int], length: int) -> pa.Array:
+    """An array of that length with the values in these places, and null in the others."""
+    found: list[int | None] = [None] * length
+    for number, place in enumerate(places):
+        found[place] = number
+    return array.take(pa.array(found, pa.int64()))
 
 
 def join(arrays: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
@@ -65,10 +93,3 @@ def reason(error: Exception) -> str:
     if type(error).__module__.startswith(("trikafka", "pyarrow")) or type(error) is ValueError:
         return (text or type(error).__name__)[:_MOST_TEXT]
     return f"{type(error).__name__}: {text}".removesuffix(": ")[:_MOST_TEXT]
-
-
-def plain_json(value: Any) -> Any:
-    """A copy of what JSON can hold: lists for tuples, dictionaries for mappings."""
-    if isinstance(value, dict):
-        return {str(name): plain_json(each) for name, each in value.items()}
-    return [plain_json(each) for each in value] if isinstance(value, list | tuple) else value
