@@ -20,7 +20,8 @@ MANY = F.LABEL_REPEATED
 TYPES = {
     "double": F.TYPE_DOUBLE, "float": F.TYPE_FLOAT, "int64": F.TYPE_INT64, "uint64": F.TYPE_UINT64, "int32": F.TYPE_INT32,
     "fixed64": F.TYPE_FIXED64, "fixed32": F.TYPE_FIXED32, "bool": F.TYPE_BOOL, "string": F.TYPE_STRING, "bytes": F.TYPE_BYTES,
-    "uint32": F.TYPE_UINT32, "sfixed32": F.TYPE_SFIXED32, "sfixed64": F.TYPE_SFIXED64, "sint32": F.TYPE_SINT32, "sint64": F.TYPE_SINT64,
+    "uint32": F.TYPE_UINT32, "sfixed32": F.TYPE_SFIXED32, "sfixed64": F.TYPE_SFIXED64, "sint32": F.TYPE_SINT32,
+    "sint64": F.TYPE_SINT64,
 }  # fmt: skip
 
 
@@ -68,8 +69,8 @@ def everything() -> Any:
 
 
 def schema_of(file: Any, message: str = "p.M") -> ProtobufSchema:
-    found = ProtobufSchema.of_set(descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString(), message, "value_schema").checked()
-    return ProtobufSchema.of_pinned(found.pinned())
+    data = descriptor_pb2.FileDescriptorSet(file=[file]).SerializeToString()
+    return ProtobufSchema.of_pinned(ProtobufSchema.of_set(data, message, "value_schema").checked().pinned())
 
 
 def decoded(schema: ProtobufSchema, values: list[bytes]) -> tuple[pa.Array, dict[int, str]]:

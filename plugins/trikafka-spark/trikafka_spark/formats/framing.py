@@ -55,7 +55,7 @@ def by_head(
         if isinstance(decoder, str):
             array, wrong = pa.nulls(len(chosen), type), dict.fromkeys(range(len(chosen)), decoder)
         else:
-            array, wrong = decoder.decode(pc.binary_slice(chosen, skipped) if skipped else chosen)
+            array, wrong = decoder.decode(_after(chosen, skipped) if skipped else chosen)
         if indices is None:
             return array, wrong
         arrays.append(array)
@@ -66,6 +66,11 @@ def by_head(
         return pa.nulls(0, type), {}
     # Sorting the places that the rows came from gives the order that leads back.
     return join(arrays, type).take(pc.sort_indices(pa.concat_arrays(places))), bad
+
+
+def _after(column: pa.BinaryArray, skipped: int) -> pa.BinaryArray:
+    # Without an end pyarrow (26) reckons the size wrong where values are short, and raises.
+    return pc.binary_slice(column, skipped, max(skipped, pc.max(pc.binary_length(column)).as_py() or 0))
 
 
 def _groups(column: pa.BinaryArray, size: int) -> Iterator[tuple[bytes, pa.Array | None]]:

@@ -9,6 +9,8 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from trikafka import ConfigurationError
+
 from .errors import SchemaError, UnreadableError
 from .framing import Framed
 from .json_format import JsonDecoder
@@ -40,7 +42,10 @@ class Parser:
             kind = format.get(column, "binary")
             if kind != "binary":
                 check_package(kind)
-                client = client_of(registry) if registry is not None and format.get(f"{column}_framing") else None
+                framed = f"{column}_framing" in format
+                if framed and registry is None:
+                    raise ConfigurationError(f"the {column}s of {topic!r} name schemas of a registry: give schema_registry, its URL")
+                client = client_of(registry) if framed and registry is not None else None
                 decoders[column] = _MAKERS[kind](format[_SCHEMAS[column]][topic], client, wait)
         return Parser(decoders) if decoders else None
 

@@ -172,23 +172,20 @@ def _protobuf(heads: Mapping[int, bytes], registry: RegistrySettings, wait: Call
 
 
 def _newest(heads: Mapping[int, bytes], registry: RegistrySettings, wait: Callable[[float], None], type: str) -> tuple[Any, bytes]:
-    """The newest schema that the registry knows; of another type it is an error, for so will be most of the records."""
+    """The newest schema of this type that the registry knows; what else values seem to name will be seen record by record."""
     from .registry import client_of
 
-    client, unknown = client_of(registry), ""
+    client, why = client_of(registry), ""
     for id, rest in heads.items():
         try:
             found = client.schema(id, serialized=type == "PROTOBUF", wait=wait)
-        except UnreadableError as error:  # it was no id at all
-            unknown = str(error)
+        except UnreadableError as error:
+            why = why or str(error)
             continue
-        if found.type != type:
-            raise ConfigurationError(
-                f"schema {id} of the registry {client.url} is one of {found.type}, not of {type}: "
-                "value_format or key_format is wrong"
-            )
-        return found, rest
-    raise ExportError(f"no schema could be found: {unknown}")
+        if found.type == type:
+            return found, rest
+        why = why or f"schema {id} of the registry {client.url} is one of {found.type}, not of {type}"
+    raise ExportError(f"no schema could be found: {why}")
 
 
 _FROM_REGISTRY = {"avro": _avro, "protobuf": _protobuf}

@@ -137,6 +137,7 @@ class _Asking:
             try:
                 return self._checked(*self._once(path, max(0.001, min(left, _ONE_ATTEMPT))))
             except (OSError, http.client.HTTPException, _BusyError) as error:
+                _without_frames(error)
                 if isinstance(error, ssl.SSLCertVerificationError) or isinstance(
                     getattr(error, "reason", None), ssl.SSLCertVerificationError
                 ):
@@ -196,6 +197,15 @@ class _Asking:
 
 class _BusyError(Exception):
     """The registry answers, but cannot serve just now."""
+
+
+def _without_frames(error: BaseException | None) -> None:
+    """Take the tracebacks away: the frames of Python's HTTP client hold what was sent, secrets too, and trackers show frames."""
+    while error is not None:
+        error.__traceback__ = None
+        inner = getattr(error, "reason", None)
+        _without_frames(inner if isinstance(inner, BaseException) and inner is not error.__context__ else None)
+        error = error.__cause__ or error.__context__
 
 
 class _NoRedirects(urllib.request.HTTPRedirectHandler):
