@@ -44,7 +44,8 @@ class Parser:
                 check_package(kind)
                 framed = f"{column}_framing" in format
                 if framed and registry is None:
-                    raise ConfigurationError(f"the {column}s of {topic!r} name schemas of a registry: give schema_registry, its URL")
+                    what = f"the {column}s of {topic!r} name schemas of a registry"
+                    raise ConfigurationError(f"{what}: give schema_registry, its URL")
                 client = client_of(registry) if framed and registry is not None else None
                 decoders[column] = _MAKERS[kind](format[_SCHEMAS[column]][topic], client, wait)
         return Parser(decoders) if decoders else None
