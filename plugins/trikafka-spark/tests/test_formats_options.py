@@ -48,6 +48,7 @@ REGISTRY = "http://registry:8081"
         ({"schema_registry": REGISTRY, "schema_registry_auth": "x"}, "schema_registry_auth must be USER:PASSWORD"),
         ({"schema_registry": REGISTRY, "schema_registry_auth": "a:b", "schema_registry_token": "c"}, "exclude each other"),
         ({"schema_registry": REGISTRY, "schema_registry_token": "a\nb"}, "characters that no HTTP header may hold"),
+        ({"schema_registry": REGISTRY, "schema_registry_token": "\u20ac"}, "characters that no HTTP header may hold"),
         ({"schema_registry": REGISTRY, "schema_registry_token": "@/no/such"}, "the file after @ cannot be read"),
         ({"schema_registry": REGISTRY, "schema_registry_cafile": "/no/such"}, "there is no file"),
         ({"schema_registry": REGISTRY, "schema_registry_timeout_ms": "0"}, "must be a whole number of at least 1"),

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trustme
 from scripted_registry import ScriptedRegistry, framed
@@ -187,8 +188,6 @@ def test_a_file_without_certificates_is_said(tmp_path: Path) -> None:
 
 
 def test_a_value_is_read_by_the_schema_that_it_names(registry: ScriptedRegistry) -> None:
-    import pyarrow as pa
-
     registry.avro(1, "int")
     registry.avro(2, "string")
     registry.avro(3, {"type": "array", "items": "null"})
@@ -205,3 +204,23 @@ def test_a_value_is_read_by_the_schema_that_it_names(registry: ScriptedRegistry)
     assert len(registry.asked) == 4
     with pytest.raises(ConfigurationError, match="schema_registry"):
         Parser.of(format, "t")
+
+
+def test_bytes_alone_are_written_without_their_length(registry: ScriptedRegistry) -> None:
+    """As Confluent's serializers do."""
+    registry.avro(1, "bytes")
+    format = {"key": "avro", "key_framing": "registry", "key_schemas": {"t": {"schema": "bytes"}}}
+    parser = Parser.of(format, "t", settings_of(registry.url))
+    assert parser is not None
+    read, refused = parser.parse(pa.table({"key": pa.array([framed(1, b"raw"), None, framed(1, b"")], pa.binary())}))
+    assert (read["key"].to_pylist(), refused) == ([b"raw", None, b""], [])
+
+
+def test_nothing_but_tombstones(registry: ScriptedRegistry) -> None:
+    format = {"value": "avro", "value_framing": "registry", "schemas": {"t": {"schema": "long"}}}
+    parser = Parser.of(format, "t", settings_of(registry.url))
+    assert parser is not None
+    for values in ([None, None], []):
+        read, refused = parser.parse(pa.table({"value": pa.array(values, pa.binary())}))
+        assert (read["value"].to_pylist(), read["value"].type, refused) == (values, pa.int64(), [])
+    assert not registry.asked

@@ -50,6 +50,16 @@ class AvroDecoder:
             raise ValueError("the value does not end where its schema says")
 
 
+class RawDecoder:
+    """Of a schema that is bytes alone a registry's serializers write these as they are, without Avro's length before them."""
+
+    type = pa.binary()
+
+    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        """As :meth:`Decoder.decode`."""
+        return column, {}
+
+
 def _count(number: int) -> bytes:
     """As Avro writes a whole number: doubled, seven bits a byte, the lowest first."""
     number, found = number << 1, bytearray()

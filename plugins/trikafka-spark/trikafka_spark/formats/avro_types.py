@@ -63,6 +63,11 @@ class AvroSchema:
         """Whether what the one has written the other reads as it is."""
         return self.pinned() == other.pinned()
 
+    @property
+    def is_bytes(self) -> bool:
+        """Whether it is bytes and nothing else."""
+        return self._full == "bytes" or self._full == {"type": "bytes"}
+
     def checked(self) -> Self:
         """Raise :exc:`SchemaError` if it cannot become a column."""
         _ = self.type

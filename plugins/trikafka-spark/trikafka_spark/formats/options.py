@@ -218,7 +218,7 @@ def _without_user(url: Any) -> tuple[str, Secret | None]:
     parts = urlsplit(str.__str__(url))
     user, at, host = parts.netloc.rpartition("@")
     bare = urlunsplit((parts.scheme, host, parts.path.rstrip("/"), "", ""))
-    return bare, Secret(unquote(user)) if at else None
+    return bare, Secret(unquote(user) if ":" in user else f"{unquote(user)}:") if at else None
 
 
 def _is_url(url: str) -> bool:
@@ -242,6 +242,6 @@ def _secret(given: Mapping[str, Any], name: str) -> Secret | None:
             value = Secret(Path(value[1:]).read_text(encoding="utf-8").strip())
         except (OSError, ValueError) as error:
             raise ConfigurationError(f"{name}: the file after @ cannot be read: {type(error).__name__}") from None
-    if any(ord(letter) < 32 or ord(letter) == 127 for letter in value):
+    if any(ord(letter) < 32 or ord(letter) == 127 for letter in value) or (name.endswith("token") and not value.isascii()):
         raise ConfigurationError(f"{name} holds characters that no HTTP header may hold")
     return Secret(value)

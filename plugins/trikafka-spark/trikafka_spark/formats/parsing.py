@@ -62,7 +62,7 @@ class Parser:
             for index, why in wrong.items():
                 text = why if column == "value" else f"{column}: {why}"
                 bad[index] = f"{bad[index]}; {text}" if index in bad else text
-        refused = [(table.slice(index, 1).to_pylist()[0], why) for index, why in sorted(bad.items())]
+        refused = list(zip(table.take(sorted(bad)).to_pylist(), (bad[index] for index in sorted(bad)), strict=True)) if bad else []
         for column, array in read.items():
             table = table.set_column(table.schema.get_field_index(column), pa.field(column, array.type), array)
         if bad:
@@ -104,7 +104,7 @@ def _json(pinned: Mapping[str, Any], client: RegistryClient | None, wait: Wait) 
 
 
 def _avro(pinned: Mapping[str, Any], client: RegistryClient | None, wait: Wait) -> Decoder:
-    from .avro_format import AvroDecoder
+    from .avro_format import AvroDecoder, RawDecoder
     from .avro_types import AvroSchema
 
     reader = AvroSchema.of_pinned(pinned)
@@ -114,7 +114,8 @@ def _avro(pinned: Mapping[str, Any], client: RegistryClient | None, wait: Wait) 
     def by_id(id: int) -> Decoder:
         found = _of_type(client.schema(id, wait=wait), "AVRO")
         try:
-            return AvroDecoder(reader, AvroSchema.of_texts(found.text, [text for _, text in found.references], f"schema {id}"))
+            writer = AvroSchema.of_texts(found.text, [text for _, text in found.references], f"schema {id}")
+            return RawDecoder() if writer.is_bytes and reader.is_bytes else AvroDecoder(reader, writer)
         except SchemaError as error:
             raise UnreadableError(str(error)) from error
 
