@@ -41,7 +41,7 @@ def written(root: Path, format: dict[str, Any], records: list[tuple[bytes | None
     writer._waiting.append(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
     piece, _ = writer.finish(1_000)
     (file,) = (each for each in piece.files if each.data)
-    return piece, pq.read_table(root / file.name)
+    return piece, pq.ParquetFile(root / file.name).read()
 
 
 def test_avro_values_and_keys(tmp_path: Path) -> None:
@@ -87,3 +87,11 @@ def test_what_cannot_be_read_at_all_leaves_no_data_file(tmp_path: Path) -> None:
     writer._waiting.append(pa.RecordBatch.from_pylist([row] * 3, schema=SCHEMA))
     piece, rows = writer.finish(1_000)
     assert (rows, piece.dead_letters, [file.data for file in piece.files]) == (3, 3, [False])
+
+
+def test_a_key_of_several_fields(tmp_path: Path) -> None:
+    schema = record(field("a", "int"), field("b", "string"))
+    format = {"value": "binary", "key": "avro", "key_schemas": {"t": {"schema": schema}}, "partition_by": ["topic"]}
+    _, table = written(tmp_path, format, [(encoded(schema, {"a": 1, "b": "x"}), b"v"), (None, b"w")])
+    assert table["key"].to_pylist() == [{"a": 1, "b": "x"}, None]
+    assert table["value"].to_pylist() == [b"v", b"w"]
