@@ -48,7 +48,8 @@ async def send(servers: str, topic: str, records: list[tuple[bytes | None, bytes
 
 async def letters_of(servers: str, topic: str, count: int) -> list[trikafka.Record]:
     found: list[trikafka.Record] = []
-    async with trikafka.open_consumer(topic, bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+    async with trikafka.open_consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
+        consumer.assign([trikafka.TopicPartition(topic, 0)])
         with trio.fail_after(30):
             while len(found) < count:
                 found += await consumer.receive_batch()
