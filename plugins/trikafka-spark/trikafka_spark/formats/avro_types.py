@@ -66,7 +66,7 @@ class AvroSchema:
     @property
     def is_bytes(self) -> bool:
         """Whether it is bytes and nothing else."""
-        return self._full == "bytes" or self._full == {"type": "bytes"}
+        return bool(self._full in ("bytes", {"type": "bytes"}))
 
     def checked(self) -> Self:
         """Raise :exc:`SchemaError` if it cannot become a column."""
