@@ -14,6 +14,7 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from trikafka_spark.formats.avro_columns import OddError
 from trikafka_spark.formats.avro_format import AvroDecoder
 from trikafka_spark.formats.avro_types import AvroSchema
 from trikafka_spark.formats.errors import SchemaError
@@ -269,6 +270,82 @@ def test_whatever_fastavro_writes_is_read_as_it_was(data: st.DataObject) -> None
     array, bad = decoded(schema, [encoded(schema, value) for value in drawn])
     assert bad == {}
     assert array.to_pylist() == [as_arrow(value, schema) for value in drawn]
+
+
+def read_both_ways(schema: Any, values: list[bytes]) -> None:
+    """The quick way reads what fastavro reads, to the bit, or leaves it to that."""
+    decoder = AvroDecoder(AvroSchema(schema))
+    quick = decoder._quick
+    assert quick is not None
+    column = pa.array([b"before", *values, b"behind"], pa.binary()).slice(1, len(values))
+    decoder._quick = None
+    slow, bad = decoder.decode(column)
+    try:
+        found = quick(column)
+    except OddError:
+        return
+    assert bad == {}
+    found.validate(full=True)
+    assert found.equals(slow)
+
+
+PLAIN = record(
+    *(field(name, name) for name in ("boolean", "int", "long", "double", "bytes", "string")),
+    field("inner", ["null", record(field("s", ["string", "null"]), field("f", {"type": "fixed", "name": "F", "size": 3}), name="In")]),
+    field("again", ["null", "In"]),
+    field("only", ["long"]),
+    field("kind", {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}),
+    field("day", logical("int", "date")),
+    field("at", ["null", logical("long", "timestamp-micros")]),
+)
+INNERS = st.none() | st.fixed_dictionaries({"s": st.none() | st.text(), "f": st.binary(min_size=3, max_size=3)})
+PLAINS = st.fixed_dictionaries(
+    {
+        "boolean": st.booleans(),
+        "int": st.integers(-(2**31), 2**31 - 1),
+        "long": st.integers(-(2**63), 2**63 - 1),
+        "double": st.floats(allow_nan=False),
+        "bytes": st.binary(),
+        "string": st.text(),
+        "inner": INNERS,
+        "again": INNERS,
+        "only": st.integers(-300, 300),
+        "kind": st.sampled_from(["A", "B"]),
+        "day": st.integers(-1000, 1000),
+        "at": st.none() | st.integers(-(2**63), 2**63 - 1),
+    }
+)
+
+
+@given(st.lists(PLAINS, min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_plain_values_are_read_at_once_to_the_same(values: list[Any]) -> None:
+    data = [encoded(PLAIN, value) for value in values]
+    read_both_ways(PLAIN, data)
+    quick = AvroDecoder(AvroSchema(PLAIN))._quick
+    assert quick is not None
+    assert len(quick(pa.array(data, pa.binary()))) == len(values), "and nothing was odd about them"
+
+
+@given(st.lists(PLAINS, min_size=1, max_size=3), st.data())
+@settings(max_examples=150, deadline=None)
+def test_damage_is_either_odd_or_read_to_the_same(values: list[Any], data: st.DataObject) -> None:
+    encoded_ = [encoded(PLAIN, value) for value in values]
+    index = data.draw(st.integers(0, len(values) - 1))
+    damaged = bytearray(encoded_[index])
+    at = data.draw(st.integers(0, len(damaged)))
+    damaged[at : at + data.draw(st.integers(0, 3))] = data.draw(st.binary(max_size=3))
+    encoded_[index] = bytes(damaged)
+    read_both_ways(PLAIN, encoded_)
+
+
+@pytest.mark.parametrize("kind", ["boolean", "int", "long", "float", "double", "bytes", "string"])
+@given(st.lists(st.binary(max_size=12), min_size=1, max_size=3))
+@settings(max_examples=40, deadline=None)
+def test_any_bytes_are_odd_or_read_to_the_same(kind: str, values: list[bytes]) -> None:
+    if kind in ("float", "double"):
+        values = [value.replace(b"\x7f", b"\0").replace(b"\xff", b"\0") for value in values]  # a NaN is equal to nothing
+    read_both_ways(kind, values)
 
 
 @given(st.lists(st.binary(max_size=30), max_size=20))

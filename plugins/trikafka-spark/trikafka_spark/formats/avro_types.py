@@ -6,7 +6,7 @@ Dates and times are read as the whole numbers that they are, and become Arrow's 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from decimal import Decimal
 from typing import Any, Self
 
@@ -87,6 +87,12 @@ class AvroSchema:
     def check_sizes(self) -> None:
         """Raise :exc:`SchemaError` if it is endless, or a few bytes could become endless arrays: whatever it is read as."""
         _Sizes(self._named, self._where).walk(self._parsed, (), 0)
+
+    def quick_reader(self) -> Callable[[Any], Any] | None:
+        """What reads many values without objects between; ``None`` where the schema is not plain enough."""
+        from .avro_columns import reader_of
+
+        return reader_of(self._parsed, self._named, self.type)
 
     def rows(self) -> Any:
         """For fastavro: an array of records ``v``, the value, and ``m``, the mark behind it."""
