@@ -272,9 +272,9 @@ def test_whatever_fastavro_writes_is_read_as_it_was(data: st.DataObject) -> None
     assert array.to_pylist() == [as_arrow(value, schema) for value in drawn]
 
 
-def read_both_ways(schema: Any, values: list[bytes]) -> None:
+def read_both_ways(schema: Any, values: list[bytes], writer: Any = None) -> None:
     """The quick way reads what fastavro reads, to the bit, or leaves it to that."""
-    decoder = AvroDecoder(AvroSchema(schema))
+    decoder = AvroDecoder(AvroSchema(schema), None if writer is None else AvroSchema(writer))
     quick = decoder._quick
     assert quick is not None
     column = pa.array([b"before", *values, b"behind"], pa.binary()).slice(1, len(values))
@@ -289,9 +289,10 @@ def read_both_ways(schema: Any, values: list[bytes]) -> None:
     assert found.equals(slow)
 
 
+FIXED = {"type": "fixed", "name": "F", "size": 3}
 PLAIN = record(
     *(field(name, name) for name in ("boolean", "int", "long", "double", "bytes", "string")),
-    field("inner", ["null", record(field("s", ["string", "null"]), field("f", {"type": "fixed", "name": "F", "size": 3}), name="In")]),
+    field("inner", ["null", record(field("s", ["string", "null"]), field("f", FIXED), name="In")]),
     field("again", ["null", "In"]),
     field("only", ["long"]),
     field("kind", {"type": "enum", "name": "Kind", "symbols": ["A", "B"]}),
@@ -325,6 +326,47 @@ def test_plain_values_are_read_at_once_to_the_same(values: list[Any]) -> None:
     quick = AvroDecoder(AvroSchema(PLAIN))._quick
     assert quick is not None
     assert len(quick(pa.array(data, pa.binary()))) == len(values), "and nothing was odd about them"
+
+
+LATER = record(
+    *(each for each in reversed(PLAIN["fields"]) if each["name"] not in ("bytes", "inner", "again")),
+    field("new", ["null", "string"], default=None),
+    field("raw", "bytes", default="\u00ff"),
+    field("day2", logical("int", "date"), default=3),
+    field("inner", ["null", record(field("s", ["string", "null"]), field("f", FIXED), name="In")]),
+    field("many", {"type": "array", "items": "long"}, default=[1, 2]),
+)
+
+
+@given(st.lists(PLAINS, min_size=1, max_size=8))
+@settings(max_examples=60, deadline=None)
+def test_fields_that_came_and_went_are_no_reason_to_read_slowly(values: list[Any]) -> None:
+    data = [encoded(PLAIN, value) for value in values]
+    read_both_ways(LATER, data, PLAIN)
+    quick = AvroDecoder(AvroSchema(LATER), AvroSchema(PLAIN))._quick
+    assert quick is not None
+    assert quick(pa.array(data, pa.binary())).field("many").to_pylist() == [[1, 2]] * len(values)
+
+
+def changed(name: str, type: Any, **more: Any) -> Any:
+    return record(*(field(name, type, **more) if each["name"] == name else each for each in PLAIN["fields"]))
+
+
+@pytest.mark.parametrize(
+    "reader",
+    [
+        changed("int", "long"),
+        changed("kind", {"type": "enum", "name": "Kind", "symbols": ["B", "A"]}),
+        changed("inner", ["null", record(field("s", ["string", "null"]), name="In")]),
+        changed("day", "int"),
+        record(field("other", "string", aliases=["string"])),
+        record(field("many", {"type": "array", "items": "long"})),
+        {**PLAIN, "name": "b.Other"},
+    ],
+    ids=["wider", "symbols", "inner", "logical", "alias", "missing", "name"],
+)
+def test_what_else_has_changed_is_read_by_the_rules(reader: Any) -> None:
+    assert AvroDecoder(AvroSchema(reader), AvroSchema(PLAIN))._quick is None
 
 
 @given(st.lists(PLAINS, min_size=1, max_size=3), st.data())

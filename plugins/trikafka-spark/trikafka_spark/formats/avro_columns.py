@@ -1,8 +1,8 @@
 """A quick way for plain schemas: each field of many Avro values is read at once, by numpy, from the bytes where they lie.
 
-It reads records of numbers, text, bytes, enums, fixed and dates, nested or nullable, that were written by the very schema they are read
-by. Whatever is odd about one value, a byte too many or text that is no UTF-8, ends it for all of them: :class:`AvroDecoder` has fastavro
-read these again, and say which it was. Without numpy everything is read so.
+It reads records of numbers, text, bytes, enums, fixed and dates, nested or nullable, also where fields of the record itself have
+come or gone since. Whatever is odd about one value, a byte too many or text that is no UTF-8, ends it for all of them:
+:class:`AvroDecoder` has fastavro read these again, and say which it was. Without numpy everything is read so.
 """
 
 from __future__ import annotations
@@ -60,6 +60,23 @@ def reader_of(schema: Any, named: Mapping[str, Any], type: pa.DataType) -> Calla
             raise OddError from error
         _check(at == data.offsets[1:])
         return array
+
+    return whole
+
+
+def resolved_reader_of(
+    written: Callable[[pa.BinaryArray], pa.Array], fields: Sequence[tuple[pa.Field, Any]]
+) -> Callable[[pa.BinaryArray], pa.Array]:
+    """Of records read by ``written``: these fields, each with its default where it was not written."""
+
+    def whole(column: pa.BinaryArray) -> pa.Array:
+        found = written(column)
+        none = pa.array(np.zeros(len(column), np.int64))
+        arrays = [
+            found.field(field.name) if found.type.get_field_index(field.name) >= 0 else pa.array([default], field.type).take(none)
+            for field, default in fields
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=[field for field, _ in fields])
 
     return whole
 
@@ -154,7 +171,7 @@ def _boolean(type: pa.DataType) -> Reader:
 
 
 def _text(type: pa.DataType) -> Reader:
-    """Text and bytes stand in the order of the values: so all that lies between them is an array, of which every second one is meant."""
+    """Text and bytes lie in the order of the values: they and what is between them are one array; every second one is meant."""
 
     def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         length, at = _longs(data, at, end)

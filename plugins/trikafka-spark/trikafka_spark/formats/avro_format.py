@@ -1,4 +1,4 @@
-"""Values in Avro. Plain ones by :mod:`.avro_columns`; by fastavro all others, many in one call: an Avro array with marks between."""
+"""Values in Avro. Plain ones are read by :mod:`.avro_columns`, all others by fastavro: many in one call, an array with marks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class AvroDecoder:
         written.check_sizes()
         self._written = written.rows()
         self._wanted = None if written.same(reader) else reader.rows()
-        self._quick = None if self._wanted is not None else reader.quick_reader()
+        self._quick = reader.quick_reader(written)
         self._mark = secrets.token_bytes(MARK_BYTES)  # that no record can know
 
     def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:

@@ -88,11 +88,35 @@ class AvroSchema:
         """Raise :exc:`SchemaError` if it is endless, or a few bytes could become endless arrays: whatever it is read as."""
         _Sizes(self._named, self._where).walk(self._parsed, (), 0)
 
-    def quick_reader(self) -> Callable[[Any], Any] | None:
-        """What reads many values without objects between; ``None`` where the schema is not plain enough."""
-        from .avro_columns import reader_of
+    def quick_reader(self, writer: AvroSchema) -> Callable[[Any], Any] | None:
+        """What reads many values, written by ``writer``, without objects between; ``None`` where the schemas are not so plain."""
+        from .avro_columns import reader_of, resolved_reader_of
 
-        return reader_of(self._parsed, self._named, self.type)
+        if writer.same(self):
+            return reader_of(self._parsed, self._named, self.type)
+        try:
+            fields = self._plainly_resolved(writer)
+        except SchemaError:  # the writer has types that no column can have
+            return None
+        written = None if fields is None else reader_of(writer._parsed, writer._named, writer.type)
+        return None if written is None or fields is None else resolved_reader_of(written, fields)
+
+    def _plainly_resolved(self, writer: AvroSchema) -> list[tuple[Any, Any]] | None:
+        """The fields with their defaults, if those that the writer has too are the same there, and nothing is renamed."""
+        mine, its = self._parsed, writer._parsed
+        if not all(isinstance(each, dict) and each["type"] == "record" for each in (mine, its)) or mine["name"] != its["name"]:
+            return None
+        type, written = self.type, writer.type
+        known = {each["name"]: _expanded(each["type"], writer._named) for each in its["fields"]}
+        found = []
+        for field in self.rows()["items"]["fields"][0]["type"]["fields"]:  # whose defaults are values
+            name, kind = field["name"], type.field(field["name"])
+            if field.get("aliases") or ("default" not in field and name not in known):
+                return None
+            if name in known and (known[name], written.field(name).type) != (_expanded(field["type"], self._named), kind.type):
+                return None
+            found.append((kind, field.get("default")))
+        return found
 
     def rows(self) -> Any:
         """For fastavro: an array of records ``v``, the value, and ``m``, the mark behind it."""
@@ -131,6 +155,21 @@ def _without_times(schema: Any) -> Any:
     return found
 
 
+def _expanded(schema: Any, named: Mapping[str, Any]) -> Any:
+    """What decides how bytes are read, with definitions in the place of names. For schemas that do not contain themselves."""
+    if isinstance(schema, list):
+        return [_expanded(each, named) for each in schema]
+    if isinstance(schema, str):
+        return schema if schema in _SIMPLE or schema not in named else _expanded(named[schema], named)
+    if isinstance(schema["type"], dict | list):
+        return _expanded(schema["type"], named)
+    found = {name: schema[name] for name in _DECISIVE if name in schema}
+    found |= {name: _expanded(schema[name], named) for name in ("items", "values") if name in schema}
+    fields = [(each["name"], _expanded(each["type"], named)) for each in schema.get("fields", ())]
+    plain = found.get("type") in _SIMPLE and "logicalType" not in found
+    return found["type"] if plain else found | ({"fields": fields} if fields else {})
+
+
 def _mend_defaults(schema: Any, named: Mapping[str, Any]) -> None:
     """Make values of the defaults of a record's fields: fastavro hands them out as JSON has them."""
     for field in schema.get("fields", ()) if isinstance(schema, dict) else ():
@@ -166,6 +205,10 @@ def _value_of(default: Any, schema: Any, named: Mapping[str, Any]) -> Any:
 
 def _kind(schema: Any) -> str:
     return schema if isinstance(schema, str) else "union" if isinstance(schema, list) else str(schema["type"])
+
+
+#: What of a definition decides how bytes are read, beside what stands in it.
+_DECISIVE = ("type", "name", "size", "symbols", "logicalType", "precision", "scale")
 
 
 class _Types:
