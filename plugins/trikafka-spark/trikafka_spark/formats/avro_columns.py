@@ -1,8 +1,8 @@
 """A quick way for plain schemas: each field of many Avro values is read at once, by numpy, from the bytes where they lie.
 
-It reads records of numbers, text, bytes, enums, fixed and dates, nested or nullable, also where fields of the record itself have
-come or gone since. Whatever is odd about one value, a byte too many or text that is no UTF-8, ends it for all of them:
-:class:`AvroDecoder` has fastavro read these again, and say which it was. Without numpy everything is read so.
+It reads what was written by the very schema that it is read by, and records whose fields have come or gone since. Whatever is
+odd about one value, a byte too many or text that is no UTF-8, ends it for all of them: :class:`AvroDecoder` has fastavro read
+these again, and say which it was. Without numpy everything is read so.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ except ImportError:
 #: Zero bytes behind the last value: a number may be looked for beyond the end, which is seen afterwards.
 _GUARD = 16
 _MOST_FIXED = 64
+#: Items of an array, of which each is a turn.
+_MOST_ITEMS = 256
 #: Positions, and where each value ends; what is read, and the positions behind it.
 Reader = Callable[["_Data", Any, Any], tuple[pa.Array, Any]]
 
@@ -88,9 +90,13 @@ def _reader(schema: Any, named: Mapping[str, Any], type: pa.DataType) -> Reader:
         return _reader(schema["type"], named, type)
     kind = schema if isinstance(schema, str) else schema["type"]
     if isinstance(schema, dict) and schema.get("logicalType") == "decimal":
-        raise OddError
+        return _decimal(type, schema.get("size"))
     if kind == "record":
         return _record(schema, named, type)
+    if kind == "array":
+        return _array(_reader(schema["items"], named, type.value_type), type)
+    if kind == "map":
+        return _map(_text(pa.string()), _reader(schema["values"], named, type.item_type), type)
     if kind == "enum":
         return _enum(schema["symbols"])
     if kind == "fixed":
@@ -184,6 +190,25 @@ def _text(type: pa.DataType) -> Reader:
     return read
 
 
+def _decimal(type: pa.DataType, size: int | None) -> Reader:
+    """Of the bytes of a whole number, the highest first, to as many as Arrow has, the lowest first."""
+    width = 16
+    if not pa.types.is_decimal128(type) or (size is not None and not 0 < size <= width):
+        raise OddError
+
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        length, at = _longs(data, at, end) if size is None else (np.full(len(at), size), at)
+        _check((length >= 0) & (length <= end - at) & (length <= width))
+        places = (at + length)[:, None] - 1 - np.arange(width)
+        below = np.where((length > 0) & (data.bytes[at] >= 0x80), 0xFF, 0).astype(np.uint8)
+        found = np.where(places >= at[:, None], data.bytes[np.maximum(places, 0)], below[:, None])
+        array = pa.Array.from_buffers(type, len(at), [None, pa.py_buffer(np.ascontiguousarray(found))])
+        array.validate(full=True)  # it may have more digits than its type
+        return array, at + length
+
+    return read
+
+
 def _enum(symbols: Sequence[str]) -> Reader:
     known = pa.array(symbols, pa.string())
 
@@ -218,6 +243,55 @@ def _record(schema: Mapping[str, Any], named: Mapping[str, Any], type: pa.DataTy
         return pa.StructArray.from_arrays(arrays, fields=fields), at
 
     return read
+
+
+def _array(inner: Reader, type: pa.DataType) -> Reader:
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        (items,), offsets, at = _items(data, at, end, [inner])
+        return pa.ListArray.from_arrays(offsets, items, type=type), at
+
+    return read
+
+
+def _map(key: Reader, inner: Reader, type: pa.DataType) -> Reader:
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        (keys, items), offsets, at = _items(data, at, end, [key, inner])
+        owners = np.repeat(np.arange(len(at)), np.diff(offsets.to_numpy()))
+        numbers = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
+        if len(np.unique(owners * (len(keys) + 1) + numbers)) < len(keys):  # a key twice: the last one counts
+            raise OddError
+        return pa.MapArray.from_arrays(offsets, keys, items, type=type), at
+
+    return read
+
+
+def _items(data: _Data, at: Any, end: Any, parts: Sequence[Reader]) -> tuple[list[pa.Array], pa.Array, Any]:
+    """The items of arrays, the first of all, then the second of all that have one: put into the order of what they stand in.
+
+    An array is a block of items, whose number stands before it, and an empty one behind it; more blocks are odd.
+    """
+    count, at = _longs(data, at, end)
+    _check((count >= 0) & (count <= _MOST_ITEMS))
+    offsets = np.concatenate([[0], np.cumsum(count)])
+    found: list[list[pa.Array]] = [[] for _ in parts]
+    places = []
+    for number in range(int(count.max(initial=0))):
+        chosen = np.flatnonzero(count > number)
+        after, limit = at[chosen], end[chosen]
+        for arrays, part in zip(found, parts, strict=True):
+            array, after = part(data, after, limit)
+            arrays.append(array)
+        at[chosen] = after
+        places.append(offsets[:-1][chosen] + number)
+    filled = np.flatnonzero(count > 0)
+    last, after = _longs(data, at[filled], end[filled])
+    at[filled] = after
+    _check(last == 0)
+    if not places:
+        empty = [part(data, at[:0], end[:0])[0] for part in parts]
+        return empty, pa.array(offsets, pa.int32()), at
+    order = pa.array(np.argsort(np.concatenate(places)))
+    return [pa.concat_arrays(arrays).take(order) for arrays in found], pa.array(offsets, pa.int32()), at
 
 
 def _union(schema: list[Any], named: Mapping[str, Any], type: pa.DataType) -> Reader:
