@@ -42,6 +42,12 @@ class ExportStore(ABC):
     def close(self) -> None:
         """Remove what is left of plans that are done, and give back the lock. Closing twice is fine."""
 
+    def give_up(self) -> None:
+        """Where :meth:`close` is not waited for: let the lock end by itself. Never blocks; any thread may call."""
+
+    def place(self, plan: ExportPlan) -> Any:
+        """What a worker on another machine needs for :meth:`pieces`, pickled; ``None`` for a directory, which it has by its name."""
+
     @abstractmethod
     def store_plan(self, plan: ExportPlan) -> None:
         """Store a plan, and make the place it is worked on in; its number must be free."""

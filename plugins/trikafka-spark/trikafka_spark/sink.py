@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -23,6 +24,7 @@ from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportS
 
 from . import session
 from .sink_options import SinkOptions, sink_options
+from .stores import store_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -46,17 +48,24 @@ class SparkSink:
         self._store = DirectoryStore(root) if isinstance(root, Path) else root
         self._options = options or SinkOptions()
         self._limiter = trio.CapacityLimiter(4)
+        #: One call at a time, also when one was not waited for.
+        self._store_limiter = trio.CapacityLimiter(1)
         self._spark = _Spark(self._options, self._limiter)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """Make a sink of what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
         rest = dict(options)
-        return cls(DirectoryStore.directory_of(rest.pop("destination")), sink_options(rest))
+        store, rest = store_of(rest.pop("destination"), rest)
+        return cls(store, sink_options(rest))
 
     async def __aenter__(self) -> Self:
         """Check the destination, then Spark and Java where nothing else will do; starts nothing yet."""
-        await self._thread(self._store.open)
+        try:
+            await self._stored(self._store.open)
+        except trio.Cancelled:
+            self._store.give_up()
+            raise
         try:
             if self._options.spark_above == 0:
                 await self._thread(session.check_requirements)
@@ -73,24 +82,26 @@ class SparkSink:
 
     async def _leave(self, limit: float) -> None:
         await self._spark.leave(limit)
-        with trio.CancelScope(shield=True):
-            await self._thread(self._store.close)
+        with trio.move_on_after(limit if self._store.remote else math.inf, shield=True) as scope:
+            await self._stored(self._store.close)
+        if scope.cancelled_caught:
+            self._store.give_up()
 
     async def load(self) -> ExportState:
         """Return what the destination holds."""
-        return await self._thread(self._store.load)
+        return await self._stored(self._store.load)
 
     async def store_plan(self, plan: ExportPlan) -> None:
         """Store the plan."""
-        await self._thread(lambda: self._store.store_plan(plan))
+        await self._stored(lambda: self._store.store_plan(plan))
 
     async def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> Sequence[RangeResult]:
         """Return how far the ranges have come."""
-        return await self._thread(lambda: self._store.settle(plan, ranges))
+        return await self._stored(lambda: self._store.settle(plan, ranges))
 
     async def publish(self, manifest: ExportManifest) -> None:
         """Publish the manifest."""
-        await self._thread(lambda: self._store.publish(manifest))
+        await self._stored(lambda: self._store.publish(manifest))
 
     async def check(self) -> ExportCheck:
         """Count the files again, by their footers."""
@@ -159,8 +170,9 @@ class SparkSink:
         shape = Shape(own.compression, own.row_group_rows, own.row_group_bytes, own.max_bytes_per_file)
         client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
         strict = bool(settings.get("fail_on_data_loss", True))
+        title, place = self._store.title, self._store.place(plan)
         return [
-            WriteTask(self._store.title, plan.number, each, plan.topic_ids.get(each.topic), client, strict, plan.format, shape)
+            WriteTask(title, plan.number, each, plan.topic_ids.get(each.topic), client, strict, plan.format, shape, place)
             for each in ranges
         ]
 
@@ -176,6 +188,10 @@ class SparkSink:
             _log.warning("%s; until then all %s records are exported by threads of this process", error, f"{width:,}")
             return False
         return True
+
+    async def _stored(self, function: Callable[[], T]) -> T:
+        """Call the store. What goes over a network is not waited for when the scope is cancelled: it harms nothing later either."""
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=self._store.remote, limiter=self._store_limiter)
 
     async def _thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function, limiter=self._limiter)
