@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from ..config import ConsumerConfig
+from ..config.secrets import secret
 from ..errors import ConfigurationError, PluginError
 from ..hooks import call_first, load_plugins
 from ..interfaces import CheckableSink, ExportCheck, Sink
@@ -80,6 +81,7 @@ async def open_exporter(
         if name in _OURS:
             raise ConfigurationError(f"{name} is not a setting of an export")
     client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines
+    sink_options = _hidden(sink_options)
     config = ConsumerConfig.build({**client_settings, "group_id": group_id})
     options = ExportOptions(
         destination=os.fspath(destination),
@@ -93,7 +95,7 @@ async def open_exporter(
         settings=client_settings,
         on_progress=on_progress,
     )
-    async with find_sink(options.destination, sink_options or {}, config.plugins) as sink:
+    async with find_sink(options.destination, sink_options, config.plugins) as sink:
         yield Exporter(sink, options)
 
 
@@ -128,6 +130,7 @@ async def export(
     write there; :exc:`ConfigurationError`. Cancelling leaves an unfinished plan, which the next export finishes.
     """
     client_settings = ConsumerConfig.hidden(client_settings)
+    sink_options = _hidden(sink_options)
     async with open_exporter(
         topics,
         destination,
@@ -151,7 +154,8 @@ async def check_export(
     Nothing is asked of Kafka. Raises :exc:`ExportError` when an export is at work there or its manifests are damaged, and
     :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
     """
-    sink = find_sink(os.fspath(destination), sink_options or {}, plugins)
+    sink_options = _hidden(sink_options)
+    sink = find_sink(os.fspath(destination), sink_options, plugins)
     if not isinstance(sink, CheckableSink):
         raise PluginError(f"what writes to {os.fspath(destination)!r} cannot check it")
     async with sink:
@@ -175,10 +179,15 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
         raise
     if sink is None:
         install = "; install trikafka-spark, which writes Parquet files (from a clone: pip install ./plugins/trikafka-spark)"
-        also = install if scheme == "file" else ""
+        also = install if scheme in ("file", "s3", "s3a", "gs", "az", "abfs", "abfss") else ""
         raise PluginError(f"no plugin writes exports to {scheme!r} destinations{also}")
     found: Sink = sink
     return found
+
+
+def _hidden(sink_options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A copy in which what leads into a store (``store.NAME``) hides itself."""
+    return {name: secret(value) if name.startswith("store.") else value for name, value in (sink_options or {}).items()}
 
 
 def _check_whole(name: str, value: object, least: int) -> None:

@@ -42,11 +42,13 @@ class ExportStore(ABC):
     def close(self) -> None:
         """Remove what is left of plans that are done, and give back the lock. Closing twice is fine."""
 
+    @abstractmethod
     def give_up(self) -> None:
         """Where :meth:`close` is not waited for: let the lock end by itself. Never blocks; any thread may call."""
 
+    @abstractmethod
     def place(self, plan: ExportPlan) -> Any:
-        """What a worker on another machine needs for :meth:`pieces`, pickled; ``None`` for a directory, which it has by its name."""
+        """What a worker on another machine needs for :meth:`pieces`, pickled; ``None``: a directory, which it has by its name."""
 
     @abstractmethod
     def store_plan(self, plan: ExportPlan) -> None:

@@ -52,7 +52,9 @@ class ExportPiece:
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any], where: str) -> ExportPiece:
-        """Read it. Raises :exc:`ExportError`, naming ``where``, if it leads out of the destination; ValueError, KeyError, TypeError."""
+        """Read it. Raises :exc:`ExportError`, naming ``where``, if it leads out of the destination, and what damage raises:
+        ValueError, KeyError, TypeError.
+        """
         piece = cls(
             start=int(body["from"]),
             end=int(body["to"]),

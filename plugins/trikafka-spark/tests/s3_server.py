@@ -8,7 +8,8 @@ write atomic by itself. The names of buckets say what is wrong with them:
 * ``unskilled-...`` answers conditional writes with 501.
 
 ``POST /-/budget?bucket=B&requests=N`` has the bucket refuse all but the next N requests, as if whoever makes them were killed
-then; -1 ends that. It returns how many requests there were since the last such call.
+then; -1 ends that. With ``&hold=yes`` they wait instead, until the next such call, and are refused then. It returns how many
+requests there were since the last such call; ``POST /-/held`` returns how many requests wait.
 """
 
 from __future__ import annotations
@@ -56,9 +57,13 @@ class S3Server:
             content: bytes = response.read()
             return content
 
-    def allow(self, bucket: str, requests: int) -> int:
+    def allow(self, bucket: str, requests: int, hold: str = "") -> int:
         """Refuse all but so many requests to the bucket from now on; -1: none. Return how many there were since the last time."""
-        return int(self.request("POST", f"/-/budget?bucket={bucket}&requests={requests}", b""))
+        return int(self.request("POST", f"/-/budget?bucket={bucket}&requests={requests}&hold={hold}", b""))
+
+    def held(self) -> int:
+        """How many requests are waiting."""
+        return int(self.request("POST", "/-/held", b""))
 
     def store(self, bucket: str) -> Any:
         """The bucket, in the eyes of somebody else: whatever it is allowed, this one may."""
@@ -101,7 +106,9 @@ class _Doorman:
 
     def __init__(self, application: Any) -> None:
         self._application = application
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
+        self._held = 0
+        self._holding: set[str] = set()
         self._left: dict[str, int] = {}
         self._seen: dict[str, int] = {}
         self._answered: set[str] = set()
@@ -111,6 +118,9 @@ class _Doorman:
             path = environ["PATH_INFO"]
             if path == "/-/budget":
                 return self._budget(parse_qs(environ["QUERY_STRING"]), start)
+            if path == "/-/held":
+                start("200 OK", [])
+                return [str(self._held).encode()]
             bucket = path.split("/")[1]
             if "HTTP_X_READER" not in environ and not self._may(bucket):
                 return _refused(start, "403 Forbidden", "AccessDenied")
@@ -119,6 +129,8 @@ class _Doorman:
     def _budget(self, query: dict[str, list[str]], start: Any) -> list[bytes]:
         bucket = query["bucket"][0]
         self._left[bucket] = int(query["requests"][0])
+        self._holding = self._holding - {bucket} | ({bucket} if "hold" in query else set())
+        self._lock.notify_all()
         start("200 OK", [])
         return [str(self._seen.pop(bucket, 0)).encode()]
 
@@ -126,6 +138,10 @@ class _Doorman:
         self._seen[bucket] = self._seen.get(bucket, 0) + 1
         left = self._left.get(bucket, -1)
         self._left[bucket] = max(left - 1, 0) if left >= 0 else -1
+        if not left and bucket in self._holding:
+            self._held += 1
+            self._lock.wait_for(lambda: self._left[bucket] != 0)
+            self._held -= 1
         return left != 0
 
     def _handled(self, kind: str, environ: dict[str, Any], start: Any) -> list[bytes]:

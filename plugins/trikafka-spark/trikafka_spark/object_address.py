@@ -20,18 +20,32 @@ from trikafka.config.secrets import secret
 PREFIX = "store."
 #: Schemes of the stores that have conditional writes, with the prefix of their environment variables.
 SCHEMES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_", "abfs": "AZURE_", "abfss": "AZURE_"}
-#: Of the environment: who we are, and where the store is. What else obstore knows stays with this process.
+#: Of the environment: who we are, and where the store is, by the store's own name of the option; a later one goes before an earlier.
 _ENVIRONMENT = {
-    "AWS_": (
-        "access_key_id", "secret_access_key", "session_token", "region", "default_region", "endpoint", "endpoint_url",
-        "endpoint_url_s3", "virtual_hosted_style_request",
-    ),
-    "GOOGLE_": ("service_account", "service_account_key", "application_credentials"),
-    "AZURE_": (
-        "storage_account_name", "storage_account_key", "storage_sas_key", "storage_sas_token", "storage_client_id",
-        "storage_client_secret", "storage_tenant_id", "client_id", "client_secret", "tenant_id", "storage_endpoint",
-    ),
-}  # fmt: skip
+    "AWS_": {
+        "ACCESS_KEY_ID": "access_key_id",
+        "SECRET_ACCESS_KEY": "secret_access_key",
+        "SESSION_TOKEN": "session_token",
+        "DEFAULT_REGION": "region",
+        "REGION": "region",
+        "ENDPOINT_URL": "endpoint",
+        "ENDPOINT_URL_S3": "endpoint",
+        "VIRTUAL_HOSTED_STYLE_REQUEST": "virtual_hosted_style_request",
+    },
+    "GOOGLE_": {
+        "SERVICE_ACCOUNT": "service_account",
+        "SERVICE_ACCOUNT_KEY": "service_account_key",
+        "APPLICATION_CREDENTIALS": "application_credentials",
+    },
+    "AZURE_": {
+        "STORAGE_ACCOUNT_NAME": "account_name",
+        "STORAGE_ACCOUNT_KEY": "account_key",
+        "STORAGE_SAS_TOKEN": "sas_key",
+        "CLIENT_ID": "client_id",
+        "CLIENT_SECRET": "client_secret",
+        "TENANT_ID": "tenant_id",
+    },
+}
 #: Options of the connection, not of the store.
 CLIENT = ("allow_http", "timeout", "connect_timeout", "proxy_url", "root_certificate")
 _SECONDS = re.compile(r"\d+(?:\.\d+)?")
@@ -83,16 +97,7 @@ def _checked_url(destination: str) -> tuple[str, str]:
 
 
 def _of_environment(prefix: str) -> dict[str, str]:
-    names = {f"{prefix}{name.upper()}": name for name in _ENVIRONMENT[prefix]}
-    found = {known: os.environ[name] for name, known in names.items() if os.environ.get(name)}
-    if prefix == "AWS_":  # the most exact name wins, as in Amazon's own clients
-        for general, exact in (("endpoint", "endpoint_url"), ("endpoint_url", "endpoint_url_s3"), ("default_region", "region")):
-            if general in found:
-                found.setdefault(exact, found[general])
-                del found[general]
-        if "endpoint_url_s3" in found:
-            found["endpoint"] = found.pop("endpoint_url_s3")
-    return {("azure_" + name if prefix == "AZURE_" else name): value for name, value in found.items()}
+    return {known: os.environ[prefix + name] for name, known in _ENVIRONMENT[prefix].items() if os.environ.get(prefix + name)}
 
 
 def _lease(text: str) -> float:

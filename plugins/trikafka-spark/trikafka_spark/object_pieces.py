@@ -1,10 +1,10 @@
 """How the files of one planned range come to stand in an object store, by workers that may be killed or run twice.
 
-Each range of a plan has a *ledger*: one small object that lists the pieces that are decided, in their order. It is there before the
-plan is, and is only ever changed by a conditional write upon the version that was read (compare and swap): so pieces follow each
-other without gap or overlap, whoever writes them. A worker uploads the files of a piece into the plan's work folder, appends the
-piece to the ledger, and only then has the store copy them to their names. A copy appears whole, and anyone can make it who finds the
-piece in the ledger. When a plan ends, its ledgers are closed, and then removed: either way no swap succeeds any more.
+Each range of a plan has a *ledger*: one small object that lists the pieces that are decided, in their order. It is there before
+the plan is, and is only ever changed by a conditional write upon the version that was read (compare and swap): so pieces follow
+each other without gap or overlap, whoever writes them. A worker uploads the files of a piece into the plan's work folder, appends
+the piece to the ledger, and only then has the store copy them to their names. A copy appears whole, and anyone can make it who
+finds the piece in the ledger. When a plan ends, its ledgers are closed, and then removed: no swap succeeds any more, either way.
 """
 
 from __future__ import annotations
