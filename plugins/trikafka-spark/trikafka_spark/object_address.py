@@ -20,7 +20,7 @@ from trikafka.config.secrets import secret
 PREFIX = "store."
 #: Schemes of the stores that have conditional writes, with the prefix of their environment variables.
 SCHEMES = {"s3": "AWS_", "s3a": "AWS_", "gs": "GOOGLE_", "az": "AZURE_", "abfs": "AZURE_", "abfss": "AZURE_"}
-#: Of the environment: who we are, and where the store is, by the store's own name of the option; a later one goes before an earlier.
+#: Of the environment: who we are, and where the store is, by the store's own name of the option; a later one goes first.
 _ENVIRONMENT = {
     "AWS_": {
         "ACCESS_KEY_ID": "access_key_id",
