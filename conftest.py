@@ -24,7 +24,7 @@ TOGETHER = {"plugins/trikafka-spark/tests": "spark"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--at-once", type=int, default=0, help="at least so many calls at once in tests/deadlines (of 2000: long)")
+    parser.addoption("--at-once", type=int, default=0, help="calls at once in tests/deadlines, at least (2000: five minutes)")
 
 
 def pytest_configure(config: pytest.Config) -> None:
