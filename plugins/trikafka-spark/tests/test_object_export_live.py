@@ -18,9 +18,12 @@ import trio
 from s3_server import S3Server, s3_server
 from spark_kafka import add_records
 from test_stores import seen
+from trikafka_spark.object_pieces import work_folder
+from trikafka_spark.stores import store_of
 
 import trikafka
-from trikafka import NewTopic
+from trikafka import NewTopic, TopicPartition
+from trikafka._api.export_plan import SourceView, Work, new_plan
 
 
 @pytest.fixture(scope="module")
@@ -120,3 +123,27 @@ async def test_spark_writes_to_it_by_what_the_task_brings_and_what_is_no_json_is
     assert (await export()).already_done
     check = await trikafka.check_export(f"s3://{bucket}", sink_options=s3.options)
     assert (check.rows, check.problems) == (1_000, ())
+
+
+async def test_a_plan_that_was_being_ended_is_published_as_it_is_and_its_rest_is_in_the_next(
+    kafka_broker: Any, new_topic: Any, s3: S3Server
+) -> None:
+    """Another export may be about to publish it, too, so nobody adds to it any more."""
+    topic, bucket = await new_topic(400), s3.bucket()
+    destination = f"s3://{bucket}/lake"
+    store: Any = store_of(destination, s3.options)[0]
+    await trio.to_thread.run_sync(store.open)
+    ends = {TopicPartition(topic, partition): 100 for partition in range(4)}
+    view = SourceView(None, {topic: None}, dict.fromkeys(ends, 0), ends)
+    format = {"name": "parquet", "partition_by": [], "value": "binary"}
+    plan = new_plan(
+        store.load(), view, Work(dict.fromkeys(ends, 0)), max_records_per_file=50, isolation_level="read_committed", format=format
+    )
+    store.store_plan(plan)
+    store._objects.put_new(f"{work_folder(plan)}/closed", b"by a process that is killed now")
+    store.close()
+    result = await trikafka.export(
+        topic, destination, bootstrap_servers=kafka_broker.bootstrap_servers, sink_options={**s3.options, "threads": 2}
+    )
+    assert (result.resumed, len(result.plans), result.rows, result.carried) == (True, 2, 400, ())
+    assert sorted(read(s3, bucket)) == sorted((number % 4, number // 4) for number in range(400))

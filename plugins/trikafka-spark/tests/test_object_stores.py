@@ -284,6 +284,12 @@ def test_an_owner_that_is_awake_keeps_its_lock_and_one_that_lost_it_says_so(plac
     while lock_of(place) == before:
         assert time.monotonic() < deadline
         time.sleep(0.05)
+    unheard = lock_of(place).replace(b'"beat"', b'"beat": 0, "beat"')  # a renewal of its own, of which it never heard
+    obstore.put(place.server.store(place.bucket), "lake/t/_trikafka/lock", unheard)
+    while lock_of(place) == unheard:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not store._lease.lost
     obstore.put(place.server.store(place.bucket), "lake/t/_trikafka/lock", b"{}")  # somebody has taken it
     while not store._lease.lost:
         assert time.monotonic() < deadline

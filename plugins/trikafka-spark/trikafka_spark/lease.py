@@ -91,7 +91,7 @@ class Lease:
         told = False
         while not self._ended.wait(self._seconds / 3):
             try:
-                version = self._objects.swap(LOCK, self._body(), self._version)
+                version = self._objects.swap(LOCK, self._body(), self._version) or self._written_before()
             except OSError as error:
                 if not told:
                     _log.warning("the lock of an export cannot be renewed: %s", error)
@@ -101,6 +101,14 @@ class Lease:
                 self.lost = True
                 return
             self._version, told = version, False
+
+    def _written_before(self) -> Any:
+        """The version of a lock that is still ours: an earlier renewal was done, and its response was lost."""
+        with suppress(FileNotFoundError, ValueError, KeyError, TypeError):
+            body, found = self._objects.read(LOCK)
+            if json.loads(body)["owner"] == self._owner:
+                return found.version
+        return None
 
     def check(self) -> None:
         """Raise :exc:`ExportError` when the lock is lost."""
