@@ -361,3 +361,17 @@ async def test_a_cancelled_export_does_not_wait_for_a_store_that_says_nothing() 
                 pass
         assert scope.cancelled_caught
         assert trio.current_time() - began < 1.3
+
+
+async def test_a_cancelled_exporter_leaves_its_lock_to_a_store_that_has_stopped_answering(place: Bucket) -> None:
+    destination, options = f"s3://{place.bucket}/lake/t", place.server.options
+    try:
+        with trio.CancelScope() as scope:
+            async with open_exporter("t", destination, bootstrap_servers="localhost:1", sink_options=options):
+                place.server.allow(place.bucket, 0, hold="yes")
+                began = trio.current_time()
+                scope.cancel()
+                await trio.sleep_forever()
+        assert trio.current_time() - began < 1.3
+    finally:
+        place.server.allow(place.bucket, -1)

@@ -191,9 +191,7 @@ def whole_export(place: Place, end: int) -> None:
         store.close()
 
 
-def test_killed_at_every_step_it_is_finished_by_the_next_and_a_reader_sees_each_offset_once(
-    place: Place, request: pytest.FixtureRequest, tmp_path: Path
-) -> None:
+def test_killed_at_every_step_it_is_finished_by_the_next_and_a_reader_sees_each_offset_once(place: Place, tmp_path: Path) -> None:
     steps, killed = 0, True
     found: list[int] = []
     while killed:

@@ -132,10 +132,6 @@ class Objects:
             if names := list(names):
                 obstore.delete(self._store, names)
 
-    def reader(self, name: str) -> ObjectReader:
-        """An object to read parts of."""
-        return ObjectReader(self, name)
-
     def part(self, name: str, start: int, end: int) -> bytes:
         """Some bytes of an object."""
         with _told(self.title, name):

@@ -36,6 +36,8 @@ _log = logging.getLogger("trikafka.spark")
 #: How long Spark may take to stop (seconds): at the end, and when the export was cancelled. Then its JVM is killed.
 #: When it did not even answer, hardly at all.
 _STOP_LIMIT, _CANCELLED_LIMIT, _SILENT_LIMIT = 15.0, 2.0, 0.2
+#: How long a cancelled export waits for an object store to take back the lock (seconds), which otherwise ends by itself.
+_RELEASE_LIMIT = 0.8
 
 
 class SparkSink:
@@ -82,7 +84,8 @@ class SparkSink:
 
     async def _leave(self, limit: float) -> None:
         await self._spark.leave(limit)
-        with trio.move_on_after(limit if self._store.remote else math.inf, shield=True) as scope:
+        patience = _RELEASE_LIMIT if limit == _CANCELLED_LIMIT else limit
+        with trio.move_on_after(patience if self._store.remote else math.inf, shield=True) as scope:
             await self._stored(self._store.close)
         if scope.cancelled_caught:
             self._store.give_up()
