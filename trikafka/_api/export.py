@@ -86,6 +86,7 @@ async def open_exporter(
         if name in _OURS:
             raise ConfigurationError(f"{name} is not a setting of an export")
     client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines
+    sink_options = _hidden(sink_options)
     config = ConsumerConfig.build({**client_settings, "group_id": group_id})
     options = ExportOptions(
         destination=os.fspath(destination),
@@ -181,7 +182,7 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
         raise
     if sink is None:
         install = "; install trikafka-spark, which writes Parquet files (from a clone: pip install ./plugins/trikafka-spark)"
-        also = install if scheme == "file" else ""
+        also = install if scheme in ("file", "s3", "s3a", "gs", "az", "abfs", "abfss") else ""
         raise PluginError(f"no plugin writes exports to {scheme!r} destinations{also}")
     return sink
 
@@ -190,7 +191,8 @@ def _hidden(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy in which what may be secret hides itself: a sink knows more of its options, but is not asked yet."""
 
     def is_secret(name: str, value: Any) -> bool:
-        return isinstance(value, str) and (holds_secret(value) or any(word in name for word in _SECRET_WORDS))
+        told = name.startswith("store.") or any(word in name for word in _SECRET_WORDS)  # ``store.NAME`` leads into a store
+        return isinstance(value, str) and (told or holds_secret(value))
 
     return {name: secret(value) if is_secret(name, value) else value for name, value in (options or {}).items()}
 

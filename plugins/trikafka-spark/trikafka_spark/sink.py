@@ -7,6 +7,7 @@ Everything that blocks runs in threads of this sink's own limiter. The layout of
 from __future__ import annotations
 
 import logging
+import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -25,6 +26,7 @@ from .batch_folder import BatchFolder, refuse_batches
 from .formats.options import SECRET_OPTIONS, check_schemas
 from .formats.pinning import check, formats, look_up, pin, unpinned, with_schemas
 from .sink_options import SinkOptions, sink_options
+from .stores import store_of
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -36,6 +38,8 @@ _log = logging.getLogger("trikafka.spark")
 #: How long Spark may take to stop (seconds): at the end, and when the export was cancelled. Then its JVM is killed.
 #: When it did not even answer, hardly at all.
 _STOP_LIMIT, _CANCELLED_LIMIT, _SILENT_LIMIT = 15.0, 2.0, 0.2
+#: How long a cancelled export waits for an object store to take back the lock (seconds), which otherwise ends by itself.
+_RELEASE_LIMIT = 0.8
 
 
 class SparkSink:
@@ -48,13 +52,16 @@ class SparkSink:
         self._store = DirectoryStore(root) if isinstance(root, Path) else root
         self._options = options or SinkOptions()
         self._limiter = trio.CapacityLimiter(4)
+        #: One call at a time, also when one was not waited for.
+        self._store_limiter = trio.CapacityLimiter(1)
         self._spark = _Spark(self._options, self._limiter)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """Make a sink of what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
         rest = {name: secret(value) if name in SECRET_OPTIONS else value for name, value in options.items()}
-        return cls(DirectoryStore.directory_of(rest.pop("destination")), sink_options(rest))
+        store, rest = store_of(rest.pop("destination"), rest)
+        return cls(store, sink_options(rest))
 
     def open_batches(self) -> BatchFolder:
         """Take a consumer's batches instead of an export (:func:`trikafka.sink_batches`): a file for each."""
@@ -64,7 +71,11 @@ class SparkSink:
 
     async def __aenter__(self) -> Self:
         """Check the destination, then Spark and Java where nothing else will do; starts nothing yet."""
-        await self._thread(self._open)
+        try:
+            await self._stored(self._open)
+        except trio.Cancelled:
+            self._store.give_up()
+            raise
         try:
             await self._thread(lambda: check_schemas(self._options.parsing))
             if self._options.spark_above == 0:
@@ -87,24 +98,27 @@ class SparkSink:
 
     async def _leave(self, limit: float) -> None:
         await self._spark.leave(limit)
-        with trio.CancelScope(shield=True):
-            await self._thread(self._store.close)
+        patience = _RELEASE_LIMIT if limit == _CANCELLED_LIMIT else limit
+        with trio.move_on_after(patience if self._store.remote else math.inf, shield=True) as scope:
+            await self._stored(self._store.close)
+        if scope.cancelled_caught:
+            self._store.give_up()
 
     async def load(self) -> ExportState:
         """Return what the destination holds."""
-        return await self._thread(self._store.load)
+        return await self._stored(self._store.load)
 
     async def store_plan(self, plan: ExportPlan) -> None:
         """Store the plan."""
-        await self._thread(lambda: self._store.store_plan(plan))
+        await self._stored(lambda: self._store.store_plan(plan))
 
     async def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> Sequence[RangeResult]:
         """Return how far the ranges have come."""
-        return await self._thread(lambda: self._store.settle(plan, ranges))
+        return await self._stored(lambda: self._store.settle(plan, ranges))
 
     async def publish(self, manifest: ExportManifest) -> None:
         """Publish the manifest."""
-        await self._thread(lambda: self._store.publish(manifest))
+        await self._stored(lambda: self._store.publish(manifest))
 
     async def check(self) -> ExportCheck:
         """Count the files again, by their footers."""
@@ -178,9 +192,9 @@ class SparkSink:
         client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
         strict = bool(settings.get("fail_on_data_loss", True))
         reading = ReadOptions(own.parsing.registry, own.parsing.dead_letter_topic)
-        ids, title = plan.topic_ids, self._store.title
+        ids, title, place = plan.topic_ids, self._store.title, self._store.place(plan)
         return [
-            WriteTask(title, plan.number, each, ids.get(each.topic), client, strict, plan.format, shape, reading=reading)
+            WriteTask(title, plan.number, each, ids.get(each.topic), client, strict, plan.format, shape, place, reading)
             for each in ranges
         ]
 
@@ -196,6 +210,10 @@ class SparkSink:
             _log.warning("%s; until then all %s records are exported by threads of this process", error, f"{width:,}")
             return False
         return True
+
+    async def _stored(self, function: Callable[[], T]) -> T:
+        """Call the store. What goes over a network is not waited for when the scope is cancelled: it harms nothing later either."""
+        return await trio.to_thread.run_sync(function, abandon_on_cancel=self._store.remote, limiter=self._store_limiter)
 
     async def _thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function, limiter=self._limiter)
