@@ -42,6 +42,7 @@ _HOMES = {
         "ExportResult",
     ),
     "._api.export_store": ("DirectoryStore",),
+    "._api.export_tables": ("TableStore",),
     "._api.export_work": (
         "ExportPiece",
         "RangeWork",

@@ -17,6 +17,7 @@ from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.export import Exporter, check_export, export, open_exporter
 from ._api.export_report import ExportProgress, ExportResult
 from ._api.export_store import DirectoryStore
+from ._api.export_tables import TableStore
 from ._api.export_work import ExportPiece, RangeWork, StagedFile
 from ._api.handling import RetryPolicy
 from ._api.health import ConsumerHealth
@@ -221,6 +222,7 @@ __all__ = [
     "RetryPolicy",
     "StagedFile",
     "SubscriptionPattern",
+    "TableStore",
     "TelemetryNotSupportedError",
     "TimestampType",
     "TopicAlreadyExistsError",

@@ -234,12 +234,15 @@ class DirectoryStore:
     def publish(self, manifest: ExportManifest) -> None:
         """Publish the manifest, having seen that every file it lists is there."""
         with explained(f"cannot publish the export's manifest in {self._own}"):
-            for file in manifest.files:
-                if os.lstat(self.root / file.name).st_size != file.bytes:
-                    raise ExportError(f"{self.root / file.name} does not have the {file.bytes} bytes that were written")
-            files.sync(self.root)
+            self._check_written(manifest.files)
             self._store(self._path("manifest", manifest.plan.number), manifest_to_json(manifest))
             self._clear()
+
+    def _check_written(self, written: Sequence[WrittenFile]) -> None:
+        for file in written:
+            if os.lstat(self.root / file.name).st_size != file.bytes:
+                raise ExportError(f"{self.root / file.name} does not have the {file.bytes} bytes that were written")
+        files.sync(self.root)
 
     def _store(self, path: Path, text: str) -> None:
         if not files.write_once(path, text):

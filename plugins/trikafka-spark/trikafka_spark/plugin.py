@@ -16,6 +16,12 @@ def trikafka_sink(scheme: str, options: Mapping[str, Any]) -> Sink | None:
     """Answer for plain paths and ``file://``. Raises :exc:`trikafka.ConfigurationError` for an unknown option."""
     if scheme != "file":
         return None
+    from .tables.options import is_table
+
+    if is_table(options):
+        from .tables.sink import TableSink
+
+        return TableSink.from_options(options)
     from .sink import SparkSink
 
     return SparkSink.from_options(options)

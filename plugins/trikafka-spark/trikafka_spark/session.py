@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
 _LEAST_JAVA = 17
+_MOST_CAUSES = 20
 _log = logging.getLogger("trikafka.spark")
 #: Held while a context is started or stopped, and for what follows: the context started here, how many use it, and the
 #: directory for temporary files of the JVM that was started here, and that JVM (a ``Popen``).
@@ -289,9 +290,16 @@ def _joined(ours: dict[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
 
 
 def text_of(error: BaseException) -> str:
-    """The whole text of an error of PySpark, Java's stack included, which the JVM is asked for."""
+    """What an error of PySpark says and what caused it in the JVM, which is asked for that."""
     try:
-        return str(getattr(error, "java_exception", None) or error)
+        java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+        if java is None:
+            return str(error)
+        texts: list[str] = []
+        while java is not None and len(texts) < _MOST_CAUSES:
+            texts.append(str(java))
+            java = java.getCause()
+        return "\n".join(texts)
     except Exception:  # the JVM may be gone
         return type(error).__name__
 
