@@ -23,6 +23,10 @@ LONGEST = [
 TOGETHER = {"plugins/trikafka-spark/tests": "spark"}
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--at-once", type=int, default=0, help="calls at once in tests/deadlines, at least (2000: five minutes)")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: no other test runs at the same time, in any process of this run")
 

@@ -41,13 +41,15 @@ _HOMES = {
         "ExportProgress",
         "ExportResult",
     ),
-    "._api.export_store": ("DirectoryStore",),
-    "._api.export_tables": ("TableStore",),
-    "._api.export_work": (
+    "._api.export_base": ("ExportStore",),
+    "._api.export_pieces": (
         "ExportPiece",
-        "RangeWork",
+        "PieceLog",
         "StagedFile",
     ),
+    "._api.export_store": ("DirectoryStore",),
+    "._api.export_tables": ("TableStore",),
+    "._api.export_work": ("RangeWork",),
     "._api.opening": (
         "open_admin",
         "open_consumer",

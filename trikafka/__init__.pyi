@@ -15,10 +15,12 @@ from ._api.admin_types import (
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.export import Exporter, check_export, export, open_exporter
+from ._api.export_base import ExportStore
+from ._api.export_pieces import ExportPiece, PieceLog, StagedFile
 from ._api.export_report import ExportProgress, ExportResult
 from ._api.export_store import DirectoryStore
 from ._api.export_tables import TableStore
-from ._api.export_work import ExportPiece, RangeWork, StagedFile
+from ._api.export_work import RangeWork
 from ._api.handling import RetryPolicy
 from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer, open_producer
@@ -160,6 +162,7 @@ __all__ = [
     "ExportPiece",
     "ExportProgress",
     "ExportResult",
+    "ExportStore",
     "Exporter",
     "FencedInstanceIdError",
     "FetchSessionError",
@@ -200,6 +203,7 @@ __all__ = [
     "PartitionInfo",
     "PartitionNotOwnedError",
     "PartitionStream",
+    "PieceLog",
     "PluginError",
     "PollIntervalExceededError",
     "PreparedTransaction",

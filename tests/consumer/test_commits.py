@@ -172,8 +172,8 @@ async def test_a_background_failure_is_one_error_and_commits_nothing_new(autojum
         with pytest.raises(ClientFailedError, match="a bug of the assignor's") as caught:  # noqa: PT012
             async with member_of(cluster) as consumer:
                 await values(consumer, 2)
-                consumer._parts.membership._assignors["range"] = Broken()
-                consumer._parts.membership.rejoin("a test")
+                consumer._parts.group.membership._assignors["range"] = Broken()
+                consumer._parts.group.membership.rejoin("a test")
                 while True:
                     await consumer.receive_batch(timeout=1)
         assert isinstance(caught.value.__cause__, ZeroDivisionError)

@@ -15,7 +15,7 @@ from trikafka.testing import ScriptedCluster
 
 EPSILON = 1e-9
 #: So many at once for one call of each client with every fault, and one of each API with the faults in turn that cost no attempts;
-#: for the other pairs a twentieth: it takes seconds each.
+#: for the other pairs a twentieth, unless pytest is given ``--at-once 2000``: it takes seconds each.
 MANY, SOME = 2000, 100
 QUICK: tuple[Fault, ...] = ("frozen", "killed", "black hole")
 ALWAYS_MANY = ("consumer-committed", "producer-send", "admin-describe_cluster")
@@ -124,10 +124,10 @@ def how_many(row: Row, fault: Fault) -> int:
 
 
 @cases([row for row in CALLS if not row.alone])
-async def test_many_at_once(autojump_clock: Clock, row: Row, fault: Fault) -> None:
+async def test_many_at_once(autojump_clock: Clock, row: Row, fault: Fault, pytestconfig: pytest.Config) -> None:
     async with opened(row) as (cluster, client):
         ends: list[tuple[Any, float]] = []
-        many = how_many(row, fault)
+        many = max(how_many(row, fault), pytestconfig.getoption("--at-once"))
 
         async def one() -> None:
             ends.append(await attempt(row, cluster, client, LIMIT))

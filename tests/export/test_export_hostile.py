@@ -10,9 +10,10 @@ from test_export_plan import TP, plan_of
 
 from trikafka import ConfigurationError, ExportError, open_exporter
 from trikafka._api import export_files
+from trikafka._api.export_pieces import ExportPiece, StagedFile
 from trikafka._api.export_plan import complete
 from trikafka._api.export_store import DirectoryStore
-from trikafka._api.export_work import ExportPiece, RangeWork, StagedFile
+from trikafka._api.export_work import RangeWork
 from trikafka.interfaces import ExportPlan
 
 

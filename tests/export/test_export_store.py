@@ -12,9 +12,10 @@ import pytest
 from test_export_plan import plan_of
 
 from trikafka import ConfigurationError, ExportError
+from trikafka._api.export_pieces import ExportPiece, StagedFile
 from trikafka._api.export_plan import complete
 from trikafka._api.export_store import DirectoryStore
-from trikafka._api.export_work import ExportPiece, RangeWork, StagedFile
+from trikafka._api.export_work import RangeWork
 from trikafka.interfaces import ExportPlan, RangeResult
 
 

@@ -410,7 +410,7 @@ async def test_an_old_broker_is_asked_again_in_its_own_version(autojump_clock: C
         assert asks == again.API_VERSION
         await line.peer.answer(again, error_code=0, api_keys=[{"api_key": 3, "min_version": 0, "max_version": 1}])
         await asked.outcome()
-        assert line.connection.ranges == {3: (0, 1)}
+        assert line.connection.versions.ranges == {3: (0, 1)}
 
 
 @pytest.mark.parametrize(("code", "keys"), [(0, []), (42, []), (35, [])])

@@ -51,7 +51,7 @@ class Committing(ConsumerBase):
         """
         check_timeout(timeout, 0.0)
         self._open()
-        commits, owned = self._parts.need_commits(), self._assignment.partitions
+        commits, owned = self._parts.group.need_commits(), self._assignment.partitions
         todo = self._to_commit(offsets)
         began = {tp: (owned[tp], owned[tp].position) for tp in todo if tp in owned}
 
@@ -64,8 +64,8 @@ class Committing(ConsumerBase):
         for tp, (partition, position) in began.items():  # the user says that it is processed: auto commit must not go back
             if position is None or (partition.position or 0) >= position:  # unless he did, meanwhile
                 partition.processed_upto(todo[tp].offset)
-        if self._parts.auto_commit is not None:
-            self._parts.auto_commit.committed(todo)
+        if self._parts.group.auto_commit is not None:
+            self._parts.group.auto_commit.committed(todo)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None
@@ -73,14 +73,14 @@ class Committing(ConsumerBase):
         """What the group has committed for ``partitions``; ``None`` where nothing is."""
         check_timeout(timeout, 0.0)
         self._open()
-        return await self._parts.need_commits().committed([checked_partition(tp) for tp in partitions], timeout=timeout)
+        return await self._parts.group.need_commits().committed([checked_partition(tp) for tp in partitions], timeout=timeout)
 
     def group_metadata(self) -> GroupMetadata:
         """This consumer as the member of its group that it is now, for :meth:`Transaction.send_offsets` (KIP-447).
 
         Raises :exc:`ConfigurationError` without a ``group_id``.
         """
-        self._parts.need_commits()
+        self._parts.group.need_commits()
         identity = self._parts.core.member.identity
         assert self._config.group_id is not None
         if not (self._subscription.grouped and identity.joined):
@@ -104,7 +104,7 @@ class Committing(ConsumerBase):
         def member() -> GroupMetadata:
             now = self.group_metadata()
             if now.member_id != before.member_id or (now.generation < 0) != (before.generation < 0):
-                raise self._parts.commit_failed()  # outside the group nothing would keep it from overwriting another member's
+                raise self._parts.group.commit_failed()  # outside the group nothing would keep it from overwriting another member's
             if gone := [tp for tp, partition in owned.items() if self._assignment.partitions.get(tp) is not partition]:
                 raise PartitionNotOwnedError(gone)
             return now
@@ -113,8 +113,8 @@ class Committing(ConsumerBase):
 
     def check_fits_transactions(self) -> None:
         """Raise :exc:`ConfigurationError` if this consumer's offsets cannot be committed by a transaction."""
-        self._parts.need_commits()
-        if self._parts.auto_commit is not None:
+        self._parts.group.need_commits()
+        if self._parts.group.auto_commit is not None:
             raise ConfigurationError(
                 "offsets that a transaction commits must not be committed by the consumer too: set enable_auto_commit=False"
             )
@@ -141,7 +141,7 @@ class Committing(ConsumerBase):
         if member.state is MemberState.STALE:
             raise PollIntervalExceededError(int(self._parts.core.poll_timer.limit * 1000))
         if member.state is MemberState.FENCED:
-            raise self._parts.commit_failed()
+            raise self._parts.group.commit_failed()
         if not member.identity.joined:
             raise from_code(ErrorCode.REBALANCE_IN_PROGRESS, "the consumer has not joined its group yet")
 

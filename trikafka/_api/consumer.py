@@ -73,7 +73,7 @@ class Consumer(LookUps, Committing):
         After an error that stopped the group's work (no authorization, say) it is tried again.
         """
         self._settled()
-        if self._parts.membership is None:
+        if self._parts.group.membership is None:
             raise ConfigurationError("subscribing needs a group_id; to read without a group use assign()")
         check_listener(listener)
         if isinstance(topics, re.Pattern):
@@ -91,7 +91,7 @@ class Consumer(LookUps, Committing):
             self._parts.metadata.want(self._subscription.topics)
         self._parts.metadata.request_update()
         self._parts.use_listener(listener)
-        self._parts.membership.subscription_changed()
+        self._parts.group.membership.subscription_changed()
 
     def assign(self, partitions: Iterable[TopicPartition]) -> None:
         """Read exactly ``partitions``, without a group's coordination. Positions of those that stay are kept.
@@ -103,8 +103,8 @@ class Consumer(LookUps, Committing):
         if not wanted and self._subscription.grouped:
             self._unsubscribe_soon()
             return
-        if self._parts.auto_commit is not None and not self._subscription.grouped:
-            self._parts.auto_commit.leave_behind(wanted)
+        if self._parts.group.auto_commit is not None and not self._subscription.grouped:
+            self._parts.group.auto_commit.leave_behind(wanted)
         self._parts.metadata.want({tp.topic for tp in wanted})
         if wanted:
             self._subscription.assign(wanted)
@@ -127,9 +127,9 @@ class Consumer(LookUps, Committing):
         Raises :exc:`IllegalStateError` without a subscription.
         """
         self._settled()
-        if self._parts.membership is None or not self._subscription.grouped:
+        if self._parts.group.membership is None or not self._subscription.grouped:
             raise IllegalStateError("there is no group to rebalance: subscribe() first")
-        self._parts.membership.rejoin(reason or "a rebalance was enforced by the user")
+        self._parts.group.membership.rejoin(reason or "a rebalance was enforced by the user")
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         """Deliver nothing of these partitions until :meth:`resume`; heartbeats and the assignment go on."""
@@ -180,7 +180,7 @@ class Consumer(LookUps, Committing):
 
     def health(self) -> ConsumerHealth:
         """Whether the consumer works, and if not, why: for a liveness probe. Plain and quick; raises nothing."""
-        membership = self._parts.membership
+        membership = self._parts.group.membership
         fatal = None if membership is None else membership.fatal
         return consumer_health(self._parts.core, self._parts.watchdog, self._parts.brokers, fatal, closed=self._closed)
 

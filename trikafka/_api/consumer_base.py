@@ -36,7 +36,7 @@ class ConsumerBase:
 
     def _fatal(self) -> TrikafkaError | None:
         """Why nothing can be received any more, of any partition."""
-        return None if self._parts.membership is None else self._parts.membership.fatal
+        return None if self._parts.group.membership is None else self._parts.group.membership.fatal
 
     def _check(self, partition: AssignedPartition | None = None) -> None:
         """Raise what the user has to know before anything is handed out (of ``partition``, or any)."""

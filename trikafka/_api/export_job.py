@@ -79,7 +79,7 @@ class ExportJob:
         started, begun = export_plan.now(), trio.current_time()
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
-            await self._carry_out(plan, "resumed")
+            await (self._publish_settled(plan) if self.state.settled else self._carry_out(plan, "resumed"))
         await self._rounds()
         result = await self._result(started, begun, resumed)
         if self._broken:
@@ -91,9 +91,12 @@ class ExportJob:
         started, begun = export_plan.now(), trio.current_time()
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
-            results = await self.sink.settle(plan, plan.ranges)
-            await self._publish(plan, results)
+            await self._publish_settled(plan)
         return await self._result(started, begun, resumed)
+
+    async def _publish_settled(self, plan: ExportPlan) -> None:
+        """Publish a plan as far as it has come; its rest is carried to the next one."""
+        await self._publish(plan, await self.sink.settle(plan, plan.ranges))
 
     async def _load(self) -> bool:
         self.state = await self.sink.load()

@@ -15,28 +15,26 @@ from __future__ import annotations
 
 import fcntl
 import os
-import re
 import shutil
 import socket
 import uuid
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from ..errors import ConfigurationError, ExportError
-from ..interfaces import ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, WrittenFile
+from ..interfaces import ExportPlan, PlannedRange, RangeResult, WrittenFile
 from . import export_files as files
-from .export_files import explained
-from .export_json import files_from_json, manifest_to_json, plan_from_json, plan_to_json, state_from_json
+from .export_base import ExportStore
 from .export_work import OURS, RangeWork, work_folder
 
-_NUMBERED = re.compile(r"(plan|manifest)-(\d{6,})\.json")
 _CLOSED = ".closed"
 #: The descriptors of locks that this process holds. A fork has them, too, and would keep the locks when this process is dead.
 _held: set[int] = set()
 
 
-class DirectoryStore:
+class DirectoryStore(ExportStore):
     """Plans, manifests and the lock of one destination directory: what a sink needs that writes files into directories.
 
     Everything here blocks: call it in a thread, one call at a time. A worker elsewhere, who writes data files, needs only
@@ -58,18 +56,19 @@ class DirectoryStore:
     def __init__(self, root: Path) -> None:
         self.root = root
         self._own = root / OURS
+        self.title, self.own_title = str(root), str(self._own)
         self._work = self._own / "work"
         self._lock: int | None = None
 
     def open(self) -> None:
         """Make the directory where it is missing, check that it can be written, lock it."""
-        with explained(f"cannot write to {self.root}"):
+        with self.explained(f"cannot write to {self.root}"):
             files.make_folder(self.root)
             files.make_own_folder(self._own)
             self._lock = self._locked_file(self._own / "lock")
         _held.add(self._lock)
         try:
-            with explained(f"cannot write to {self.root}"):
+            with self.explained(f"cannot write to {self.root}"):
                 files.make_own_folder(self._work)
                 probe = self._work / f".trikafka-{uuid.uuid4()}.probe"
                 files.new_file(probe)
@@ -98,7 +97,7 @@ class DirectoryStore:
         """Remove what is left of plans that are done, and give back the lock. Closing twice is fine."""
         if self._lock in _held:  # and not in a fork
             try:
-                with explained(f"cannot tidy up {self._own}"):
+                with self.explained(f"cannot tidy up {self._own}"):
                     self._clear()
             finally:
                 self._unlock()
@@ -126,117 +125,30 @@ class DirectoryStore:
         for leaving in (*self._own.glob(".*.tmp"), *probes):
             leaving.unlink(missing_ok=True)
 
-    # --- plans and manifests ---
+    # --- files ---
 
-    def _numbers(self) -> tuple[set[int], set[int]]:
-        found: dict[str, set[int]] = {"plan": set(), "manifest": set()}
-        for entry in self._own.iterdir():
-            if match := _NUMBERED.fullmatch(entry.name):
-                found[match[1]].add(int(match[2]))
-        return found["plan"], found["manifest"]
+    def explained(self, what: str) -> AbstractContextManager[None]:
+        """Errors of the file system as an :exc:`ExportError`."""
+        return files.explained(what)
 
-    def load(self) -> ExportState:
-        """Read plans and manifests. Raises :exc:`ExportError` if they are damaged or the data is not ours."""
-        with explained(f"cannot read {self._own}"):
-            plans, manifests = self._numbers()
-            last = max(plans | manifests, default=0)
-            if plans != set(range(1, last + 1)) or manifests not in (plans, plans - {last}):
-                raise ExportError(f"{self._own} is damaged: plans {sorted(plans)}, manifests {sorted(manifests)}")
-            if not last:
-                self._refuse_foreign()
-                return ExportState()
-            done = last if last in manifests else last - 1
-            state = state_from_json(*self._text("manifest", done)) if done else ExportState()
-            if done == last:
-                return self._checked(state, done)
-            plan = plan_from_json(*self._text("plan", last))
-            if plan.number != last:
-                raise ExportError(f"{self._path('plan', last)} is damaged: it says that it is number {plan.number}")
-            self._reopen(last)
-            return self._with_unfinished(self._checked(state, done), plan)
+    def _own_names(self) -> Iterator[str]:
+        return (entry.name for entry in self._own.iterdir())
 
-    def _checked(self, state: ExportState, number: int) -> ExportState:
-        if state.last_number != number:
-            raise ExportError(f"{self._path('manifest', number)} is damaged: it says that it is number {state.last_number}")
-        return state
+    def _read_own(self, name: str) -> bytes:
+        return files.read_file(self._own / name)
 
-    @staticmethod
-    def _with_unfinished(before: ExportState, plan: ExportPlan) -> ExportState:
-        return ExportState(
-            last_number=plan.number,
-            cluster_id=before.cluster_id,
-            topic_ids=before.topic_ids,
-            positions=before.positions,
-            unfinished=plan,
-            carried=before.carried,
-            isolation_level=plan.isolation_level,
-            format=plan.format or None,
-        )
+    def _write_once(self, name: str, text: str) -> bool:
+        return files.write_once(self._own / name, text)
 
-    def _refuse_foreign(self) -> None:
-        stranger = next(self.root.rglob("*.parquet"), None)
-        if stranger is not None:
-            raise ExportError(
-                f"{self.root} holds Parquet files that no export's manifest lists (such as {stranger.relative_to(self.root)}); "
-                "readers would mix them with the export: choose an empty directory"
-            )
+    def data_files(self) -> Iterator[str]:
+        """The names of all Parquet files below the directory."""
+        return (str(path.relative_to(self.root)) for path in self.root.rglob("*.parquet"))
 
-    def _path(self, kind: str, number: int) -> Path:
-        return self._own / f"{kind}-{number:06d}.json"
-
-    def _text(self, kind: str, number: int) -> tuple[bytes, str]:
-        path = self._path(kind, number)
-        return files.read_file(path), str(path)
-
-    def listed(self) -> list[WrittenFile]:
-        """All data files that the manifests list, in their order."""
-        with explained(f"cannot read {self._own}"):
-            _, manifests = self._numbers()
-            return [file for number in sorted(manifests) for file in files_from_json(*self._text("manifest", number))]
-
-    def being_written(self) -> set[str]:
-        """The files of pieces that are decided, of a plan that has no manifest yet."""
-        with explained(f"cannot read {self._own}"):
-            plans, manifests = self._numbers()
-            names: set[str] = set()
-            for number in plans - manifests:
-                plan = plan_from_json(*self._text("plan", number))
-                for planned in plan.ranges:
-                    names |= {planned.name, *(file.name for file in RangeWork(self.root, number, planned).result().files)}
-            return names
-
-    def store_plan(self, plan: ExportPlan) -> None:
-        """Store a plan, and make the folder it is worked on in; its number must be free."""
-        with explained(f"cannot store the export's plan in {self._own}"):
-            self._store(self._path("plan", plan.number), plan_to_json(plan))
-            files.make_own_folder(work_folder(self.root, plan.number))
-
-    def _reopen(self, number: int) -> None:
-        """The work of an unfinished plan can go on, though a run was killed between closing it and publishing."""
-        folder = work_folder(self.root, number)
-        files.make_own_folder(self._work)
-        closed = folder.with_name(folder.name + _CLOSED)
-        if closed.exists() and not folder.exists():
-            os.rename(closed, folder)
-            files.sync(self._work)
-        files.make_own_folder(folder)
-
-    def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> list[RangeResult]:
-        """How far these ranges of a plan have come. From now on no worker adds to them: the work folder has another name."""
-        folder = work_folder(self.root, plan.number)
-        closed = folder.with_name(folder.name + _CLOSED)
-        with explained(f"cannot finish the export's work in {folder}"):
-            if not closed.exists():
-                os.rename(folder, closed)
-                files.sync(self._work)
-            return [RangeWork(self.root, plan.number, planned, folder=closed).result() for planned in ranges]
-
-    def publish(self, manifest: ExportManifest) -> None:
-        """Publish the manifest, having seen that every file it lists is there."""
-        with explained(f"cannot publish the export's manifest in {self._own}"):
-            self._check_written(manifest.files)
-            self._store(self._path("manifest", manifest.plan.number), manifest_to_json(manifest))
-            self._clear()
+    @contextmanager
+    def open_data(self, name: str) -> Iterator[tuple[Path, int]]:
+        """A data file, by its path, and its bytes."""
+        path = self.root / name
+        yield path, path.stat().st_size
 
     def _check_written(self, written: Sequence[WrittenFile]) -> None:
         for file in written:
@@ -244,9 +156,38 @@ class DirectoryStore:
                 raise ExportError(f"{self.root / file.name} does not have the {file.bytes} bytes that were written")
         files.sync(self.root)
 
-    def _store(self, path: Path, text: str) -> None:
-        if not files.write_once(path, text):
-            raise ExportError(f"{path} is there already: another export wrote to {self.root} at the same time")
+    # --- plans ---
+
+    def store_plan(self, plan: ExportPlan) -> None:
+        """Store a plan, and make the folder it is worked on in; its number must be free."""
+        with self.explained(f"cannot store the export's plan in {self._own}"):
+            self._store_plan(plan)
+            files.make_own_folder(work_folder(self.root, plan.number))
+
+    def pieces(self, plan: ExportPlan, planned: PlannedRange) -> RangeWork:
+        """What is decided of a range."""
+        return RangeWork(self.root, plan.number, planned)
+
+    def _resume(self, plan: ExportPlan) -> bool:
+        """The work of an unfinished plan can go on, though a run was killed between closing it and publishing."""
+        folder = work_folder(self.root, plan.number)
+        files.make_own_folder(self._work)
+        closed = folder.with_name(folder.name + _CLOSED)
+        if closed.exists() and not folder.exists():
+            os.rename(closed, folder)
+            files.sync(self._work)
+        files.make_own_folder(folder)
+        return False
+
+    def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> list[RangeResult]:
+        """How far these ranges of a plan have come. From now on no worker adds to them: the work folder has another name."""
+        folder = work_folder(self.root, plan.number)
+        closed = folder.with_name(folder.name + _CLOSED)
+        with self.explained(f"cannot finish the export's work in {folder}"):
+            if not closed.exists():
+                os.rename(folder, closed)
+                files.sync(self._work)
+            return [RangeWork(self.root, plan.number, planned, folder=closed).result() for planned in ranges]
 
 
 def _after_fork() -> None:

@@ -28,14 +28,14 @@ class TableStore(DirectoryStore):
 
     def note_committed(self, number: int, text: str) -> None:
         """Note durably that the rows of the plan of that number are in the table."""
-        with files.explained(f"cannot note in {self.root} what was written"):
+        with self.explained(f"cannot note in {self.root} what was written"):
             folder = work_folder(self.root, number)
             if not files.write_once(folder / _COMMITTED, text):
                 raise ExportError(f"{folder / _COMMITTED} is there already: another export wrote to {self.root} at the same time")
 
     def committed(self, number: int) -> str | None:
         """What was noted of that plan, if anything was."""
-        with files.explained(f"cannot read what was written to {self.root}"):
+        with self.explained(f"cannot read what was written to {self.root}"):
             try:
                 return files.read_file(work_folder(self.root, number) / _COMMITTED).decode()
             except FileNotFoundError:

@@ -15,17 +15,14 @@ import hashlib
 import json
 import os
 import uuid
-from dataclasses import dataclass
 from pathlib import Path
 
 from ..errors import ExportError
-from ..interfaces import LostRange, PlannedRange, RangeResult, WrittenFile
+from ..interfaces import PlannedRange
 from . import export_files as files
-from .export_plan import file_name
+from .export_pieces import ADOPTED, ExportPiece, PieceLog, check_place, piece_from_json, piece_to_json
 
 OURS = "_trikafka"
-#: What stands for the staged file of one that a run of the first format has put in its place already.
-ADOPTED = "none"
 
 
 def work_folder(root: Path, number: int) -> Path:
@@ -33,33 +30,12 @@ def work_folder(root: Path, number: int) -> Path:
     return root / OURS / "work" / f"{number:06d}"
 
 
-@dataclass(frozen=True, slots=True)
-class StagedFile:
-    """A file of a piece: where it is staged (a name in the work folder), its name below the destination, its size."""
-
-    staged: str
-    name: str
-    rows: int
-    bytes: int
-    data: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class ExportPiece:
-    """The part ``start <= offset < end`` of a range, and its files; ``lost`` are gaps (from, to, reason) in it."""
-
-    start: int
-    end: int
-    files: tuple[StagedFile, ...] = ()
-    lost: tuple[tuple[int, int, str], ...] = ()
-    dead_letters: int = 0
-
-
-class RangeWork:
-    """The pieces of one range of a plan. Everything blocks."""
+class RangeWork(PieceLog):
+    """The pieces of one range of a plan in a directory. Everything blocks."""
 
     def __init__(self, root: Path, number: int, planned: PlannedRange, *, folder: Path | None = None) -> None:
-        self._root, self._planned = root, planned
+        super().__init__(planned)
+        self._root = root
         self._folder = folder or work_folder(root, number)
         self._key = hashlib.sha256(f"{planned.topic}-{planned.partition}".encode()).hexdigest()[:16]
 
@@ -73,11 +49,6 @@ class RangeWork:
             at = piece.end
         return found
 
-    def name_of(self, start: int) -> str:
-        """The name of the file of the piece that begins there."""
-        planned = self._planned
-        return planned.name if start == planned.start else file_name(planned.topic, planned.partition, start, planned.end)
-
     def stage(self) -> Path:
         """A new file to write at, on the file system of the destination; no two workers share one."""
         path = self._folder / f"{uuid.uuid4()}.partial"
@@ -88,14 +59,7 @@ class RangeWork:
         """Make it the piece at its beginning, and publish its files; return the one that another worker decided before, if so."""
         path = self._record(piece.start)
         self._sync(piece)
-        body = {
-            "from": piece.start,
-            "to": piece.end,
-            "files": [[f.staged, f.name, f.rows, f.bytes, f.data] for f in piece.files],
-            "lost": piece.lost,
-            "dead_letters": piece.dead_letters,
-        }
-        if not files.write_once(path, json.dumps(body)):
+        if not files.write_once(path, json.dumps(piece_to_json(piece))):
             self.drop(piece)
             other = self._decided(piece.start)
             if other is None:
@@ -108,16 +72,6 @@ class RangeWork:
         """Remove what was staged for a piece that is not to be."""
         for file in piece.files:
             (self._folder / file.staged).unlink(missing_ok=True)
-
-    def result(self, error: Exception | None = None) -> RangeResult:
-        """What the decided pieces make of the range."""
-        planned, pieces = self._planned, self.pieces()
-        written, at = [], planned.start
-        for piece in pieces:
-            at = piece.end
-            written += [WrittenFile(planned, f.name, piece.start, piece.end, f.rows, f.bytes) for f in piece.files if f.data]
-        lost = tuple(LostRange(planned.topic, planned.partition, *gap) for piece in pieces for gap in piece.lost)
-        return RangeResult(planned, at, tuple(written), lost, sum(piece.dead_letters for piece in pieces), error)
 
     def _sync(self, piece: ExportPiece) -> None:
         """Staged files, then their folder, before the record that names them."""
@@ -132,23 +86,12 @@ class RangeWork:
     def _decided(self, start: int) -> ExportPiece | None:
         path = self._record(start)
         try:
-            body = json.loads(files.read_file(path))
-            piece = ExportPiece(
-                start=int(body["from"]),
-                end=int(body["to"]),
-                files=tuple(StagedFile(str(s), str(n), int(r), int(b), bool(d)) for s, n, r, b, d in body["files"]),
-                lost=tuple((int(low), int(high), str(why)) for low, high, why in body["lost"]),
-                dead_letters=int(body["dead_letters"]),
-            )
+            piece = piece_from_json(json.loads(files.read_file(path)), str(path))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise ExportError(f"{path} is not the record of a piece: {type(error).__name__}: {error}") from error
-        if piece.start != start or not start < piece.end <= self._planned.end:
-            raise ExportError(f"{path} is damaged: it says [{piece.start}, {piece.end}) of {self._planned}")
-        for file in piece.files:
-            _check_inside(file.name, path)
-            _check_inside(file.staged, path)
+        check_place(piece, start, self._planned, str(path))
         return piece
 
     def _publish(self, piece: ExportPiece) -> None:
@@ -172,9 +115,3 @@ class RangeWork:
         for part in Path(name).parts[:-1]:
             folder /= part
             files.make_own_folder(folder)
-
-
-def _check_inside(name: str, where: Path) -> None:
-    parts = Path(name).parts
-    if not parts or name.startswith("/") or any(part in ("..", ".") for part in parts) or "\0" in name:
-        raise ExportError(f"{where} is damaged: {name!r} is not the name of a file in the destination")

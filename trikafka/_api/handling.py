@@ -141,7 +141,7 @@ class Handling:
         """An attempt failed. Returns what follows, and the seconds to wait before it."""
         if timeout_in(error) is not None:
             return Verdict.TIMED_OUT, 0.0
-        if self._in_transaction and isinstance(error, TransactionError) and not error.fatal:
+        if self._in_transaction and failed_transaction(error) is not None:
             _log.warning("%s is done again, for its transaction has failed: %s", _where(work), error)
             return Verdict.AGAIN, 0.0  # what it stands in has failed, not this record
         if work.dead is not None or getattr(error, "fatal", False) or isinstance(error, ClientFailedError | NotAsyncError):
@@ -185,6 +185,14 @@ class Handling:
             ("trikafka.message", text[:_MOST_TEXT].encode(errors="replace")),
             ("trikafka.attempts", b"%d" % attempts),
         ]
+
+
+def failed_transaction(error: BaseException) -> TransactionError | None:
+    """What says that the transaction has failed and no more: ``error``, or all that the tasks of a handler's nursery were told."""
+    if isinstance(error, BaseExceptionGroup):
+        found = [failed_transaction(inner) for inner in error.exceptions]
+        return found[0] if all(found) else None
+    return error if isinstance(error, TransactionError) and not error.fatal else None
 
 
 def raw_batch(batch: RecordBatch) -> RecordBatch:

@@ -70,17 +70,17 @@ class Leaving:
         ended = self._ended
         assert ended is not None
         parts = self._parts
-        if parts.auto_commit is not None:
-            parts.auto_commit.hold()
+        if parts.group.auto_commit is not None:
+            parts.group.auto_commit.hold()
         try:
             parts.core.poll_timer.check_session(trio.current_time())  # a blocked loop may have let nobody look at the clock
             if parts.core.member.state in _BETWEEN_GENERATIONS:
                 await self._commit_first(how)
-            await parts.stop_membership()
+            await parts.group.stop()
             failed = await self._revoke_all(how)
             self._last_step = True
             with self._step():
-                await parts.leave_group(closing=closing)
+                await parts.group.leave(closing=closing)
             self.complete = True
         finally:
             self._ended = None
@@ -99,7 +99,7 @@ class Leaving:
             with self._step():
                 until = min(self._step_ends(), now + self._parts.config.request_timeout)
                 if how is Exit.CANCELLED:
-                    await self._parts.auto_commit_now(owned, now + max(0.0, until - now) / 2)
+                    await self._parts.group.auto_commit_now(owned, now + max(0.0, until - now) / 2)
                 else:
                     await self._parts.before_revoke(owned, now, until)
 
@@ -120,7 +120,7 @@ class Leaving:
                 now = trio.current_time()
                 scope.deadline = min(scope.deadline, now + max(0.0, self._deadline - now) / 2)
                 if not lost:
-                    await parts.auto_commit_now(owned, commits_until)
+                    await parts.group.auto_commit_now(owned, commits_until)
             elif core.subscription.grouped and owned:
                 if not lost:
                     core.member.to(MemberState.LEAVING)

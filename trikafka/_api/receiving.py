@@ -47,6 +47,37 @@ class Readers:
         self._readers = {partition: reader for partition, reader in self._readers.items() if partition in mine}
 
 
+class ReceiveTurn:
+    """Who may receive: one at a time, nobody while the consumer is closed to it, and nobody beside streams."""
+
+    def __init__(self, claim: Callable[[], None]) -> None:
+        self._claim_records = claim
+        self._taken = False
+        self._closed_to: str | None = None
+
+    def close(self, why: str | None) -> None:
+        """Let no receive begin, because of ``why`` (``None``: from now on they may)."""
+        self._closed_to = why
+
+    def check(self) -> None:
+        """Raises :exc:`trio.BusyResourceError` if no receive may begin now."""
+        if self._taken:
+            raise trio.BusyResourceError(_BUSY)
+        if self._closed_to is not None:
+            raise trio.BusyResourceError(self._closed_to)
+
+    def claim(self) -> None:
+        """As :meth:`check`, and raises if others read the partitions now."""
+        self.check()
+        self._claim_records()
+
+    def __enter__(self) -> None:
+        self._taken = True
+
+    def __exit__(self, *_: object) -> None:
+        self._taken = False
+
+
 class Receiver:
     """Delivers records of the assigned partitions, in turns. One task at a time.
 
@@ -67,10 +98,9 @@ class Receiver:
     ) -> None:
         self._max_poll_records = config.max_poll_records
         self._assignment, self._buffer, self._readers = assignment, buffer, readers
-        self._invoker, self._poll_timer, self._check, self._claim_records = invoker, poll_timer, check, claim
+        self._invoker, self._poll_timer, self._check = invoker, poll_timer, check
         self._arrived = arrived  # there may be something to receive
-        self._busy = False
-        self._closed_to: str | None = None  # why no receive may begin now
+        self._turn = ReceiveTurn(claim)
         self._in_hand: list[AssignedPartition] = []  # what the user was handed records of, the last time
         self._reader: PartitionReader | None = None  # of the batch that is being delivered record by record
         self._cursor: Cursor | None = None
@@ -79,7 +109,7 @@ class Receiver:
 
     def stop(self, why: str | None) -> None:
         """Let no receive begin, because of ``why`` (``None``: from now on they may)."""
-        self._closed_to = why
+        self._turn.close(why)
 
     # One by one.
 
@@ -104,7 +134,7 @@ class Receiver:
 
     def record_nowait(self) -> Record:
         """The next record if it is buffered. Raises :exc:`trio.WouldBlock` if not, or if a rebalance has to be served first."""
-        self._claim()
+        self._turn.claim()
         cursor, now = self._cursor, trio.current_time()
         if cursor is not None:
             self._poll_timer.polled(now)
@@ -166,17 +196,13 @@ class Receiver:
             return []
         batches = [batch]
         rows, size, last_yield = len(batch), batch.nbytes, trio.current_time()
-        self._busy = True
-        try:
-            with trio.CancelScope(shield=True):
-                while rows < max_rows and size < max_bytes and (further := await self._further()) is not None:
-                    batches.append(further)
-                    rows, size = rows + len(further), size + further.nbytes
-                    if trio.current_time() - last_yield >= TURN:
-                        await trio.lowlevel.checkpoint()
-                        last_yield = trio.current_time()
-        finally:
-            self._busy = False
+        with self._turn, trio.CancelScope(shield=True):
+            while rows < max_rows and size < max_bytes and (further := await self._further()) is not None:
+                batches.append(further)
+                rows, size = rows + len(further), size + further.nbytes
+                if trio.current_time() - last_yield >= TURN:
+                    await trio.lowlevel.checkpoint()
+                    last_yield = trio.current_time()
         return batches
 
     async def _further(self) -> RecordBatch | None:
@@ -192,7 +218,7 @@ class Receiver:
 
     def batch_nowait(self) -> RecordBatch:
         """The next batch if it is buffered. Raises :exc:`trio.WouldBlock`."""
-        self._claim()
+        self._turn.claim()
         self._begin(trio.current_time())
         self._release()
         self._assignment.limit(None)
@@ -216,37 +242,39 @@ class Receiver:
             await trio.lowlevel.checkpoint_if_cancelled()
         now = self._turn_begun()
         try:
-            self._claim()
+            self._turn.claim()
             self._begin(now)
         except Exception:  # it comes again at the next call: whoever makes that at once must not keep others from running
             await trio.lowlevel.cancel_shielded_checkpoint()
             raise
-        self._busy = True
-        self._assignment.receive_begun()
-        try:
-            self._release()
-            while True:
-                if now - self._last_yield >= TURN:  # there may be much that holds no record
-                    await trio.lowlevel.checkpoint()
-                    self._turn_begun()
-                await self._invoker.invoke(deadline)
-                self._check()
-                self._assignment.limit(until)
-                if stop is not None and stop():
-                    return None
-                if (partition := self._buffer.next_partition()) is not None:
-                    reader = self._readers.of(partition)
-                    if (batch := await reader.next_batch()) is not None:
-                        return reader, batch
-                    now = trio.current_time()
-                elif await self._wait(deadline):
-                    now = self._turn_begun()
-                else:
-                    return None
-        finally:
-            self._busy = False
-            self._assignment.receive_ended()
-            self._poll_timer.polled(trio.current_time())
+        with self._turn:
+            self._assignment.receive_begun()
+            try:
+                self._release()
+                return await self._take(now, deadline, until, stop)
+            finally:
+                self._assignment.receive_ended()
+                self._poll_timer.polled(trio.current_time())
+
+    async def _take(self, now: float, deadline: float, until: Until | None, stop: Callable[[], bool] | None) -> Ready | None:
+        while True:
+            if now - self._last_yield >= TURN:  # there may be much that holds no record
+                await trio.lowlevel.checkpoint()
+                self._turn_begun()
+            await self._invoker.invoke(deadline)
+            self._check()
+            self._assignment.limit(until)
+            if stop is not None and stop():
+                return None
+            if (partition := self._buffer.next_partition()) is not None:
+                reader = self._readers.of(partition)
+                if (batch := await reader.next_batch()) is not None:
+                    return reader, batch
+                now = trio.current_time()
+            elif await self._wait(deadline):
+                now = self._turn_begun()
+            else:
+                return None
 
     async def _wait(self, deadline: float) -> bool:
         """Wait until there may be something; False past the deadline. The user is there meanwhile."""
@@ -265,19 +293,9 @@ class Receiver:
                 return reader, batch
         return None
 
-    def _claim(self) -> None:
-        if self._busy:
-            raise trio.BusyResourceError(_BUSY)
-        if self._closed_to is not None:
-            raise trio.BusyResourceError(self._closed_to)
-        self._claim_records()
-
     def give_up(self) -> None:
         """Somebody else reads the partitions from now on: put back what is under way. The user has come back."""
-        if self._busy:
-            raise trio.BusyResourceError(_BUSY)
-        if self._closed_to is not None:
-            raise trio.BusyResourceError(self._closed_to)
+        self._turn.check()
         self._release()
         self._begin(trio.current_time())
         self._buffer.begin()

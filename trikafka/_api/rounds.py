@@ -42,7 +42,9 @@ _IN_DOUBT: WeakSet[Consumer] = WeakSet()
 
 
 def may_be_done_again(error: BaseException) -> bool:
-    """Whether a round that ended so was surely not committed, and may succeed when it is done again."""
+    """Whether a round that ended so was surely not committed, and may succeed when it is done again. Of a group: each of it."""
+    if isinstance(error, BaseExceptionGroup):  # of a nursery in the handler, whose tasks are all told of the same failure
+        return all(may_be_done_again(inner) for inner in error.exceptions)
     return isinstance(error, _AGAIN) and not isinstance(error, TransactionUndecidedError) and not refused_for_good(error)
 
 
@@ -91,7 +93,7 @@ class Round:
         self,
         producer: Producer,
         handle: Callable[[Transaction], Awaitable[ToCommit]],
-        undecided: Callable[[TransactionUndecidedError], None],
+        undecided: Callable[[TransactionUndecidedError], object],
     ) -> None:
         """Do it, in one transaction, with the offsets that ``handle`` returns.
 

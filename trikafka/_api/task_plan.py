@@ -12,6 +12,7 @@ import trio
 
 from .._net.retry import Retry
 from .._state.task_timer import TaskTimer, timeout_in
+from ..errors import ConfigurationError
 from ..types import TopicPartition
 from .admin_types import NewTopic
 from .callbacks import awaitable
@@ -40,6 +41,12 @@ class TaskPlan:
         """What precedes the first record of a partition."""
         assert self.prepare is not None
         await awaitable("prepare", self.prepare, self.prepare(tp))
+
+
+def check_task_timeout(task_timeout_ms: object) -> None:
+    """Raise :exc:`ConfigurationError` if that is no limit."""
+    if isinstance(task_timeout_ms, bool) or not isinstance(task_timeout_ms, int | float) or not task_timeout_ms >= 0:
+        raise ConfigurationError(f"task_timeout_ms must be a number of milliseconds, at least 0, not {task_timeout_ms!r}")
 
 
 class Waits:

@@ -17,7 +17,7 @@ from .ensuring import check_topics
 from .ensuring import ensure_topics as ensure_topics
 from .handling import Handling, RetryPolicy
 from .producer import Producer
-from .task_plan import TaskPlan
+from .task_plan import TaskPlan, check_task_timeout
 from .task_run import TaskRun
 from .transactional_run import TransactionalRun
 
@@ -131,7 +131,7 @@ async def run_tasks(
 def _check_commits(consumer: Consumer) -> None:
     if consumer._config.group_id is None:
         raise ConfigurationError("run_tasks commits what is done, which takes a group: open the consumer with a group_id")
-    if consumer._parts.auto_commit is not None:
+    if consumer._parts.group.auto_commit is not None:
         raise ConfigurationError("run_tasks commits by itself: open the consumer with enable_auto_commit=False")
     consumer.check_fits_transactions()
 
@@ -153,5 +153,4 @@ def _check_numbers(concurrency: int, task_timeout_ms: float, batches: bool) -> N
         raise ConfigurationError(f"concurrency must be a whole number from 1, not {concurrency!r}")
     if batches and concurrency > 1:
         raise ConfigurationError("a batch holds many keys: concurrency= is for records, not for batches=True")
-    if isinstance(task_timeout_ms, bool) or not isinstance(task_timeout_ms, int | float) or not task_timeout_ms >= 0:
-        raise ConfigurationError(f"task_timeout_ms must be a number of milliseconds, at least 0, not {task_timeout_ms!r}")
+    check_task_timeout(task_timeout_ms)

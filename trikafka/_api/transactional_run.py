@@ -24,7 +24,7 @@ from ..types import OffsetAndMetadata, TopicPartition
 from .consumer import Consumer
 from .ensuring import ensure_topics
 from .handler_tasks import running_handlers
-from .handling import Verdict, Work, explained
+from .handling import Verdict, Work, explained, failed_transaction
 from .lanes import Lanes
 from .producer import Producer
 from .rounds import Round, may_be_done_again, refused_for_good, settle
@@ -136,9 +136,9 @@ class _Part:
         return True
 
     def _note(self, verdict: Verdict, error: Exception) -> None:
-        if verdict is Verdict.AGAIN and isinstance(error, TransactionError):
-            if self.refused is None and refused_for_good(error):
-                self.refused = error
+        if verdict is Verdict.AGAIN and (failed := failed_transaction(error)) is not None:
+            if self.refused is None and refused_for_good(failed):
+                self.refused = failed
         elif verdict in (Verdict.AGAIN, Verdict.DEAD):
             self.judged = True
 

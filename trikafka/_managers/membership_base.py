@@ -168,7 +168,7 @@ class GroupRequests:
         """Whether the coordinator offers ``api``. Raises as :meth:`ask`."""
         with trio.move_on_after(limit):
             node = await self._coordinators.find(self._group)
-            return api.API_KEY in (await self._brokers.connection(node, "coordinator")).ranges
+            return api.API_KEY in (await self._brokers.connection(node, "coordinator")).versions.ranges
         raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {limit:g} s")
 
     def recover(self, error: TrikafkaError) -> None:

@@ -10,7 +10,7 @@ the steps of writing a request.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import trio
@@ -30,6 +30,7 @@ from .reasons import waiting_for
 from .session import Authenticate, Session
 from .singleflight import again
 from .transport import STREAM_ERRORS, Transport, without
+from .versions import BrokerVersions
 
 _log = logging.getLogger("trikafka.brokers")
 _MOST_IN_FLIGHT = 100
@@ -45,9 +46,7 @@ class Connection:
         self, transport: Transport, node: Node, config: ClientConfig, voice: Voice | None = None, clock: StateClock | None = None
     ) -> None:
         self.node = node
-        self.ranges: dict[int, tuple[int, int]] = {}
-        self.features: dict[str, int] = {}  # of the cluster, with their finalized levels (KIP-584)
-        self._versions: dict[tuple[int, int], int] = {}  # the newest common version of what was begun, by API and its own newest
+        self.versions = BrokerVersions({}, {})
         self._transport, self._config = transport, config
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
         self._requests = RequestQueue()  # at most _MOST_IN_FLIGHT
@@ -59,6 +58,11 @@ class Connection:
         self._session = Session()
         self._next_id = 0
         self._failure: Exception | None = None
+
+    @property
+    def features(self) -> Mapping[str, int]:
+        """The cluster's features and their finalized levels (KIP-584)."""
+        return self.versions.features
 
     @property
     def broken(self) -> bool:
@@ -134,8 +138,8 @@ class Connection:
             offered = messages.version_ranges(response).get(messages.ApiVersionsRequest.API_KEY, (0, 0))
             version = min(offered[1], 3)
             response = await self._ask(messages.api_versions_request(version, software_version), version, None)
-        self.ranges, self.features = messages.version_ranges(response), messages.finalized_features(response)
-        if response.error_code != 0 or not self.ranges:
+        self.versions = BrokerVersions(messages.version_ranges(response), messages.finalized_features(response))
+        if response.error_code != 0 or not self.versions.ranges:
             raise ProtocolError(f"{self.node} did not tell which versions it speaks (error code {response.error_code})")
 
     async def authenticate(self, authenticate: Authenticate | None) -> None:
@@ -194,14 +198,10 @@ class Connection:
         """
         if len(self._requests) >= _MOST_IN_FLIGHT:
             raise trio.WouldBlock
-        kind = (message.API_KEY, message.max_version)
-        version = self._versions.get(kind)
-        if version is None:
-            version = self._versions[kind] = self._version(message)
-        self._enqueue(InFlightRequest(on_end, waited_for=False), message, version, response_timeout)
+        self._enqueue(InFlightRequest(on_end, waited_for=False), message, self._version(message), response_timeout)
 
     def _version(self, message: ApiMessage) -> int:
-        return messages.choose_version(message, self.ranges, str(self.node))
+        return self.versions.newest_common(message, self.node)
 
     async def _ask(self, message: ApiMessage, version: int, response_timeout: float | None) -> Any:
         return await decoded(await self._send(message, version, response_timeout))

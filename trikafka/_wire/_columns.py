@@ -100,6 +100,10 @@ class Columns:
             size += 4 * self.count + 8 * (last - first)
         return size
 
+    def rename_headers(self, offsets: memoryview, data: Buffer) -> None:
+        """Take other names for the headers, as many as there are."""
+        self.header_name_offsets, self.header_name_data = offsets, data
+
     @classmethod
     def empty(cls) -> Columns:
         """No records."""

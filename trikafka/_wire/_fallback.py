@@ -13,6 +13,15 @@ from typing import TYPE_CHECKING, Any
 from trikafka._wire import _format as f
 from trikafka._wire import compression as codecs
 from trikafka._wire._fallback_iterating import Cursor, RecordIterator
+from trikafka._wire._fallback_partitioning import (
+    checked,
+    checked_headers,
+    find_unfit,
+    frozen,
+    group_rows,
+    murmur2,
+    partition_columns,
+)
 from trikafka._wire._fallback_producing import Appender, BufferMemory, DeliveryHandle, OpenBatches
 from trikafka._wire._format import Buffer, Section
 from trikafka.types import Headers, Record, TimestampType
@@ -151,12 +160,7 @@ class _Binary:
         self.offsets.append(len(self.data))
 
     def fields(self) -> tuple[memoryview, bytes, bytes | None]:
-        return _frozen(self.offsets), bytes(self.data), bytes(self.valid) if self.nulls else None
-
-
-def _frozen(numbers: array[int]) -> memoryview:
-    view: Any = memoryview(numbers.tobytes())
-    return view.cast(numbers.typecode)  # type: ignore[no-any-return]
+        return frozen(self.offsets), bytes(self.data), bytes(self.valid) if self.nulls else None
 
 
 def walk(
@@ -216,10 +220,10 @@ def _columns(rows: list[_Row]) -> f.Fields:
             names.add(name)
             contents.add(content)
         starts.append(len(names.offsets) - 1)
-    head = (len(rows), _frozen(offsets), _frozen(timestamps), _frozen(types), *keys.fields(), *values.fields())
+    head = (len(rows), frozen(offsets), frozen(timestamps), frozen(types), *keys.fields(), *values.fields())
     if not starts[-1]:
         return (*head, None, None, None, None, None, None)
-    return (*head, _frozen(starts), *names.fields()[:2], *contents.fields())
+    return (*head, frozen(starts), *names.fields()[:2], *contents.fields())
 
 
 def writable_memory(size: int) -> memoryview:
@@ -367,9 +371,9 @@ class BatchEncoder:
             row = position if table is None else table[position]
             if not 0 <= row < c.count:
                 raise ValueError(f"row {row} of {c.count}")
-            key = _checked(c.key_offsets, c.key_data, c.key_validity, row)
-            value = _checked(c.value_offsets, c.value_data, c.value_validity, row)
-            headers = _checked_headers(c, row)
+            key = checked(c.key_offsets, c.key_data, c.key_validity, row)
+            value = checked(c.value_offsets, c.value_data, c.value_validity, row)
+            headers = checked_headers(c, row)
             size = self.size + f.RECORD_OVERHEAD + len(key or b"") + len(value or b"")
             size += sum(f.HEADER_OVERHEAD + len(name) + len(content or b"") for name, content in headers)
             if size > max_size:
@@ -411,33 +415,6 @@ def _contents(data: Buffer | None) -> Buffer | None:
     return memoryview(data).cast("B")
 
 
-def _checked(offsets: memoryview, data: Buffer, validity: Buffer | None, index: int) -> bytes | None:
-    if not 0 <= index < len(offsets) - 1 or (validity is not None and index >> 3 >= len(validity)):
-        raise ValueError("the columns are not consistent")
-    if validity is not None and not validity[index >> 3] >> (index & 7) & 1:
-        return None
-    start, stop = offsets[index], offsets[index + 1]
-    if not 0 <= start <= stop <= len(data):
-        raise ValueError("the columns are not consistent")
-    return bytes(data[start:stop])
-
-
-def _checked_headers(columns: Any, row: int) -> list[tuple[Buffer, Buffer | None]]:
-    starts = columns.header_offsets
-    if starts is None:
-        return []
-    if row + 1 >= len(starts) or not 0 <= starts[row] <= starts[row + 1]:
-        raise ValueError("the columns are not consistent")
-    c = columns
-    return [
-        (
-            _checked(c.header_name_offsets, c.header_name_data, None, at) or b"",
-            _checked(c.header_value_offsets, c.header_value_data, c.header_value_validity, at),
-        )
-        for at in range(starts[row], starts[row + 1])
-    ]
-
-
 def end_of_batches(records: Buffer, start: int) -> int | None:
     """The offset after the last complete batch in ``records``, or ``start``; ``None`` where an old format is met.
 
@@ -453,83 +430,3 @@ def end_of_batches(records: Buffer, start: int) -> int | None:
         end = max(end, base + last_delta + 1)
         position += 12 + size
     return end
-
-
-def murmur2(data: Buffer) -> int:
-    """Kafka's murmur2 as a signed 32-bit integer."""
-    data = bytes(data)
-    length, mask, m = len(data), 0xFFFFFFFF, 0x5BD1E995
-    state = 0x9747B28C ^ length
-    whole = length & ~3
-    for pos in range(0, whole, 4):
-        k = int.from_bytes(data[pos : pos + 4], "little") * m & mask
-        k = (k ^ k >> 24) * m & mask
-        state = (state * m & mask) ^ k
-    if whole < length:
-        state = (state ^ int.from_bytes(data[whole:], "little")) * m & mask
-    state = (state ^ state >> 13) * m & mask
-    state ^= state >> 15
-    return state - (1 << 32) if state >> 31 else state
-
-
-def partition_columns(
-    key_offsets: Buffer,
-    key_data: Buffer,
-    key_validity: Buffer | None,
-    n_partitions: int,
-    explicit: Buffer | None = None,
-    keyless: int = -1,
-) -> memoryview:
-    """The partition of each row, from an Arrow binary column of keys; ``keyless`` where the key is null.
-
-    ``explicit`` are 32-bit numbers, which go before the key's where they are not -1.
-    """
-    if n_partitions < 1:
-        raise ValueError("no partitions")
-    offsets = memoryview(key_offsets).cast("B").cast("i")
-    count = len(offsets) - 1
-    given = None if explicit is None else memoryview(explicit).cast("B").cast("i")
-    if given is not None and len(given) < count:
-        raise ValueError("the columns are not consistent")
-    result = array("i")
-    for index in range(count):
-        if given is not None and given[index] != -1:
-            if not 0 <= given[index] < n_partitions:
-                raise ValueError(f"partition {given[index]} of {n_partitions}")
-            result.append(given[index])
-            continue
-        key = _checked(offsets, key_data, key_validity, index)
-        result.append(keyless if key is None else (murmur2(key) & 0x7FFFFFFF) % n_partitions)
-    return _frozen(result)
-
-
-def find_unfit(columns: Columns, largest: int) -> tuple[int, int] | None:
-    """The first row that no batch may take, and its upper bound, which is over ``largest``, or -1: its timestamp is no such.
-
-    Raises ``ValueError`` where the columns are not consistent.
-    """
-    c: Any = columns
-    for row in range(c.count):
-        if not 0 <= c.timestamps[row] <= f.MAX_TIMESTAMP:
-            return row, -1
-        size = f.RECORD_OVERHEAD + len(_checked(c.key_offsets, c.key_data, c.key_validity, row) or b"")
-        size += len(_checked(c.value_offsets, c.value_data, c.value_validity, row) or b"")
-        size += sum(f.HEADER_OVERHEAD + len(name) + len(content or b"") for name, content in _checked_headers(c, row))
-        if size > largest:
-            return row, size
-    return None
-
-
-def group_rows(partitions: Buffer, n_partitions: int) -> tuple[memoryview, memoryview]:
-    """Row numbers sorted by partition (stable), and where each partition's begin and end."""
-    wanted = memoryview(partitions).cast("B").cast("i")
-    groups: list[array[int]] = [array("i") for _ in range(n_partitions)]
-    for row, partition in enumerate(wanted):
-        if not 0 <= partition < n_partitions:
-            raise ValueError(f"partition {partition} of {n_partitions}")
-        groups[partition].append(row)
-    rows, bounds = array("i"), array("i", [0])
-    for group in groups:
-        rows += group
-        bounds.append(len(rows))
-    return _frozen(rows), _frozen(bounds)

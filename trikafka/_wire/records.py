@@ -379,5 +379,4 @@ def _repair_names(columns: Columns) -> None:
     bounds = [0]
     for name in names:
         bounds.append(bounds[-1] + len(name))
-    columns.header_name_data = b"".join(names)
-    columns.header_name_offsets = memoryview(struct.pack(f"{len(bounds)}i", *bounds)).cast("i")
+    columns.rename_headers(memoryview(struct.pack(f"{len(bounds)}i", *bounds)).cast("i"), b"".join(names))

@@ -141,7 +141,7 @@ class Consuming:
     async def _print(self, consumer: Consumer, batch: RecordBatch) -> bool:
         """Print a batch; return whether the wanted number is reached. Of what was not printed the consumer is taken back."""
         count = len(batch) if self._plan.count is None else min(len(batch), self._plan.count - self._printed)
-        self._output.written = 0
+        self._output.begin()
         try:
             await self._output.write(batch[:count], self._plan.form)
         finally:

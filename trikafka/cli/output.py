@@ -42,6 +42,10 @@ class Output:
             raise click.ClickException(f"cannot write to the standard output: {error.strerror}") from error
         self._most = os.fpathconf(fd, "PC_PIPE_BUF") if self._pipe else _FILE_WRITE
 
+    def begin(self) -> None:
+        """Nothing is out yet of what comes now, should it fail before the first :meth:`write`."""
+        self.written = 0
+
     async def write(self, records: Iterable[Record], form: Format) -> None:
         """Write records. Raises :exc:`BrokenPipeError` when nobody reads any more.
 

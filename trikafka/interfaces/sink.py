@@ -160,6 +160,7 @@ class ExportManifest:
 class ExportState:
     """What a destination says of itself. ``unfinished`` is a stored plan without its manifest.
 
+    ``settled``: the work of that plan is closed for good; it is published as it is, and its rest goes to the next plan.
     ``carried`` are ranges below ``positions`` that are not exported yet. ``isolation_level`` and ``format`` are those of
     the first export, which later ones keep; ``None`` before it.
     """
@@ -172,6 +173,7 @@ class ExportState:
     carried: tuple[OffsetRange, ...] = ()
     isolation_level: str | None = None
     format: Mapping[str, Any] | None = None
+    settled: bool = False
 
 
 #: ``report(stage, ranges_done, rows_done)``: plain, quick, called in the task that called ``write``.

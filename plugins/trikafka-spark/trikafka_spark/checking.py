@@ -3,37 +3,37 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trikafka import DirectoryStore, TopicPartition
+from trikafka import ExportStore, TopicPartition
 from trikafka.interfaces import ExportCheck, WrittenFile
 
 
-def check(store: DirectoryStore) -> ExportCheck:
+def check(store: ExportStore) -> ExportCheck:
     """Count. Raises :exc:`trikafka.ExportError` for damaged manifests. Blocks."""
     listed = store.listed()
     problems = [*_doubles(listed)]
     rows = size = 0
     for file in listed:
-        found, problem = _look(store.root / file.name, file)
+        found, problem = _look(store, file)
         rows += found
         size += file.bytes if problem is None else 0
         problems += [problem] if problem else []
     known = {file.name for file in listed} | store.being_written()
-    for path in sorted(store.root.rglob("*.parquet")):
-        name = str(path.relative_to(store.root))
+    with store.explained(f"cannot list {store.title}"):
+        standing = sorted(store.data_files())
+    for name in standing:
         if name not in known and not name.startswith(("_", ".")):
             problems.append(f"{name} is in no manifest, but a reader who globs sees it")
     return ExportCheck(len(listed), rows, size, tuple(problems))
 
 
-def _look(path: Path, file: WrittenFile) -> tuple[int, str | None]:
+def _look(store: ExportStore, file: WrittenFile) -> tuple[int, str | None]:
     try:
-        size = path.stat().st_size
-        rows: int = pq.read_metadata(path).num_rows
+        with store.open_data(file.name) as (opened, size):
+            rows: int = pq.read_metadata(opened).num_rows
     except FileNotFoundError:
         return 0, f"{file.name} is lost, with {file.rows:,} rows"
     except (OSError, pa.ArrowException) as error:

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from trikafka import ExportPiece, RangeWork, RecordBatch, StagedFile
+from trikafka import ExportPiece, PieceLog, RecordBatch, StagedFile
 from trikafka.interfaces import PlannedRange
 
 from .columns import spark_columns
@@ -67,7 +67,7 @@ class _File:
 class PieceWriter:
     """Takes batches, then becomes a piece, or is dropped."""
 
-    work: RangeWork
+    work: PieceLog
     planned: PlannedRange
     start: int
     shape: Shape

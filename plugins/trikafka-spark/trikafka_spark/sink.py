@@ -1,7 +1,7 @@
 """The Parquet sink of ``trikafka.export``: small plans in threads of this process, large ones by Spark, one task a range.
 
 Everything that blocks runs in threads of this sink's own limiter. The layout of the destination is not known here:
-:class:`trikafka.DirectoryStore` owns it.
+:class:`trikafka.ExportStore` owns it.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import trio
 
-from trikafka import ConfigurationError, DirectoryStore, ExportError, OffsetRange, TrikafkaError
+from trikafka import ConfigurationError, DirectoryStore, ExportError, ExportStore, OffsetRange, TrikafkaError
 from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
@@ -37,9 +37,9 @@ class SparkSink:
     A Spark context that the process has already is used, and left running; ``master`` and ``spark.*`` then mean nothing.
     """
 
-    def __init__(self, root: Path, options: SinkOptions | None = None) -> None:
-        self._root, self._options = root, options or SinkOptions()
-        self._store = DirectoryStore(root)
+    def __init__(self, root: Path | ExportStore, options: SinkOptions | None = None) -> None:
+        self._store = DirectoryStore(root) if isinstance(root, Path) else root
+        self._options = options or SinkOptions()
         self._limiter = trio.CapacityLimiter(4)
         self._spark = KeptSpark(self._options.master, self._options.app_name, self._options.conf, self._limiter)
 
@@ -74,7 +74,7 @@ class SparkSink:
     async def load(self) -> ExportState:
         """Return what the destination holds."""
         state = await self._thread(self._store.load)
-        refuse_other_format(state, "parquet", str(self._root))
+        refuse_other_format(state, "parquet", str(self._store.title))
         return state
 
     async def store_plan(self, plan: ExportPlan) -> None:
@@ -95,7 +95,7 @@ class SparkSink:
 
     async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """The format of the destination's files: the partition folders, and how values are parsed; schemas are inferred once."""
-        format = pinned(state, self._options, str(self._root))
+        format = pinned(state, self._options, self._store.title)
         if format["value"] == "json":
             schemas = dict(format.get("schemas", {}))
             for topic in dict.fromkeys(each.topic for each in wanted):
@@ -157,7 +157,7 @@ class SparkSink:
         client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
         strict = bool(settings.get("fail_on_data_loss", True))
         return [
-            WriteTask(str(self._root), plan.number, each, plan.topic_ids.get(each.topic), client, strict, plan.format, shape)
+            WriteTask(self._store.title, plan.number, each, plan.topic_ids.get(each.topic), client, strict, plan.format, shape)
             for each in ranges
         ]
 
@@ -233,7 +233,7 @@ def _inferred(ranges: Sequence[OffsetRange], settings: Mapping[str, Any], stoppe
     return infer(values, ranges[0].topic)
 
 
-def _checked(store: DirectoryStore) -> ExportCheck:
+def _checked(store: ExportStore) -> ExportCheck:
     from .checking import check
 
     return check(store)

@@ -14,12 +14,22 @@ from collections.abc import Callable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from trikafka import ConfigurationError, ExportError, ExportPiece, OffsetRange, RangeWork, StagedFile, TrikafkaError, errors
+from trikafka import (
+    ConfigurationError,
+    ExportError,
+    ExportPiece,
+    OffsetRange,
+    PieceLog,
+    RangeWork,
+    StagedFile,
+    TrikafkaError,
+    errors,
+)
 from trikafka.interfaces import PlannedRange
 
 from .pieces import FOOTER_KEY, PieceWriter, Shape, footer_of
@@ -29,9 +39,16 @@ from .reading import read_range
 _TEXT_LIMIT, _DEPTH_LIMIT = 10_000, 3
 
 
+class Workplace(Protocol):
+    """Where a plan is worked on, when that is no directory: pickled with the task."""
+
+    def pieces(self, planned: PlannedRange) -> PieceLog:
+        """What is decided of a range."""
+
+
 @dataclass(frozen=True, slots=True)
 class WriteTask:
-    """One range to write. Pickled by Spark."""
+    """One range to write. Pickled by Spark. ``root`` is a directory, where there is no ``place``."""
 
     root: str
     number: int
@@ -41,6 +58,7 @@ class WriteTask:
     fail_on_data_loss: bool
     format: Mapping[str, Any]
     shape: Shape
+    place: Workplace | None = None
 
 
 class Stopped(Exception):
@@ -82,7 +100,7 @@ def write_range(task: WriteTask, stopper: Stopper, tell: Callable[[int], None] =
 
     Raises :exc:`Stopped`, and what is not Kafka's fault, such as a full disk.
     """
-    work = RangeWork(Path(task.root), task.number, task.planned)
+    work = RangeWork(Path(task.root), task.number, task.planned) if task.place is None else task.place.pieces(task.planned)
     try:
         pieces = work.pieces() or _adopted(task, work)
         for piece in pieces:
@@ -98,7 +116,7 @@ def write_range(task: WriteTask, stopper: Stopper, tell: Callable[[int], None] =
     return None
 
 
-def _write_on(task: WriteTask, work: RangeWork, at: int, stopper: Stopper, tell: Callable[[int], None]) -> int:
+def _write_on(task: WriteTask, work: PieceLog, at: int, stopper: Stopper, tell: Callable[[int], None]) -> int:
     """Read from ``at`` on and write pieces; return where to go on: the end, or where another worker has decided otherwise."""
     planned = task.planned
     lost: list[tuple[int, int, str]] = []
@@ -137,10 +155,10 @@ def _within(lost: list[tuple[int, int, str]], end: int) -> tuple[tuple[int, int,
     return tuple(gap for gap in lost if gap[1] <= end)
 
 
-def _adopted(task: WriteTask, work: RangeWork) -> list[ExportPiece]:
+def _adopted(task: WriteTask, work: PieceLog) -> list[ExportPiece]:
     """A file that an export of the first format has left, which wrote a range as one file and no records of it."""
     planned, final = task.planned, Path(task.root) / task.planned.name
-    if not final.exists():
+    if task.place is not None or not final.exists():
         return []
     try:
         footer = pq.read_metadata(final)
