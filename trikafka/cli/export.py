@@ -162,7 +162,7 @@ class _Run:
         for lost in result.lost:
             warn(f"{lost} is lost for ever: {lost.reason}")
         if not result.exactly_once and result.resumed:
-            warn(f"format {result.format} has no key to know a write by: rows of the killed export may stand twice; --check counts them")
+            warn(f"{result.format} has no key to know a write by: rows of the killed export may stand twice; --check counts them")
         if result.dead_letters:
             warn(f"{result.dead_letters:,} records could not be read as asked; they are in {result.destination}/_dead_letters")
         say(_sentence(result))

@@ -5,13 +5,17 @@ from __future__ import annotations
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from pathlib import Path
+from typing import Any
+
+from spark_kafka import value_of
 
 VERSION = "4.4.0"
 #: What it asks for, and Spark has.
 _BROUGHT = (
-    "org.apache.hadoop org.apache.parquet org.apache.logging.log4j org.slf4j com.fasterxml.jackson.core com.fasterxml.jackson.datatype"
-    " org.scala-lang com.github.luben org.xerial.snappy io.airlift org.roaringbitmap org.locationtech.jts commons-pool"
+    "org.apache.hadoop org.apache.parquet org.apache.logging.log4j org.slf4j com.fasterxml.jackson.core"
+    " com.fasterxml.jackson.datatype org.scala-lang com.github.luben org.xerial.snappy io.airlift org.roaringbitmap org.locationtech.jts commons-pool"
     " com.google.code.findbugs javax.annotation"
 )
 _MODULE = f"""\
@@ -65,4 +69,15 @@ def conf(jars: list[str]) -> dict[str, str]:
         "spark.jars": ",".join(jars),
         "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
     }
+
+
+def check_delta(spark: Any, root: Path, records: int, partitions: int = 4) -> None:
+    """Every record stands in the table once, as it was."""
+    rows = spark.read.format("delta").load(str(root)).select("partition", "offset", "value").collect()
+    found = Counter((row.partition, row.offset) for row in rows)
+    assert set(found) == {(number % partitions, number // partitions) for number in range(records)}
+    assert max(found.values(), default=1) == 1, "no row twice"
+    for row in rows:
+        assert row.value == value_of(row.offset * partitions + row.partition)

@@ -290,18 +290,21 @@ def _joined(ours: dict[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
 
 
 def text_of(error: BaseException) -> str:
-    """What an error of PySpark says and what caused it in the JVM, which is asked for that."""
+    """All that an error of PySpark says, and what caused it in the JVM, which is asked for that."""
+    return "\n".join(causes_of(error))
+
+
+def causes_of(error: BaseException) -> list[str]:
+    """What an error of PySpark says, what caused that in the JVM, and so on; at least one text."""
+    texts = [str(error)]
     try:
         java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
-        if java is None:
-            return str(error)
-        texts: list[str] = []
         while java is not None and len(texts) < _MOST_CAUSES:
             texts.append(str(java))
             java = java.getCause()
-        return "\n".join(texts)
     except Exception:  # the JVM may be gone
-        return type(error).__name__
+        return [type(error).__name__]
+    return texts
 
 
 def first_line(error: BaseException) -> str:

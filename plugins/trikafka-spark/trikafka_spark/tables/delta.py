@@ -72,7 +72,8 @@ class DeltaTable:
             return
         stranger = next((path for path in self._root.rglob("*.parquet")), None)
         if stranger is not None:
-            raise ExportError(f"{self._root} holds Parquet files and is no Delta table (such as {stranger.relative_to(self._root)})")
+            name = stranger.relative_to(self._root)
+            raise ExportError(f"{self._root} holds Parquet files (such as {name}) and is no Delta table; choose an empty directory")
 
     def _has_log(self) -> bool:
         return next((self._root / _LOG).glob("*.json"), None) is not None

@@ -10,7 +10,7 @@ import trio
 from trikafka import ConfigurationError, ExportError, KafkaTimeoutError, OffsetRange, TrikafkaError
 from trikafka.interfaces import ExportPlan, PlannedRange, RangeResult
 
-from ..session import text_of
+from ..session import causes_of, text_of
 from ..spark_work import SparkWork
 from ..task import error_of
 from .commits import Commit
@@ -61,9 +61,13 @@ class TableWork(SparkWork[T]):
         return error_of(text_of(error), self._secret)
 
     def _explained(self, error: Exception) -> tuple[ExportError, Exception]:
-        if any(sign in text_of(error) for sign in _UNKNOWN):
+        causes = causes_of(error)
+        if any(sign in "\n".join(causes) for sign in _UNKNOWN):
             return ExportError(self.table.advice()), error
-        return super()._explained(error)
+        failure, cause = super()._explained(error)
+        if cause is error and (last := causes[-1].strip().partition("\n")[0]) not in str(failure):
+            failure = ExportError(f"{failure}: {last}")
+        return failure, cause
 
 
 def write_plan(work: TableWork[Errors], plan: ExportPlan, reads: Reads, settings: Mapping[str, Any]) -> Errors:
