@@ -14,9 +14,9 @@ from spark_kafka import value_of
 VERSION = "4.4.0"
 #: What it asks for, and Spark has.
 _BROUGHT = (
-    "org.apache.hadoop org.apache.parquet org.apache.logging.log4j org.slf4j com.fasterxml.jackson.core"
-    " com.fasterxml.jackson.datatype org.scala-lang com.github.luben org.xerial.snappy io.airlift org.roaringbitmap org.locationtech.jts commons-pool"
-    " com.google.code.findbugs javax.annotation"
+    "org.apache.hadoop org.apache.parquet org.apache.logging.log4j org.slf4j org.scala-lang org.xerial.snappy org.roaringbitmap"
+    " org.locationtech.jts com.fasterxml.jackson.core com.fasterxml.jackson.datatype com.github.luben com.google.code.findbugs"
+    " io.airlift commons-pool javax.annotation"
 )
 _MODULE = f"""\
 <ivy-module version="2.0">

@@ -47,6 +47,8 @@ def test_options_of_the_writer_and_of_spark_are_passed_on() -> None:
     assert not is_table({"format": "parquet"})
     assert not is_table({})
     assert sink_options({"format": "parquet"}) == sink_options({})
+    with pytest.raises(ConfigurationError, match="format=delta is for folders of a file system"):
+        sink_options({"format": "delta"})
 
 
 def test_a_write_tells_what_it_is_of() -> None:

@@ -59,6 +59,8 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
     """Check what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
     conf = {name: str(value) for name, value in given.items() if name.startswith("spark.")}
     rest = {name: value for name, value in given.items() if name not in conf and name != "format"}
+    if (format := str(given.get("format", "parquet"))).lower() != "parquet":
+        raise ConfigurationError(f"format={format} is for folders of a file system: tables elsewhere are not written")
     for name in rest:
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, n=1)

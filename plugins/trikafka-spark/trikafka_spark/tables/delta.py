@@ -29,7 +29,11 @@ _EXTENSION = {
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
 }
 #: What the build asks for, and Spark has.
-_BROUGHT = "org.apache.hadoop:*,com.fasterxml.jackson.core:*,org.apache.logging.log4j:*,org.slf4j:*"
+_BROUGHT = (
+    "org.apache.hadoop:* org.apache.parquet:* org.apache.logging.log4j:* org.slf4j:* org.scala-lang:* org.xerial.snappy:*"
+    " org.roaringbitmap:* org.locationtech.jts:* com.fasterxml.jackson.core:* com.fasterxml.jackson.datatype:* com.github.luben:*"
+    " com.google.code.findbugs:* io.airlift:* commons-pool:* javax.annotation:*"
+).replace(" ", ",")
 #: So many commits of the history are looked at first; the table may have others than ours, and each look reads as many files.
 _FIRST_LOOK = 20
 
@@ -80,6 +84,8 @@ class DeltaTable:
 
     def found(self, spark: SparkSession, plan: ExportPlan) -> Commit | None:
         """Look for it in the table's history, the newest first; each plan of an export has one commit, in their order."""
+        if "DeltaSparkSessionExtension" not in (spark.conf.get("spark.sql.extensions", "") or ""):
+            raise ExportError(self.advice())
         app_id, limit = plan.format["app_id"], _FIRST_LOOK
         while self._has_log():
             quoted = self._path.replace("`", "``")

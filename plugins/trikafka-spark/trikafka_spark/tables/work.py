@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Errors = dict[PlannedRange, Exception]
-_UNKNOWN = ("DATA_SOURCE_NOT_FOUND", "DELTA_CONFIGURE_SPARK_SESSION", "io.delta.sql.DeltaSparkSessionExtension")
+#: What Spark says of a format that it does not have.
+_UNKNOWN = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source", "DELTA_CONFIGURE_SPARK_SESSION")
 
 
 class TableWork(SparkWork[T]):
