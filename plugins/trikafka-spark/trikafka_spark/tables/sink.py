@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import trio
 
-from trikafka import ConfigurationError, OffsetRange, TableStore
+from trikafka import ConfigurationError, ExportError, OffsetRange, TableStore
 from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from .. import session
@@ -49,6 +50,7 @@ class TableSink:
         await self._thread(self._store.open)
         try:
             await self._thread(session.check_requirements)
+            _check_pandas()
             conf = await self._thread(self._table.conf)
             self._spark = KeptSpark(self._options.master, self._options.app_name, conf, self._limiter)
         except BaseException:
@@ -159,6 +161,12 @@ class TableSink:
 
     async def _thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function, limiter=self._limiter)
+
+
+def _check_pandas() -> None:
+    """Spark asks for it before it takes rows as Arrow from a function, and does not use it then."""
+    if importlib.util.find_spec("pandas") is None:
+        raise ExportError("Spark wants pandas for exports into tables: pip install 'trikafka-spark[tables]'")
 
 
 def _work_class() -> Any:
