@@ -1,7 +1,7 @@
 """Kafka to Parquet beside Spark's own connector, in full: ``python -m benchmarks.spark``, some minutes.
 
 Each configuration has a topic of its own and a process with one Spark session, in which all ways take turns. ``--ways`` measures
-some of them, ``--bootstrap`` uses a broker that is there, with its topics where they are filled.
+some of them.
 """
 
 from __future__ import annotations
