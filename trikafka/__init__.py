@@ -49,6 +49,7 @@ _HOMES = {
         "StagedFile",
     ),
     "._api.export_store": ("DirectoryStore",),
+    "._api.export_tables": ("TableStore",),
     "._api.export_work": ("RangeWork",),
     "._api.opening": (
         "open_admin",
@@ -68,6 +69,7 @@ _HOMES = {
         "run_tasks",
     ),
     "._api.handling": ("RetryPolicy",),
+    "._api.sinking": ("sink_batches",),
     "._api.transaction": ("Transaction",),
     "._wire.columns": ("RecordBatch",),
     ".config": (

@@ -6,8 +6,10 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+from .._net.retry import Retry
 from ..config import ConsumerConfig
 from ..config.secrets import holds_secret, secret
 from ..errors import ConfigurationError, PluginError
@@ -84,6 +86,7 @@ async def open_exporter(
         if name in _OURS:
             raise ConfigurationError(f"{name} is not a setting of an export")
     client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines
+    sink_options = _hidden(sink_options)
     config = ConsumerConfig.build({**client_settings, "group_id": group_id})
     options = ExportOptions(
         destination=os.fspath(destination),
@@ -93,7 +96,7 @@ async def open_exporter(
         group_id=group_id,
         fail_on_data_loss=fail_on_data_loss,
         task_timeout_ms=task_timeout_ms,
-        retry_backoff=config.retry_backoff_ms / 1000,
+        retry=partial(Retry, config),
         settings=client_settings,
         on_progress=on_progress,
     )
@@ -155,7 +158,7 @@ async def check_export(
     Nothing is asked of Kafka. Raises :exc:`ExportError` when an export is at work there or its manifests are damaged, and
     :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
     """
-    sink = find_sink(os.fspath(destination), _hidden(sink_options), plugins)
+    sink: Sink = find_sink(os.fspath(destination), _hidden(sink_options), plugins)
     if not isinstance(sink, CheckableSink):
         raise PluginError(f"what writes to {os.fspath(destination)!r} cannot check it")
     async with sink:
@@ -163,15 +166,15 @@ async def check_export(
         return await sink.check()
 
 
-def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[object] = ()) -> Sink:
-    """Return the sink that a plugin offers for ``destination``. Raises :exc:`PluginError` when none does."""
+def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[object] = (), shape: type = Sink) -> Any:
+    """Return the sink of this ``shape`` (a Protocol) that a plugin offers there. Raises :exc:`PluginError` when none does."""
     if not destination.strip():
         raise ConfigurationError("the destination of an export is empty; write '.' for the current folder")
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", destination)
     scheme = match[1].lower() if match else "file"
     try:
         sink = call_first(
-            load_plugins(plugins), "trikafka_sink", Sink, scheme=scheme, options={**options, "destination": destination}
+            load_plugins(plugins), "trikafka_sink", shape, scheme=scheme, options={**options, "destination": destination}
         )
     except PluginError as error:
         if isinstance(error.__cause__, ConfigurationError):  # a wrong sink option is not the plugin's fault
@@ -179,17 +182,17 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
         raise
     if sink is None:
         install = "; install trikafka-spark, which writes Parquet files (from a clone: pip install ./plugins/trikafka-spark)"
-        also = install if scheme == "file" else ""
+        also = install if scheme in ("file", "s3", "s3a", "gs", "az", "abfs", "abfss") else ""
         raise PluginError(f"no plugin writes exports to {scheme!r} destinations{also}")
-    found: Sink = sink
-    return found
+    return sink
 
 
 def _hidden(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy in which what may be secret hides itself: a sink knows more of its options, but is not asked yet."""
 
     def is_secret(name: str, value: Any) -> bool:
-        return isinstance(value, str) and (holds_secret(value) or any(word in name for word in _SECRET_WORDS))
+        told = name.startswith("store.") or any(word in name for word in _SECRET_WORDS)  # ``store.NAME`` leads into a store
+        return isinstance(value, str) and (told or holds_secret(value))
 
     return {name: secret(value) if is_secret(name, value) else value for name, value in (options or {}).items()}
 
