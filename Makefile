@@ -22,7 +22,7 @@ help:
 	@echo 'make test-brokers   the main paths against Kafka 3.3 to 4.3 (first run: downloads 50 MB a version)'
 	@echo 'make lint    only the checks of style and types'
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
-	@echo 'make bench   the clients beside each other, fifteen minutes (docs/benchmarks.md)'
+	@echo 'make bench   the clients beside each other, seventeen minutes (docs/benchmarks.md)'
 	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes (docs/chaos.md)'
 	@echo 'make exactly-once  sixty workers and ten brokers killed while records are read, processed and written in transactions'
 	@echo 'make export-exactly-once  twenty exporters and four brokers killed while five million records come, and a reader all the while'
@@ -78,7 +78,7 @@ docs: env-test
 	@$(TEST) python scripts/generate.py
 
 locks:
-	@for name in build demo test; do \
+	@for name in build demo test kerberos wheels; do \
 		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 			--no-emit-package trikafka --no-emit-package trikafka-broker --no-emit-package trikafka-spark \
 			locks/$$name.in --output-file locks/$$name.txt $(ARGS) || exit 1; \

@@ -79,8 +79,8 @@ def folders_of(root: Path, times: list[int | None]) -> list[str]:
     (root / "work").mkdir()
     work = RangeWork(root, 1, PLANNED, folder=root / "work")
     writer = PieceWriter(work, PLANNED, 0, Shape(), {"partition_by": ["date"]})
-    writer._waiting.append(table([b"x"] * len(times), times).to_batches()[0])
-    piece, rows = writer.finish(1_000)
+    rows = writer._write(table([b"x"] * len(times), times))
+    piece, _ = writer.finish(1_000)
     assert rows == sum(file.rows for file in piece.files) == len(times)
     return [str(Path(file.name).parent) for file in piece.files]
 

@@ -41,7 +41,7 @@ class SinkOptions:
     threads: int = field(default_factory=lambda: max(4, min(32, os.cpu_count() or 1)))
     max_bytes_per_file: int = 512 << 20
     row_group_rows: int = 262_144
-    row_group_bytes: int = 64 << 20
+    row_group_bytes: int = 32 << 20
     partition_by: tuple[str, ...] | None = None
     value_format: str | None = None
     value_schema: Mapping[str, Any] | None = None

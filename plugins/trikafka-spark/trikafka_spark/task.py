@@ -34,6 +34,7 @@ from trikafka.interfaces import PlannedRange
 
 from .pieces import FOOTER_KEY, PieceWriter, Shape, footer_of
 from .reading import read_range
+from .worker import settle
 
 #: How much is carried to the driver of an error: of its message, and of the errors in its attributes.
 _TEXT_LIMIT, _DEPTH_LIMIT = 10_000, 3
@@ -181,6 +182,7 @@ def run_task(task: WriteTask, secret: str, tell: Callable[[int], None]) -> str |
     """
     try:
         error = write_range(task, Stopper(), tell)
+        settle()
     except Exception as failed:
         raise RuntimeError(f"{task.planned}: {type(failed).__name__}: {failed} {_marked(task, failed, secret)}") from failed
     return None if error is None else json.dumps(_to_json(error))
