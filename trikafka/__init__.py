@@ -67,6 +67,7 @@ _HOMES = {
         "run_tasks",
     ),
     "._api.handling": ("RetryPolicy",),
+    "._api.sinking": ("sink_batches",),
     "._api.transaction": ("Transaction",),
     "._wire.columns": ("RecordBatch",),
     ".config": (

@@ -27,6 +27,7 @@ from ._api.partition_stream import PartitionStream
 from ._api.processing import process
 from ._api.producer import Producer, ProducerStatistics
 from ._api.producer_health import ProducerHealth
+from ._api.sinking import sink_batches
 from ._api.tasks import ensure_topics, run_tasks
 from ._api.transaction import Transaction
 from ._version import VERSION as __version__
@@ -256,4 +257,5 @@ __all__ = [
     "open_producer",
     "process",
     "run_tasks",
+    "sink_batches",
 ]

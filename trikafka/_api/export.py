@@ -6,8 +6,10 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+from .._net.retry import Retry
 from ..config import ConsumerConfig
 from ..config.secrets import secret
 from ..errors import ConfigurationError, PluginError
@@ -91,7 +93,7 @@ async def open_exporter(
         group_id=group_id,
         fail_on_data_loss=fail_on_data_loss,
         task_timeout_ms=task_timeout_ms,
-        retry_backoff=config.retry_backoff_ms / 1000,
+        retry=partial(Retry, config),
         settings=client_settings,
         on_progress=on_progress,
     )
@@ -155,7 +157,7 @@ async def check_export(
     :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
     """
     sink_options = _hidden(sink_options)
-    sink = find_sink(os.fspath(destination), sink_options, plugins)
+    sink: Sink = find_sink(os.fspath(destination), sink_options, plugins)
     if not isinstance(sink, CheckableSink):
         raise PluginError(f"what writes to {os.fspath(destination)!r} cannot check it")
     async with sink:
@@ -163,15 +165,15 @@ async def check_export(
         return await sink.check()
 
 
-def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[object] = ()) -> Sink:
-    """Return the sink that a plugin offers for ``destination``. Raises :exc:`PluginError` when none does."""
+def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[object] = (), shape: type = Sink) -> Any:
+    """Return the sink of this ``shape`` (a Protocol) that a plugin offers there. Raises :exc:`PluginError` when none does."""
     if not destination.strip():
         raise ConfigurationError("the destination of an export is empty; write '.' for the current folder")
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", destination)
     scheme = match[1].lower() if match else "file"
     try:
         sink = call_first(
-            load_plugins(plugins), "trikafka_sink", Sink, scheme=scheme, options={**options, "destination": destination}
+            load_plugins(plugins), "trikafka_sink", shape, scheme=scheme, options={**options, "destination": destination}
         )
     except PluginError as error:
         if isinstance(error.__cause__, ConfigurationError):  # a wrong sink option is not the plugin's fault
@@ -181,8 +183,7 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
         install = "; install trikafka-spark, which writes Parquet files (from a clone: pip install ./plugins/trikafka-spark)"
         also = install if scheme in ("file", "s3", "s3a", "gs", "az", "abfs", "abfss") else ""
         raise PluginError(f"no plugin writes exports to {scheme!r} destinations{also}")
-    found: Sink = sink
-    return found
+    return sink
 
 
 def _hidden(sink_options: Mapping[str, Any] | None) -> dict[str, Any]:

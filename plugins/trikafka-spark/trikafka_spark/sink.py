@@ -23,6 +23,7 @@ from trikafka import ConfigurationError, DirectoryStore, ExportError, ExportStor
 from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
+from .batch_folder import BatchFolder, refuse_batches
 from .sink_options import SinkOptions, sink_options
 from .stores import store_of
 
@@ -61,10 +62,16 @@ class SparkSink:
         store, rest = store_of(rest.pop("destination"), rest)
         return cls(store, sink_options(rest))
 
+    def open_batches(self) -> BatchFolder:
+        """Take a consumer's batches instead of an export (:func:`trikafka.sink_batches`): a file for each."""
+        if not isinstance(self._store, DirectoryStore):
+            raise ConfigurationError("sink_batches() writes to a directory of this machine, and not to an object store")
+        return BatchFolder(self._store.root, self._options)
+
     async def __aenter__(self) -> Self:
         """Check the destination, then Spark and Java where nothing else will do; starts nothing yet."""
         try:
-            await self._stored(self._store.open)
+            await self._stored(self._open)
         except trio.Cancelled:
             self._store.give_up()
             raise
@@ -81,6 +88,11 @@ class SparkSink:
     ) -> None:
         """Stop Spark if it was started here and nobody else uses it; remove what is partial; unlock."""
         await self._leave(_STOP_LIMIT if exc is None or isinstance(exc, Exception) else _CANCELLED_LIMIT)
+
+    def _open(self) -> None:
+        if isinstance(self._store, DirectoryStore):
+            refuse_batches(self._store.root)
+        self._store.open()
 
     async def _leave(self, limit: float) -> None:
         await self._spark.leave(limit)
