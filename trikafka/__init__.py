@@ -31,6 +31,7 @@ _HOMES = {
         "ConsumerStatistics",
     ),
     "._api.consumer_health": ("ConsumerHealth",),
+    "._api.dead_letters": ("dead_letter_headers",),
     "._api.export": (
         "Exporter",
         "check_export",

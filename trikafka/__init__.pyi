@@ -15,6 +15,7 @@ from ._api.admin_types import (
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.consumer_health import ConsumerHealth
+from ._api.dead_letters import dead_letter_headers
 from ._api.export import Exporter, check_export, export, open_exporter
 from ._api.export_base import ExportStore
 from ._api.export_pieces import ExportPiece, PieceLog, StagedFile
@@ -247,6 +248,7 @@ __all__ = [
     "UnsupportedVersionError",
     "__version__",
     "check_export",
+    "dead_letter_headers",
     "ensure_topics",
     "export",
     "from_properties",

@@ -11,7 +11,7 @@ from typing import Any
 
 from .._net.retry import Retry
 from ..config import ConsumerConfig
-from ..config.secrets import secret
+from ..config.secrets import holds_secret, secret
 from ..errors import ConfigurationError, PluginError
 from ..hooks import call_first, load_plugins
 from ..interfaces import CheckableSink, ExportCheck, Sink
@@ -34,6 +34,8 @@ _OURS = frozenset(
         "allow_auto_create_topics",
     }
 )
+#: What the name of a sink's option has in it whose value is nobody's business.
+_SECRET_WORDS = ("auth", "password", "secret", "token")
 
 
 class Exporter:
@@ -73,6 +75,7 @@ async def open_exporter(
     **client_settings: Any,
 ) -> AsyncIterator[Exporter]:
     """Open an :class:`Exporter`; the arguments are those of :func:`export`, which says what is raised."""
+    sink_options = _hidden(sink_options)
     names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ConfigurationError("export needs the names of one or more topics")
@@ -131,8 +134,7 @@ async def export(
     at work there, when records are gone from the log, and when the work failed; :exc:`PluginError` when no plugin can
     write there; :exc:`ConfigurationError`. Cancelling leaves an unfinished plan, which the next export finishes.
     """
-    client_settings = ConsumerConfig.hidden(client_settings)
-    sink_options = _hidden(sink_options)
+    client_settings, sink_options = ConsumerConfig.hidden(client_settings), _hidden(sink_options)
     async with open_exporter(
         topics,
         destination,
@@ -156,8 +158,7 @@ async def check_export(
     Nothing is asked of Kafka. Raises :exc:`ExportError` when an export is at work there or its manifests are damaged, and
     :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
     """
-    sink_options = _hidden(sink_options)
-    sink: Sink = find_sink(os.fspath(destination), sink_options, plugins)
+    sink: Sink = find_sink(os.fspath(destination), _hidden(sink_options), plugins)
     if not isinstance(sink, CheckableSink):
         raise PluginError(f"what writes to {os.fspath(destination)!r} cannot check it")
     async with sink:
@@ -186,9 +187,14 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
     return sink
 
 
-def _hidden(sink_options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """A copy in which what leads into a store (``store.NAME``) hides itself."""
-    return {name: secret(value) if name.startswith("store.") else value for name, value in (sink_options or {}).items()}
+def _hidden(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A copy in which what may be secret hides itself: a sink knows more of its options, but is not asked yet."""
+
+    def is_secret(name: str, value: Any) -> bool:
+        told = name.startswith("store.") or any(word in name for word in _SECRET_WORDS)  # ``store.NAME`` leads into a store
+        return isinstance(value, str) and (told or holds_secret(value))
+
+    return {name: secret(value) if is_secret(name, value) else value for name, value in (options or {}).items()}
 
 
 def _check_whole(name: str, value: object, least: int) -> None:

@@ -5,7 +5,6 @@ Runs wherever a task runs, in a thread or in a Python worker of Spark, and uses 
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import json
 import os
@@ -22,7 +21,7 @@ from trikafka import ExportPiece, PieceLog, RecordBatch, StagedFile
 from trikafka.interfaces import PlannedRange
 
 from .columns import spark_table
-from .values import ValueParser
+from .formats.work import Reading
 
 FOOTER_KEY = "trikafka.range"
 #: Folders of one piece that are written at a time; a piece that has rows for more of them ends.
@@ -86,22 +85,22 @@ class PieceWriter:
     start: int
     shape: Shape
     format: Mapping[str, Any]
+    reading: Reading | None = None
     _waiting: list[RecordBatch] = field(default_factory=list)
     _rows: int = 0
     _bytes: int = 0
     _files: dict[str, _File] = field(default_factory=dict)
-    _dead: list[str] = field(default_factory=list)
     _written: int = 0
 
     def __post_init__(self) -> None:
-        self._parser = ValueParser.of(self.format, self.planned.topic)
+        reading = self.reading or Reading.of(self.format, self.planned.topic)
+        self._parser, self._letters = reading.parser, reading.letters()
         self._by = tuple(self.format.get("partition_by", ()))
 
     @property
     def full(self) -> bool:
         """Whether the piece should end here."""
-        size = self._written + sum(map(len, self._dead))
-        return size >= self.shape.max_bytes_per_file or len(self._files) >= _MOST_FOLDERS
+        return self._written + self._letters.bytes >= self.shape.max_bytes_per_file or len(self._files) >= _MOST_FOLDERS
 
     def add(self, batch: RecordBatch) -> int:
         """Take a batch; return how many rows were written by now, as row groups fill."""
@@ -120,13 +119,10 @@ class PieceWriter:
             file.close()
             name = str(Path(file.folder, self.work.name_of(self.start)))
             staged.append(StagedFile(file.staged.name, name, file.rows, file.staged.stat().st_size))
-        if self._dead:
-            path = self.work.stage()
-            path.write_text("".join(self._dead), encoding="utf-8")
-            name = self.work.name_of(self.start).removesuffix(".parquet") + ".jsonl"
-            staged.append(StagedFile(path.name, f"_dead_letters/{name}", len(self._dead), path.stat().st_size, data=False))
+        if (letters := self._letters.staged(self.work, self.start)) is not None:
+            staged.append(letters)
         self._files.clear()  # from here on they are the record's
-        return self.work.decide(ExportPiece(self.start, end, tuple(staged), lost, len(self._dead))), rows
+        return self.work.decide(ExportPiece(self.start, end, tuple(staged), lost, self._letters.count)), rows
 
     def drop(self) -> None:
         """Remove what was staged."""
@@ -149,7 +145,7 @@ class PieceWriter:
         taken: int = table.num_rows
         if self._parser is not None:
             table, refused = self._parser.parse(table)
-            self._dead += [_dead_letter(*each) for each in refused]
+            self._letters.add(refused)
         for folder, part in self._sorted(table):
             file = self._files.get(folder) or self._open(folder, part.schema)
             file.writer.write_table(part, row_group_size=self.shape.row_group_rows)
@@ -195,19 +191,3 @@ def _dates(times: pa.ChunkedArray) -> pa.ChunkedArray:
     number = times.cast(pa.int64())
     sane = pc.and_(pc.greater_equal(number, _FIRST_DAY), pc.less(number, _LAST_DAY))
     return pc.strftime(pc.if_else(sane, times, pa.scalar(None, times.type)), "%Y-%m-%d")
-
-
-def _dead_letter(row: Mapping[str, Any], error: str) -> str:
-    """A record that could not be read, with its coordinates, as a line of JSON; bytes in Base64."""
-
-    def text(value: bytes | None) -> str | None:
-        return None if value is None else base64.b64encode(value).decode()
-
-    body = {name: row[name] for name in ("topic", "partition", "offset")} | {
-        "timestamp": None if row["timestamp"] is None else row["timestamp"].isoformat(),
-        "error": error,
-        "key": text(row["key"]),
-        "value": text(row["value"]),
-        "headers": [[each["key"], text(each["value"])] for each in row["headers"] or ()],
-    }
-    return json.dumps(body) + "\n"

@@ -6,12 +6,10 @@ Everything that blocks runs in threads of this sink's own limiter. The layout of
 
 from __future__ import annotations
 
-import itertools
 import logging
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -19,11 +17,14 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import trio
 
-from trikafka import ConfigurationError, DirectoryStore, ExportError, ExportStore, OffsetRange, TrikafkaError
+from trikafka import ConfigurationError, DirectoryStore, ExportError, ExportStore, OffsetRange
+from trikafka.config.secrets import secret
 from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
 from .batch_folder import BatchFolder, refuse_batches
+from .formats.options import SECRET_OPTIONS, check_schemas
+from .formats.pinning import check, formats, look_up, pin, unpinned, with_schemas
 from .sink_options import SinkOptions, sink_options
 from .stores import store_of
 
@@ -58,7 +59,7 @@ class SparkSink:
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """Make a sink of what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
-        rest = dict(options)
+        rest = {name: secret(value) if name in SECRET_OPTIONS else value for name, value in options.items()}
         store, rest = store_of(rest.pop("destination"), rest)
         return cls(store, sink_options(rest))
 
@@ -76,6 +77,7 @@ class SparkSink:
             self._store.give_up()
             raise
         try:
+            await self._thread(lambda: check_schemas(self._options.parsing))
             if self._options.spark_above == 0:
                 await self._thread(session.check_requirements)
         except BaseException:
@@ -124,21 +126,24 @@ class SparkSink:
 
     async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """The format of the destination's files: the partition folders, and how values are parsed; schemas are inferred once."""
-        format = pinned(state, self._options, self._store.title)
-        if format["value"] == "json":
-            schemas = dict(format.get("schemas", {}))
-            for topic in dict.fromkeys(each.topic for each in wanted):
-                if topic not in schemas:
-                    ranges = [each for each in wanted if each.topic == topic]
-                    schemas[topic] = self._options.value_schema or await self._inferred(ranges, settings)
-            format["schemas"] = schemas
+        parsing, topics = self._options.parsing, list(dict.fromkeys(each.topic for each in wanted))
+        format = with_schemas(pinned(state, self._options, self._store.title))
+        for column, topic in unpinned(format, parsing, topics):
+            ranges = [each for each in wanted if each.topic == topic]
+            pin(format, column, topic, await self._looked_up(format, column, ranges, settings))
+        if topics and parsing.dead_letter_topic is not None:
+            from .formats.letters import check_topic  # imports pyarrow
+
+            await check_topic(parsing.dead_letter_topic, settings, topics)
         return format
 
-    async def _inferred(self, ranges: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
+    async def _looked_up(
+        self, format: Mapping[str, Any], column: str, ranges: Sequence[OffsetRange], settings: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
         """In a thread; a cancelled scope ends the reading, which may be waiting for a broker."""
         stopper = await self._thread(_stopper)
         try:
-            work = partial(_inferred, ranges, settings, stopper)
+            work = partial(look_up, format, column, ranges, settings, self._options.parsing.registry, stopper)
             return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
         finally:
             stopper.stop()
@@ -178,6 +183,7 @@ class SparkSink:
         return {planned: error for planned, error in zip(ranges, errors, strict=True) if error is not None}
 
     def _tasks(self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any]) -> list[Any]:
+        from .formats.work import ReadOptions
         from .pieces import Shape  # imports pyarrow, which is slow: here in a thread
         from .task import WriteTask
 
@@ -185,9 +191,10 @@ class SparkSink:
         shape = Shape(own.compression, own.row_group_rows, own.row_group_bytes, own.max_bytes_per_file)
         client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
         strict = bool(settings.get("fail_on_data_loss", True))
-        title, place = self._store.title, self._store.place(plan)
+        reading = ReadOptions(own.parsing.registry, own.parsing.dead_letter_topic)
+        ids, title, place = plan.topic_ids, self._store.title, self._store.place(plan)
         return [
-            WriteTask(title, plan.number, each, plan.topic_ids.get(each.topic), client, strict, plan.format, shape, place)
+            WriteTask(title, plan.number, each, ids.get(each.topic), client, strict, plan.format, shape, place, reading)
             for each in ranges
         ]
 
@@ -264,28 +271,21 @@ class _Spark:
 
 def pinned(state: ExportState, options: SinkOptions, destination: str) -> dict[str, Any]:
     """The format that the destination has or gets. Raises :exc:`ConfigurationError` for an option that contradicts it."""
+    read = formats(options.parsing)
     if state.format is None:
-        if state.last_number and (options.partition_by or options.value_format == "json"):
+        if state.last_number and (options.partition_by or any(name != "binary" for name in read.values())):
             raise ConfigurationError(f"{destination} holds files of another format; choose another destination")
-        return {
-            "name": "parquet",
-            "partition_by": list(options.partition_by or ()),
-            "value": options.value_format or "binary",
-        }
+        format = {"name": "parquet", "partition_by": list(options.partition_by or ()), **read}
+        check(format, options.parsing, destination)
+        return format
     format = dict(state.format)
-    asked = {
-        "partition_by": None if options.partition_by is None else list(options.partition_by),
-        "value": options.value_format,
-    }
-    for name, value in asked.items():
-        if value is not None and value != format.get(name):
-            raise ConfigurationError(
-                f"{destination} was exported with {name}={format.get(name)!r} and keeps it; "
-                f"choose another destination for {value!r}"
-            )
-    known = format.get("schemas", {})
-    if options.value_schema is not None and any(each != options.value_schema for each in known.values()):
-        raise ConfigurationError(f"{destination} was exported with another value_schema and keeps it: {known}")
+    folders = None if options.partition_by is None else list(options.partition_by)
+    if folders is not None and folders != format.get("partition_by"):
+        raise ConfigurationError(
+            f"{destination} was exported with partition_by={format.get('partition_by')!r} and keeps it; "
+            f"choose another destination for {folders!r}"
+        )
+    check(format, options.parsing, destination)
     return format
 
 
@@ -293,28 +293,6 @@ def _stopper() -> Stopper:
     from .task import Stopper  # imports pyarrow, which is slow
 
     return Stopper()
-
-
-def _inferred(ranges: Sequence[OffsetRange], settings: Mapping[str, Any], stopper: Stopper) -> Mapping[str, Any]:
-    """The schema of a topic's first values, of all its partitions."""
-    from .reading import read_range
-    from .values import SAMPLE, infer
-
-    client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
-    values: list[bytes | None] = []
-    failed: TrikafkaError | None = None
-    for wanted in ranges:
-        try:
-            stopper.check()
-            reading = read_range(wanted, client, fail_on_data_loss=False, on_start=stopper.add)
-            with closing(reading) as batches:
-                records = itertools.chain.from_iterable(batches)
-                values += [record.value for record in itertools.islice(records, max(1, SAMPLE // len(ranges)))]
-        except TrikafkaError as error:
-            failed = error
-    if not values and failed is not None:
-        raise ExportError(f"no schema could be inferred for {ranges[0].topic!r}: {failed}") from failed
-    return infer(values, ranges[0].topic)
 
 
 def _checked(store: ExportStore) -> ExportCheck:
