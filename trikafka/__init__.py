@@ -49,6 +49,7 @@ _HOMES = {
         "StagedFile",
     ),
     "._api.export_store": ("DirectoryStore",),
+    "._api.export_tables": ("TableStore",),
     "._api.export_work": ("RangeWork",),
     "._api.opening": (
         "open_admin",

@@ -21,6 +21,7 @@ from ._api.export_base import ExportStore
 from ._api.export_pieces import ExportPiece, PieceLog, StagedFile
 from ._api.export_report import ExportProgress, ExportResult
 from ._api.export_store import DirectoryStore
+from ._api.export_tables import TableStore
 from ._api.export_work import RangeWork
 from ._api.handling import RetryPolicy
 from ._api.opening import open_admin, open_consumer, open_producer
@@ -227,6 +228,7 @@ __all__ = [
     "RetryPolicy",
     "StagedFile",
     "SubscriptionPattern",
+    "TableStore",
     "TelemetryNotSupportedError",
     "TimestampType",
     "TopicAlreadyExistsError",

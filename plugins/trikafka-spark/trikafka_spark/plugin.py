@@ -18,6 +18,12 @@ def trikafka_sink(scheme: str, options: Mapping[str, Any]) -> Sink | None:
     """Answer for plain paths, ``file://`` and object stores. Raises :exc:`trikafka.ConfigurationError` for an unknown option."""
     if scheme != "file" and scheme not in SCHEMES:
         return None
+    from .tables.options import is_table
+
+    if is_table(options):
+        from .tables.sink import TableSink
+
+        return TableSink.from_options(options)
     from .sink import SparkSink
 
     return SparkSink.from_options(options)

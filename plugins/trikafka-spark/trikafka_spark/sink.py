@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
@@ -25,19 +24,15 @@ from . import session
 from .batch_folder import BatchFolder, refuse_batches
 from .formats.options import SECRET_OPTIONS, check_schemas
 from .formats.pinning import check, formats, look_up, pin, unpinned, with_schemas
-from .sink_options import SinkOptions, sink_options
+from .kept_spark import CANCELLED_LIMIT, STOP_LIMIT, KeptSpark
+from .sink_options import SinkOptions, refuse_other_format, sink_options
 from .stores import store_of
 
 if TYPE_CHECKING:
-    from pyspark import SparkContext
-
     from .task import Stopper
 
 T = TypeVar("T")
 _log = logging.getLogger("trikafka.spark")
-#: How long Spark may take to stop (seconds): at the end, and when the export was cancelled. Then its JVM is killed.
-#: When it did not even answer, hardly at all.
-_STOP_LIMIT, _CANCELLED_LIMIT, _SILENT_LIMIT = 15.0, 2.0, 0.2
 #: How long a cancelled export waits for an object store to take back the lock (seconds), which otherwise ends by itself.
 _RELEASE_LIMIT = 0.8
 
@@ -54,7 +49,7 @@ class SparkSink:
         self._limiter = trio.CapacityLimiter(4)
         #: One call at a time, also when one was not waited for.
         self._store_limiter = trio.CapacityLimiter(1)
-        self._spark = _Spark(self._options, self._limiter)
+        self._spark = KeptSpark(self._options.master, self._options.app_name, self._options.conf, self._limiter)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -81,7 +76,7 @@ class SparkSink:
             if self._options.spark_above == 0:
                 await self._thread(session.check_requirements)
         except BaseException:
-            await self._leave(_CANCELLED_LIMIT)
+            await self._leave(CANCELLED_LIMIT)
             raise
         return self
 
@@ -89,7 +84,7 @@ class SparkSink:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop Spark if it was started here and nobody else uses it; remove what is partial; unlock."""
-        await self._leave(_STOP_LIMIT if exc is None or isinstance(exc, Exception) else _CANCELLED_LIMIT)
+        await self._leave(STOP_LIMIT if exc is None or isinstance(exc, Exception) else CANCELLED_LIMIT)
 
     def _open(self) -> None:
         if isinstance(self._store, DirectoryStore):
@@ -98,7 +93,7 @@ class SparkSink:
 
     async def _leave(self, limit: float) -> None:
         await self._spark.leave(limit)
-        patience = _RELEASE_LIMIT if limit == _CANCELLED_LIMIT else limit
+        patience = _RELEASE_LIMIT if limit == CANCELLED_LIMIT else limit
         with trio.move_on_after(patience if self._store.remote else math.inf, shield=True) as scope:
             await self._stored(self._store.close)
         if scope.cancelled_caught:
@@ -106,7 +101,9 @@ class SparkSink:
 
     async def load(self) -> ExportState:
         """Return what the destination holds."""
-        return await self._stored(self._store.load)
+        state = await self._stored(self._store.load)
+        refuse_other_format(state, "parquet", self._store.title)
+        return state
 
     async def store_plan(self, plan: ExportPlan) -> None:
         """Store the plan."""
@@ -217,56 +214,6 @@ class SparkSink:
 
     async def _thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function, limiter=self._limiter)
-
-
-class _Spark:
-    """The Spark context of a sink: none until it is wanted; kept from then on; given back at the end."""
-
-    def __init__(self, options: SinkOptions, limiter: trio.CapacityLimiter) -> None:
-        self._options, self._limiter = options, limiter
-        # Handed over by the thread that starts Spark, unless the sink has given up waiting for it by then.
-        self._handing_over = threading.Lock()
-        self._context: SparkContext | None = None
-        #: Whether the JVM did not answer when it was asked last.
-        self.silent = False
-
-    async def started(self) -> SparkContext:
-        """The context, which is started where there is none."""
-        if (context := self._context) is not None and await trio.to_thread.run_sync(
-            session.answers, context, abandon_on_cancel=True, limiter=self._limiter
-        ):
-            return context
-        await self.leave(_STOP_LIMIT)
-        unwanted = threading.Event()
-        try:
-            return await trio.to_thread.run_sync(self._start, unwanted, abandon_on_cancel=True, limiter=self._limiter)
-        except BaseException:
-            with self._handing_over:
-                unwanted.set()
-            raise
-
-    def _start(self, unwanted: threading.Event) -> SparkContext:
-        """Either hand the context over, to be given back when the sink is left, or give it back at once."""
-        context = session.acquire(self._options.master, self._options.app_name, self._options.conf)
-        with self._handing_over:
-            wanted = not unwanted.is_set()
-            if wanted:
-                self._context = context
-        if not wanted:
-            session.release(context)
-        from . import job  # noqa: F401  (slow imports belong in this thread)
-
-        return context
-
-    async def leave(self, limit: float) -> None:
-        """Give the context back. A JVM that was started here and does not stop within ``limit`` seconds is killed."""
-        context, self._context = self._context, None
-        if context is None:
-            return
-        with trio.move_on_after(_SILENT_LIMIT if self.silent else limit, shield=True) as scope:
-            await trio.to_thread.run_sync(session.release, context, abandon_on_cancel=True, limiter=self._limiter)
-        if scope.cancelled_caught:
-            session.kill(context)
 
 
 def pinned(state: ExportState, options: SinkOptions, destination: str) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from trikafka import ConfigurationError
+from trikafka.interfaces import ExportState
 
 from .formats.options import OPTIONS, ParseOptions, parse_options
 
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 _PARTITIONS = ("date", "topic")
 _NAMES = (
+    "format",
     "master",
     "app_name",
     "compression",
@@ -47,10 +49,17 @@ class SinkOptions:
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
+def sink_option_names() -> tuple[str, ...]:
+    """What exports to Parquet can be asked for."""
+    return _NAMES
+
+
 def sink_options(given: Mapping[str, Any]) -> SinkOptions:
     """Check what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
     conf = {name: str(value) for name, value in given.items() if name.startswith("spark.")}
-    rest = {name: value for name, value in given.items() if name not in conf}
+    rest = {name: value for name, value in given.items() if name not in conf and name != "format"}
+    if (format := str(given.get("format", "parquet"))).lower() != "parquet":
+        raise ConfigurationError(f"format={format} is for folders of a file system: tables elsewhere are not written")
     for name in rest:
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, n=1)
@@ -64,7 +73,7 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
     if rest.get("compression", "zstd") not in _COMPRESSIONS:
         raise ConfigurationError(f"compression must be one of {', '.join(_COMPRESSIONS)}, not {rest['compression']!r}")
     if "partition_by" in rest:
-        rest["partition_by"] = _partition_by(rest["partition_by"])
+        rest["partition_by"] = partition_by(rest["partition_by"])
     parsing = parse_options(rest)  # takes its own out of the rest
     return SinkOptions(conf=conf, parsing=parsing, **rest)
 
@@ -78,9 +87,18 @@ def _whole(name: str, value: Any, least: int) -> int:
     return value
 
 
-def _partition_by(value: Any) -> tuple[str, ...]:
+def partition_by(value: Any) -> tuple[str, ...]:
+    """The columns to make folders of. Raises :exc:`ConfigurationError`."""
     names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else list(value)
     if len(set(names)) != len(names) or any(name not in _PARTITIONS for name in names):
         raise ConfigurationError(f"partition_by must name some of {', '.join(_PARTITIONS)}, not {value!r}")
     return tuple(sorted(names, reverse=True))  # the folders' order is ours: the topic, then the date
 
+
+def refuse_other_format(state: ExportState, format: str, destination: str) -> None:
+    """Raise :exc:`ConfigurationError` if the destination was exported to in another format."""
+    known = (state.format or {}).get("name", "parquet") if state.last_number else format
+    if known != format:
+        raise ConfigurationError(
+            f"{destination} was exported with format={known} and keeps it: say so, or choose another destination for {format}"
+        )

@@ -200,7 +200,8 @@ def run_task(task: WriteTask, secret: str, tell: Callable[[int], None]) -> str |
         error = write_range(task, Stopper(), tell)
         settle()
     except Exception as failed:
-        raise RuntimeError(f"{task.planned}: {type(failed).__name__}: {failed} {_marked(task, failed, secret)}") from failed
+        mark = marked(str(task.planned), failed, secret)
+        raise RuntimeError(f"{task.planned}: {type(failed).__name__}: {failed} {mark}") from failed
     return None if error is None else json.dumps(_to_json(error))
 
 
@@ -209,8 +210,9 @@ def error_from_text(text: str) -> Exception:
     return _from_json(json.loads(text))
 
 
-def _marked(task: WriteTask, error: Exception, secret: str) -> str:
-    body = json.dumps({"where": str(task.planned), "error": _to_json(error)})
+def marked(where: str, error: Exception, secret: str) -> str:
+    """What :func:`error_of` finds in the text of Spark's exception."""
+    body = json.dumps({"where": where, "error": _to_json(error)})
     return f"trikafka-task-error:{secret}:{base64.b64encode(body.encode()).decode()}"
 
 
