@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from trikafka import OffsetRange
 
-from ..columns import DDL, HEADERS_DDL, spark_columns
+from ..columns import DDL, HEADERS_DDL, spark_table
 from ..reading import read_range
 from ..task import marked
 
@@ -58,9 +58,9 @@ def _read(read: RangeToRead, settings: Mapping[str, Any], secret: str, counter: 
     try:
         with closing(read_range(read.wanted, settings, topic_id=read.topic_id)) as batches:
             for batch in batches:
-                rows = spark_columns(batch.to_arrow())
+                rows = spark_table([batch.to_arrow()])
                 counter.add(len(rows))
-                yield rows
+                yield from rows.to_batches()
     except Exception as failed:
         raise RuntimeError(f"{read.name}: {type(failed).__name__}: {failed} {marked(read.name, failed, secret)}") from failed
 
