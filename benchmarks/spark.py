@@ -1,7 +1,7 @@
 """Kafka to Parquet beside Spark's own connector, in full: ``python -m benchmarks.spark``, some minutes.
 
 Each configuration has a topic of its own and a process with one Spark session, in which all ways take turns. ``--ways`` measures
-some of them, ``--bootstrap`` uses a broker that is there, with its topics where they are filled.
+some of them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,6 @@ import os
 import platform
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from importlib import metadata
 from pathlib import Path
@@ -66,7 +64,7 @@ def _measured(given: argparse.Namespace) -> Document:
     started, began = datetime.now(UTC), time.monotonic()
     setups = {setup: int(records * given.scale) for setup, records in SETUPS.items() if _name(setup) in given.setups.split(",")}
     found: dict[str, list[Line]] = {}
-    with _broker(given.bootstrap) as kafka:
+    with running_kafka() as kafka:
         for setup, records in setups.items():
             topic = _fill(kafka, setup, records)
             lines = parquet.measure(kafka.bootstrap, topic, records, given.rounds, _say, given.ways.split(","), _LIMIT)
@@ -105,7 +103,6 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--ways", default=",".join(WAYS), metavar="WAY,WAY", help=f"some of: {', '.join(WAYS)}")
     parser.add_argument("--setups", default=",".join(map(_name, SETUPS)), help="some of the sizes and compressions (default: all)")
     parser.add_argument("--scale", type=float, default=1.0, help="a part of the records (default: all)")
-    parser.add_argument("--bootstrap", help="a broker that is there")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "out", metavar="FOLDER", help="where the JSON goes")
     parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="measure nothing: the table of these runs")
     parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
@@ -118,15 +115,6 @@ def _name(setup: Setup) -> str:
 
 def _say(line: str) -> None:
     print(line, flush=True)
-
-
-@contextmanager
-def _broker(bootstrap: str | None) -> Iterator[Kafka]:
-    if bootstrap is not None:
-        yield Kafka(bootstrap)
-    else:
-        with running_kafka() as kafka:
-            yield kafka
 
 
 def _fill(kafka: Kafka, setup: Setup, records: int) -> str:
