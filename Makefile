@@ -93,7 +93,7 @@ docs: env-test
 	@$(TEST) python scripts/generate.py
 
 locks:
-	@for name in build demo test; do \
+	@for name in build demo test kerberos wheels; do \
 		uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate --no-emit-index-url \
 			--no-emit-package trikafka --no-emit-package trikafka-broker --no-emit-package trikafka-spark \
 			locks/$$name.in --output-file locks/$$name.txt $(ARGS) || exit 1; \

@@ -181,6 +181,21 @@ def make(folder, python, name):
         of_file = ["--require-hashes", "--no-deps", "--no-build-isolation", "-r", os.path.join("locks", locked + ".txt")]
         pip(folder, python, of_file, what)
     pip(folder, python, ["--no-deps", "--no-build-isolation", *OWN], "trikafka and its plugins")
+    if name == "test":
+        add_kerberos(folder, python)
+
+
+def add_kerberos(folder, python):
+    """The package gssapi is built out of its source, by a compiler and the headers of Kerberos. Without them it is not tested."""
+    if shutil.which("krb5-config") is None:
+        packages = "libkrb5-dev krb5-kdc krb5-admin-server"
+        say(f"  GSSAPI WILL NOT BE TESTED: there is no krb5-config (Debian, Ubuntu: apt install {packages})")
+        return
+    try:
+        locked = ["--require-hashes", "--no-deps", "--no-build-isolation", "-r", os.path.join("locks", "kerberos.txt")]
+        pip(folder, python, locked, "gssapi, for the tests of Kerberos")
+    except Problem as problem:
+        say(f"  GSSAPI WILL NOT BE TESTED: {problem}")
 
 
 def pip(folder, python, arguments, what):

@@ -4,11 +4,15 @@ In ``dist/``: a source package and a wheel of each of the three packages. The wh
 which shows that nothing is missing there, and gets the oldest ``manylinux`` tag that its symbols allow (auditwheel). Then it is
 installed together with the broker's into an environment of its own, and the first examples of the README run there. Wheels for
 further Pythons go to ``dist/others/`` and are tried by ``trikafka --version``.
+
+On Linux there are also wheels for systems with musl (Alpine), and for processors of the kind aarch64, built by a C compiler that
+comes as a Python package (``locks/wheels.txt``). They cannot be run here: what their files need is checked by auditwheel.
 """
 
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -19,6 +23,8 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NamedTuple
+from zipfile import ZipFile
 
 ROOT = Path(__file__).resolve().parent.parent
 DIST = ROOT / "dist"
@@ -26,6 +32,22 @@ BROKER, SPARK = ROOT / "plugins/trikafka-broker", ROOT / "plugins/trikafka-spark
 PIP = ("-m", "pip", "--quiet", "--disable-pip-version-check")
 #: Found in the source package, or it cannot be built into a wheel that is whole.
 IN_SOURCE = ("LICENSE", "README.md", "setup.py", "trikafka/_checksum/crc32c.h", "trikafka/_wire/_native.pyx", "trikafka/py.typed")
+
+
+class System(NamedTuple):
+    """Another system than this one: how the C compiler calls it, the tag of its wheels, how its Python calls compiled parts."""
+
+    target: str
+    tag: str
+    suffix: str
+
+
+#: The oldest C libraries that there are Pythons 3.11 for, as those of the manylinux and musllinux images.
+OTHERS = (
+    System("x86_64-linux-musl", "musllinux_1_2_x86_64", "x86_64-linux-musl"),
+    System("aarch64-linux-gnu.2.17", "manylinux_2_17_aarch64", "aarch64-linux-gnu"),
+    System("aarch64-linux-musl", "musllinux_1_2_aarch64", "aarch64-linux-musl"),
+)
 
 
 def main() -> None:
@@ -39,6 +61,7 @@ def main() -> None:
             print(f"{made.relative_to(ROOT)}: {made.stat().st_size // 1024} KiB", flush=True)
         python = environment(sys.executable, place / "first", f"{built}[cli]", str(others[0]))
         try_readme(python, place)
+        for_other_systems(source, place)
         for number, other in enumerate(sys.argv[1:]):
             builder = environment(other, place / f"builds-{number}", "--require-hashes", "-r", str(ROOT / "locks/build.txt"))
             made = wheel(builder, source, DIST / "others", place / f"wheel-{number}")
@@ -74,6 +97,42 @@ def wheel(python: str, source: Path, into: Path, place: Path) -> Path:
         shutil.copy(plain, into)
     (made,) = into.glob(plain.name.split("-linux")[0] + "*")
     return made
+
+
+def for_other_systems(source: Path, place: Path) -> None:
+    """Build wheels for other systems, with the headers of this Python: those of x86_64 and aarch64 are alike."""
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return
+    locked = [part for name in ("build", "wheels") for part in ("-r", str(ROOT / "locks" / f"{name}.txt"))]
+    python = environment(sys.executable, place / "zig", "--require-hashes", *locked)
+    for system in OTHERS:
+        made = cross_wheel(python, source, system, place / system.tag)
+        print(f"{made.relative_to(ROOT)}: {made.stat().st_size // 1024} KiB, not run", flush=True)
+
+
+def cross_wheel(python: str, source: Path, system: System, place: Path) -> Path:
+    """Build the wheel of trikafka for another system; ends this if auditwheel does not agree with its tag."""
+    compiler = f"{python} -m ziglang cc -target {system.target}"
+    suffix = f".{sys.implementation.cache_tag}-{system.suffix}.so"
+    # With musl a compiled part names no C library: Python has brought it, under a name that the compiler does not know.
+    bare = " -nostdlib" if "musl" in system.target else ""
+    more = {
+        "CC": compiler,
+        "LDSHARED": f"{compiler} -shared -s{bare}",
+        "SETUPTOOLS_EXT_SUFFIX": suffix,
+        "_PYTHON_HOST_PLATFORM": f"linux-{system.target.partition('-')[0]}",
+    }
+    shutil.rmtree(source / "build", ignore_errors=True)
+    build = (*PIP, "wheel", "--no-deps", "--no-build-isolation", "-C", f"--build-option=--plat-name={system.tag}")
+    said(python, *build, "--wheel-dir", str(place), str(source), more=more)
+    (made,) = place.glob(f"*-{system.tag}.whl")
+    compiled = [name for name in ZipFile(made).namelist() if name.endswith(suffix)]
+    if len(compiled) != 2:
+        sys.exit(f"Error: {made.name} has {compiled} of the two compiled parts")
+    agreed = said(sys.executable, "-m", "auditwheel", "show", str(made))
+    if f'"{system.tag}"' not in agreed:
+        sys.exit(f"Error: {made.name} is not what its tag says: {agreed}")
+    return Path(shutil.copy(made, DIST))
 
 
 def plugin_wheel(folder: Path, place: Path) -> Path:

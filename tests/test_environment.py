@@ -128,3 +128,16 @@ def test_the_locked_versions_are_those_that_are_needed(name: str, extras: list[s
 def test_no_registry_is_named() -> None:
     for file in (ROOT / "locks").iterdir():
         assert "://" not in file.read_text()
+
+
+def test_what_tests_kerberos_is_locked_too() -> None:
+    (needed,) = map(Requirement, tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]["gssapi"])
+    (pin,) = locked("kerberos")[needed.name]
+    assert needed.specifier.contains(next(iter(pin.specifier)).version)
+
+
+def test_without_the_headers_of_kerberos_the_environment_is_made_and_says_what_is_not_tested(tmp_path: Path) -> None:
+    program = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import environment; environment.add_kerberos('x', 'y')"
+    done = subprocess.run([sys.executable, "-c", program], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=20)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "GSSAPI WILL NOT BE TESTED: there is no krb5-config" in done.stdout

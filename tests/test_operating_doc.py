@@ -1,7 +1,8 @@
-"""docs/operating.md knows each logger that there is, and names none that there is not."""
+"""docs/operating.md knows each logger that there is, and quotes lines as they are written."""
 
 from __future__ import annotations
 
+import ast
 import re
 from pathlib import Path
 
@@ -14,3 +15,25 @@ def test_the_loggers() -> None:
     named = set(re.findall(r"`(trikafka\.[a-z]+)`", (ROOT / "docs" / "operating.md").read_text()))
     assert named - {"trikafka.process", "trikafka.export"} <= real
     assert len(named) > 10
+
+
+def test_the_lines_that_are_quoted() -> None:
+    """``…`` stands for whatever a line is filled with."""
+    written: set[str] = set()
+    for path in (ROOT / "trikafka").rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Constant) and isinstance(node.value, str):
+                written.add(node.value)
+            elif isinstance(node, ast.JoinedStr):
+                written.add("".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values))
+    log = (ROOT / "docs" / "operating.md").read_text().partition("### WARNING and ERROR")[2].partition("## Health")[0]
+    cells = [row.split("|")[2] for row in log.splitlines() if row.startswith("|")][2:]
+    quoted = [line for cell in [*cells, log.partition("### INFO")[2]] for line in re.findall(r"`([^`]+)`", cell)]
+    lines = [line for line in quoted if not re.fullmatch(r"trikafka\.\w+|[A-Z]+", line)]
+    assert len(lines) > 40
+
+    def stands(line: str) -> bool:
+        pieces = re.compile(".*".join(re.escape(piece.strip()) for piece in line.split("…")), re.DOTALL)
+        return any(pieces.search(text) for text in written)
+
+    assert [line for line in lines if not stands(line)] == []

@@ -30,7 +30,7 @@ _HOMES = {
         "Consumer",
         "ConsumerStatistics",
     ),
-    "._api.health": ("ConsumerHealth",),
+    "._api.consumer_health": ("ConsumerHealth",),
     "._api.export": (
         "Exporter",
         "check_export",

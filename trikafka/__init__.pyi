@@ -14,6 +14,7 @@ from ._api.admin_types import (
 )
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
+from ._api.consumer_health import ConsumerHealth
 from ._api.export import Exporter, check_export, export, open_exporter
 from ._api.export_base import ExportStore
 from ._api.export_pieces import ExportPiece, PieceLog, StagedFile
@@ -21,7 +22,6 @@ from ._api.export_report import ExportProgress, ExportResult
 from ._api.export_store import DirectoryStore
 from ._api.export_work import RangeWork
 from ._api.handling import RetryPolicy
-from ._api.health import ConsumerHealth
 from ._api.opening import open_admin, open_consumer, open_producer
 from ._api.partition_stream import PartitionStream
 from ._api.processing import process

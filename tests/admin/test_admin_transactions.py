@@ -138,6 +138,29 @@ async def test_a_transaction_that_ends_meanwhile_does_not_hang(autojump_clock: t
         assert len(cluster.requests("DescribeProducers")) == 2
 
 
+async def test_each_error_of_permission_names_the_resource_and_the_operation(autojump_clock: trio.testing.MockClock) -> None:
+    ids, topic, cluster_wide = (
+        ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+        ErrorCode.TOPIC_AUTHORIZATION_FAILED,
+        ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
+    )
+    async with opened() as (cluster, admin):
+        write(cluster, T0, Identity(5, 3))
+        begin(cluster, "x")
+        calls: list[tuple[str, ErrorCode, str, Callable[[], Awaitable[object]], str]] = [
+            ("ListTransactions", ids, "Describe", admin.list_transactions, "listing the transactions"),
+            ("DescribeTransactions", ids, "Describe", lambda: admin.describe_transactions(["x"]), "transactional id 'x'"),
+            ("DescribeProducers", topic, "Read", lambda: admin.describe_producers([T0]), "producers of t-0"),
+            ("WriteTxnMarkers", cluster_wide, "ClusterAction", lambda: admin.abort_transaction(T0, 0), "at offset 0 of t-0"),
+        ]
+        for api, code, operation, call, says in calls:
+            cluster.fail(api, code)
+            with pytest.raises(trikafka.AuthorizationError, match=f"{says}.*the operation {operation}") as caught:
+                await call()
+            assert caught.value.operation == operation
+            await call()
+
+
 async def test_an_abort_whose_answer_was_lost_is_done(autojump_clock: trio.testing.MockClock) -> None:
     async with opened() as (cluster, admin):
         write(cluster, T0, Identity(5, 3))

@@ -58,6 +58,31 @@ async def test_an_admin(guarded: KafkaCluster) -> None:
             assert list(await admin.list_topics()) == ["mine", "seen"]
 
 
+async def test_an_admin_of_transactions(guarded: KafkaCluster) -> None:
+    with trio.fail_after(30):
+        async with (
+            trikafka.open_producer(bootstrap_servers=guarded.bootstrap_servers, transactional_id="secret") as producer,
+            trikafka.open_admin(**guarded.client_settings()) as admin,
+        ):
+            async with producer.transaction() as transaction:
+                written = await producer.send("mine", b"x")
+                with pytest.raises(AuthorizationError, match=r"producers of seen-0.*the operation Read"):
+                    await admin.describe_producers([TopicPartition("seen", 0)])
+                with pytest.raises(AuthorizationError, match=r"'secret'.*the operation Describe"):
+                    await admin.describe_transactions(["secret"])
+                with pytest.raises(AuthorizationError, match=r"topic 'theirs'.*the operation Describe"):
+                    await admin.find_hanging_transactions(["theirs"])
+                tp = TopicPartition("mine", 0)
+                text = rf"not authorized for the cluster.*aborting.*offset {written.offset} of mine-0.*the operation ClusterAction"
+                with pytest.raises(AuthorizationError, match=text) as caught:
+                    await admin.abort_transaction(tp, written.offset)
+                assert caught.value.operation == "ClusterAction"
+                assert await admin.list_transactions() == []  # a broker tells each only of what it may see
+                seen = (await admin.describe_producers([tp]))[tp]
+                assert [each.transaction_start for each in seen if each.transaction_start is not None] == [written.offset]
+                await transaction.abort()
+
+
 async def test_a_member_of_a_group(guarded: KafkaCluster) -> None:
     with trio.fail_after(40):
         async with trikafka.open_producer(**guarded.client_settings()) as producer:

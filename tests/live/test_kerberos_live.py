@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -20,8 +21,11 @@ from trikafka_broker.pytest_plugin import _open, _say
 import trikafka
 from trikafka import AuthenticationError
 
+SECURITY = Path(__file__).parents[2] / "docs" / "security.md"
 REALM = "TRIKAFKA.TEST"
-NEEDED = [name for name in ("krb5kdc", "kdb5_util", "kadmin.local") if shutil.which(name) is None]
+#: Where Debian has the tools, which is not on everybody's path.
+PATH = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+NEEDED = [name for name in ("krb5kdc", "kdb5_util", "kadmin.local") if shutil.which(name, path=PATH) is None]
 NEEDED += [] if importlib.util.find_spec("gssapi") else ["the package gssapi"]
 
 
@@ -40,7 +44,7 @@ class Kdc:
             f"[kdcdefaults]\n kdc_listen = 127.0.0.1:{self.port}\n kdc_tcp_listen = 127.0.0.1:{self.port}\n"
             f"[realms]\n {REALM} = {{\n  database_name = {directory}/principal\n  key_stash_file = {directory}/stash\n }}\n"
         )
-        self.environment = {"KRB5_CONFIG": str(self.config), "KRB5_KDC_PROFILE": str(directory / "kdc.conf")}
+        self.environment = {"PATH": PATH, "KRB5_CONFIG": str(self.config), "KRB5_KDC_PROFILE": str(directory / "kdc.conf")}
         self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
         for principal in ("kafka/127.0.0.1", "alice"):
             self._run("kadmin.local", "-q", f"addprinc -randkey {principal}")
@@ -106,6 +110,15 @@ def settings(broker: KafkaCluster, kdc: Kdc, monkeypatch: pytest.MonkeyPatch, tm
     return {"bootstrap_servers": servers, "security_protocol": "SASL_PLAINTEXT", "sasl_mechanism": "GSSAPI"}
 
 
+async def test_the_example_of_the_documentation(settings: dict[str, Any]) -> None:
+    (text,) = re.findall(r"<!-- run: kerberos -->\n```python\n(.*?)```", SECURITY.read_text(encoding="utf-8"), re.DOTALL)
+    told: dict[str, Any] = {}
+    exec(text, told)
+    with trio.fail_after(20):
+        async with trikafka.open_admin(**{**told["settings"], **settings}) as admin:
+            assert await admin.describe_cluster()
+
+
 async def test_records_by_a_ticket_and_a_session_that_is_renewed(settings: dict[str, Any]) -> None:
     with trio.fail_after(40):
         async with trikafka.open_admin(**settings) as admin:
@@ -121,6 +134,27 @@ async def test_records_by_a_ticket_and_a_session_that_is_renewed(settings: dict[
                 sent += 1
             again = [each.seconds.get("reauthenticating", 0) for each in producer.statistics().connections if each.state == "ready"]
     assert max(again) > 0
+
+
+async def test_a_key_table_and_a_name_of_this_client_alone(
+    settings: dict[str, Any], kdc: Kdc, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The environment has no ticket, and gets none; two clients of a process can be two users."""
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(tmp_path / "none"))
+    login = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true"
+    alice = f'{login} keyTab="{kdc.keytab("alice")}" principal="alice";'
+    with trio.fail_after(20):
+        async with trikafka.open_admin(**settings, **trikafka.from_properties({"sasl.jaas.config": alice})) as admin:
+            assert await admin.describe_cluster()
+        async with trikafka.open_admin(**settings, sasl_kerberos_keytab=str(kdc.keytab("kafka"))) as admin:
+            assert await admin.describe_cluster()
+        with pytest.raises(AuthenticationError, match="GSSAPI"):
+            async with trikafka.open_admin(**settings, sasl_kerberos_keytab=str(tmp_path / "none")):
+                pass
+        with pytest.raises(AuthenticationError, match="GSSAPI"):
+            async with trikafka.open_admin(**settings):
+                pass
+    assert not (tmp_path / "tickets").exists()
 
 
 async def test_without_a_ticket(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -125,7 +125,27 @@ def test_what_does_not(settings: dict[str, Any], says: str) -> None:
                 "sasl_oauth_scope": "kafka",
             },
         ),
+        (
+            {"sasl.jaas.config": 'OAuthBearerLoginModule required clientId=me clientSecret=s extension_pool="p 1" extension_k=v;'},
+            {
+                "sasl_oauth_client_id": "me",
+                "sasl_oauth_client_secret": "s",
+                "sasl_oauth_extensions": {"pool": "p 1", "k": "v"},
+            },
+        ),
         ({"sasl.jaas.config": "x.Krb5LoginModule required serviceName=broker;"}, {"sasl_kerberos_service_name": "broker"}),
+        ({"sasl.jaas.config": "x.Krb5LoginModule required useTicketCache=true doNotPrompt=true debug=false;"}, {}),
+        (
+            {
+                "sasl.jaas.config": 'com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true storeKey=true'
+                ' keyTab="/etc/a b.keytab" principal="alice@EXAMPLE.COM";'
+            },
+            {"sasl_kerberos_keytab": "/etc/a b.keytab", "sasl_kerberos_principal": "alice@EXAMPLE.COM"},
+        ),
+        (
+            {"sasl.kerberos.keytab": "k", "sasl.kerberos.principal": "alice"},  # librdkafka's
+            {"sasl_kerberos_keytab": "k", "sasl_kerberos_principal": "alice"},
+        ),
     ],
 )  # fmt: skip
 def test_the_names_of_others(properties: dict[str, str], settings: dict[str, Any]) -> None:
@@ -141,6 +161,15 @@ def test_the_names_of_others(properties: dict[str, str], settings: dict[str, Any
         ({"sasl.jaas.config": f"x.LdapLoginModule required password={SECRET};"}, "the login module LdapLoginModule; known are"),
         ({"sasl.jaas.config": f"password={SECRET}"}, "must be '<login module> required"),
         ({"sasl.jaas.config": f"x.PlainLoginModule required password={SECRET};"}, "has no username"),
+        (
+            {"sasl.jaas.config": f"x.ScramLoginModule required username=a password={SECRET} tokenauth=true;"},
+            "gives ScramLoginModule what trikafka does not know: tokenauth",
+        ),
+        ({"sasl.jaas.config": "x.Krb5LoginModule required keyTab=k principal=p;"}, "keyTab without useKeyTab=true"),
+        ({"sasl.jaas.config": "x.Krb5LoginModule required useKeyTab=true principal=p;"}, "useKeyTab=true and no keyTab"),
+        ({"sasl.jaas.config": "x.Krb5LoginModule required ticketCache=/tmp/c;"}, "KRB5CCNAME"),
+        ({"sasl.jaas.config": "x.Krb5LoginModule required realm=X;"}, "does not know: realm"),
+        ({"sasl.kerberos.kinit.cmd": "kinit"}, "unknown setting 'sasl.kerberos.kinit.cmd'"),
         ({"sasl.password": SECRET, "sasl_plain_password": SECRET}, "given twice"),
         ({"ssl.endpoint.identification.algorithm": "ldaps"}, "must be 'https', or empty"),
         ({"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}, "Java's names of ciphers"),

@@ -73,7 +73,7 @@ class TransactionLookups:
         async def ask(node: Node) -> None:
             response = await call.step(f"ListTransactions to {node}", lambda: self._brokers.request(node, filters.request()))
             if response.error_code:
-                raise from_code(response.error_code, "listing the transactions")
+                raise from_code(response.error_code, "listing the transactions", operation="Describe")
             for each in response.transaction_states:
                 found[each.transactional_id] = TransactionListing(each.transactional_id, each.producer_id, each.transaction_state)
 
@@ -90,10 +90,11 @@ class TransactionLookups:
             response = await call.step(f"DescribeTransactions to {node}", lambda: self._brokers.request(node, request))
             passing: TrikafkaError | None = None
             for each in response.transaction_states:
-                error = from_code(each.error_code, f"transactional id {each.transactional_id!r}") if each.error_code else None
-                if error is None:
+                if not each.error_code:
                     found[each.transactional_id] = _described(each)
-                elif error.retriable:
+                    continue
+                error = from_code(each.error_code, f"transactional id {each.transactional_id!r}", operation="Describe")
+                if error.retriable:
                     passing = error
                 else:
                     failed[each.transactional_id] = error
@@ -139,7 +140,8 @@ class TransactionLookups:
             for marker in response.markers:
                 for part in (part for topic in marker.topics for part in topic.partitions):
                     if part.error_code:
-                        raise from_code(part.error_code, f"aborting the transaction at offset {start_offset} of {tp}")
+                        what = f"aborting the transaction at offset {start_offset} of {tp}"
+                        raise from_code(part.error_code, what, operation="ClusterAction")
 
         await at_leaders(call, self._metadata, [tp], ask)
 
@@ -224,7 +226,7 @@ def _read_producers(response: Any, found: dict[TopicPartition, tuple[ProducerDes
         for part in topic.partitions:
             tp = TopicPartition(topic.name, part.partition_index)
             if part.error_code:
-                error = from_code(part.error_code, f"producers of {tp}")
+                error = from_code(part.error_code, f"producers of {tp}", operation="Read")
                 failure = error if failure is None or failure.retriable else failure
             else:
                 found[tp] = tuple(_producer(each) for each in part.active_producers)

@@ -17,9 +17,9 @@ from ..interfaces import RebalanceListener
 from ..types import OffsetAndMetadata, OffsetSpec, Record, SubscriptionPattern, TopicPartition
 from .batches import ArrowBatches, Batches
 from .committing import Committing
+from .consumer_health import ConsumerHealth, consumer_health
 from .consumer_parts import ConsumerParts
 from .handler_tasks import inside_handler
-from .health import ConsumerHealth, consumer_health
 from .lookups import LookUps
 from .receiving import Receiver
 from .service import Exit
@@ -180,9 +180,7 @@ class Consumer(LookUps, Committing):
 
     def health(self) -> ConsumerHealth:
         """Whether the consumer works, and if not, why: for a liveness probe. Plain and quick; raises nothing."""
-        membership = self._parts.group.membership
-        fatal = None if membership is None else membership.fatal
-        return consumer_health(self._parts.core, self._parts.watchdog, self._parts.brokers, fatal, closed=self._closed)
+        return consumer_health(self._parts, closed=self._closed)
 
     # Receiving.
 

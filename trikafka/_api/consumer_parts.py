@@ -27,10 +27,10 @@ from .consumer_core import ConsumerCore
 from .context import Context
 from .group import GroupParts
 from .guard import GuardedListener
-from .health import Watchdog
 from .receiving import Readers
 from .service import Service
 from .streams import Streams
+from .watchdog import Watchdog
 
 T = TypeVar("T")
 
@@ -62,6 +62,7 @@ class ConsumerParts(Context[ConsumerConfig]):
             self.brokers.outages,
             self.metadata,
             self.positions,
+            self.manager("fetch"),
             config.stall_warning_ms / 1000,
             fetched_by=self.plugins_in.get("fetch"),
         )
@@ -153,7 +154,7 @@ class ConsumerParts(Context[ConsumerConfig]):
         for name, info in found.items():
             if info.error_code != ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 if info.error_code:
-                    raise from_code(info.error_code, f"topic {name!r}")
+                    raise from_code(info.error_code, f"topic {name!r}", operation="Describe")
                 topic_id = None if info.topic_id is None else UUID(info.topic_id)
                 ids[name] = topic_id if topic_id is not None and topic_id.int else None
         return ids

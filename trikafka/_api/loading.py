@@ -36,8 +36,8 @@ _SHARED = (
 )  # fmt: skip
 CONSUMER = (
     "trikafka._api.reader", "trikafka._api.receiving", "trikafka._managers.auto_commit", "trikafka._api.consumer_core",
-    "trikafka._api.health", "trikafka._api.partition_stream", "trikafka._api.streams", "trikafka._api.consumer_parts",
-    "trikafka._api.committing", "trikafka._api.consumer",
+    "trikafka._api.watchdog", "trikafka._api.partition_stream", "trikafka._api.streams", "trikafka._api.consumer_parts",
+    "trikafka._api.consumer_health", "trikafka._api.committing", "trikafka._api.consumer",
 )  # fmt: skip
 PRODUCER = ("trikafka._api.arrow_sending", "trikafka._api.transaction", "trikafka._api.producer")
 ADMIN = ("kafka.protocol.admin", "trikafka._api.admin_types", "trikafka._api.admin_messages", "trikafka._api.admin")

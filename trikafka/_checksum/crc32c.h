@@ -65,7 +65,11 @@ static uint32_t crc32c_by_tables(uint32_t crc, const uint8_t *at, size_t size) {
 #if defined(__x86_64__) && defined(__GNUC__)
 #include <cpuid.h>
 #include <nmmintrin.h>
+#ifdef __clang__ /* which has the instruction apart from the others */
+#define CRC32C_TARGET __attribute__((target("sse4.2,crc32")))
+#else
 #define CRC32C_TARGET __attribute__((target("sse4.2")))
+#endif
 #define CRC32C_SUM uint64_t
 #define CRC32C_WORD(sum, word) _mm_crc32_u64(sum, word)
 #define CRC32C_BYTE(sum, byte) _mm_crc32_u8((uint32_t)(sum), byte)

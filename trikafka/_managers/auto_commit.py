@@ -37,6 +37,7 @@ class AutoCommit:
         self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}  # of partitions that ``assign`` took away
         self._tick = trio.CancelScope()
         self._failures = 0  # in a row: the first is told, and that they ended
+        self.last_error: TrikafkaError | None = None  # of the last one, if that failed
         self._held = False
 
     def due(self, partitions: Iterable[TopicPartition] | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
@@ -61,7 +62,7 @@ class AutoCommit:
         try:
             await self._commits.commit(due, timeout=timeout, name="auto commit")
         except TrikafkaError as error:
-            self._failures += 1
+            self._failures, self.last_error = self._failures + 1, error
             _log.log(
                 logging.WARNING if self._failures == 1 else logging.DEBUG,
                 "auto commit failed, records may be seen again: %s",
@@ -70,7 +71,7 @@ class AutoCommit:
             return not isinstance(error, KafkaTimeoutError)
         if self._failures:
             _log.info("auto commit works again, after %d that failed", self._failures)
-        self._failures = 0
+        self._failures, self.last_error = 0, None
         self.committed(due)
         return True
 

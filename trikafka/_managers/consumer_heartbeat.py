@@ -69,6 +69,7 @@ class ConsumerHeartbeats:
             fenced(ended)
 
         def contact(at: float) -> None:
+            self._member.heartbeat_answered(at)
             session.deadline = at + limit
             self._poll_timer.watch_session(session.deadline, expired)
 
@@ -91,6 +92,7 @@ class ConsumerHeartbeats:
                 self._take(await self._beat())
                 contact(sent)
             except TrikafkaError as error:
+                self._member.heartbeat_failed(error)
                 if isinstance(error, UnsupportedVersionError):
                     self._said.never_sent()
                 if isinstance(error, FencedInstanceIdError) or error.code == ErrorCode.UNSUPPORTED_VERSION:

@@ -17,7 +17,7 @@ from .._net.in_flight import InFlightRequest
 from .._net.retry import Retry
 from .._net.signal import Signal
 from .._net.singleflight import StartSoon
-from .._state.assignment import Assignment
+from .._state.assignment import AssignedPartition, Assignment
 from .._state.fetch_buffer import FetchBuffer
 from .._state.fetch_plan import FetchPlan
 from .._state.fetch_session import FetchSession, SessionRequest
@@ -60,9 +60,18 @@ class Fetcher:
         self._validator = PositionValidator(config, brokers, metadata, assignment, self._missing, resets)
         self._nodes: set[int] = set()  # those that have a task
         self._failing: dict[int, TrikafkaError] = {}  # what was wrong with a broker's response just now
-        self._told: set[int] = set()  # the brokers of which the log has said so
+        self._told: dict[int, TrikafkaError] = {}  # the brokers of which the log has said so, with what it said
         self._watching = False  # what has no leader is looked after
         self._resting = 0  # fetch tasks that found nothing to do
+
+    def last_fetch(self, partition: AssignedPartition) -> tuple[float | None, TrikafkaError | None]:
+        """When a fetch of it last succeeded (``None``: none has), and what a later one failed with, if one did."""
+        return self._plan.last_fetch(partition)
+
+    @property
+    def last_error(self) -> TrikafkaError | None:
+        """Why the responses of a broker are no use, which it has not mended since; ``None`` if those of all are."""
+        return next(iter(self._told.values()), None)
 
     async def run(self) -> None:
         """Start a task for each broker from which something is to be fetched. Ends with the client."""
@@ -110,7 +119,7 @@ class Fetcher:
             node = self._metadata.snapshot.nodes.get(node_id)
             if node is None and self._plan.let_go(node_id):
                 self._nodes.discard(node_id)  # a new task is started should it come back
-                self._told.discard(node_id)
+                self._told.pop(node_id, None)
                 return
             if node is None or not session.wanted or not (room := self._room(node_id)):
                 await self._rest()
@@ -120,14 +129,13 @@ class Fetcher:
 
     def _went_well(self, node_id: int, retry: Retry) -> None:
         retry.reset()
-        if node_id in self._told:
-            self._told.discard(node_id)
+        if self._told.pop(node_id, None) is not None:
             _log.info("fetching from broker %d again", node_id)
 
     def _say_why(self, node_id: int) -> None:
         """Say once in the log that a broker's responses are no use; not of a client that closes, which ends this task before."""
         if (error := self._failing.pop(node_id, None)) is not None and node_id not in self._told:
-            self._told.add(node_id)
+            self._told[node_id] = error
             _log.warning("cannot fetch from broker %d, trying again: %s", node_id, error)
 
     def _room(self, node_id: int) -> int:
@@ -164,6 +172,7 @@ class Fetcher:
                 try:
                     body, version = in_flight.body()
                     news = self._responses.take(node, session, contents, body, version)
+                    session.taken_in(trio.current_time())
                     fine = news or trio.current_time() - began >= wait_ms / 2000
                     if fine:
                         self._went_well(node.node_id, retry)

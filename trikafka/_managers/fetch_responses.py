@@ -125,6 +125,7 @@ class FetchResponses:
 
     def _fail_as_corrupt(self, wanted: Wanted, part: FetchedPartition) -> None:
         error = CorruptRecordError("no complete record batch", part.topic, part.partition, wanted.ticket.offset)
+        self._plan.fetch_failed(wanted.ticket.partition, error)
         wanted.ticket.partition.failed(error)
 
     def _prefer(self, partition: AssignedPartition, replica: int) -> None:
@@ -145,6 +146,7 @@ class FetchResponses:
     def _take_error(self, wanted: Wanted, part: FetchedPartition, node: Node, *, hinted: bool) -> None:
         partition, _, offset = wanted.ticket
         error = from_code(part.error_code, f"partition {partition.tp} at offset {offset}", operation="Read")
+        self._plan.fetch_failed(partition, error)
         from_follower = self._plan.reads_from_follower(partition, node.node_id)
         if from_follower:  # whatever it is, the leader knows better
             self._plan.prefer(partition, None)

@@ -64,17 +64,21 @@ class Heartbeats:
             session.deadline = at + self._session_limit
             self._poll_timer.watch_session(session.deadline, expired)
 
+        def answered(sent: float) -> None:
+            self._member.heartbeat_answered(sent)
+            contact(sent)
+
         try:
             with trio.CancelScope() as session:
                 contact(trio.current_time())
-                await self._run(rejoin, fenced, contact)
+                await self._run(rejoin, fenced, answered)
             if session.cancelled_caught:
                 expired()
         finally:
             self._poll_timer.watch_session(math.inf, expired)
 
     async def _run(
-        self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None], contact: Callable[[float], None]
+        self, rejoin: Callable[[str], None], fenced: Callable[[TrikafkaError], None], answered: Callable[[float], None]
     ) -> None:
         interval = self._config.heartbeat_interval_ms / 1000
         delay = min(interval, _FIRST_FOLLOW_UP) if self._follow_up else interval
@@ -84,14 +88,16 @@ class Heartbeats:
             began = trio.current_time()
             try:
                 await self._beat()
-                contact(began)
+                answered(began)
             except RebalanceInProgressError:
-                contact(began)
+                answered(began)
                 rejoin("the group rebalances")
             except MemberFencedError as error:
+                self._member.heartbeat_failed(error)
                 fenced(error)
                 return
             except TrikafkaError as error:
+                self._member.heartbeat_failed(error)
                 _log.debug("heartbeat of group %s failed: %s", self._group, error)
                 if error.refresh_coordinator:
                     self._coordinators.mark_unknown(self._group)
@@ -99,7 +105,7 @@ class Heartbeats:
                     fenced(error)
                     return
                 if error.code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-                    contact(began)  # once it has loaded the group, all sessions begin anew
+                    answered(began)  # once it has loaded the group, all sessions begin anew
                 delay = min(interval, self._config.retry_backoff_max_ms / 1000)
 
     async def _beat(self) -> None:

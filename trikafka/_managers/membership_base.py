@@ -162,14 +162,14 @@ class GroupRequests:
         with trio.move_on_after(limit):
             node = await self._coordinators.find(self._group)
             return await self._brokers.request(node, message, purpose=purpose, response_timeout=limit)
-        raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {limit:g} s")
+        raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {round(limit, 3):g} s")
 
     async def offers(self, api: type[ApiMessage], limit: float) -> bool:
         """Whether the coordinator offers ``api``. Raises as :meth:`ask`."""
         with trio.move_on_after(limit):
             node = await self._coordinators.find(self._group)
             return api.API_KEY in (await self._brokers.connection(node, "coordinator")).versions.ranges
-        raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {limit:g} s")
+        raise RequestTimedOutError(f"no response from the coordinator of group {self._group!r} within {round(limit, 3):g} s")
 
     def recover(self, error: TrikafkaError) -> None:
         """Note what an error says of the coordinator."""

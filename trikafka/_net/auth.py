@@ -92,7 +92,8 @@ class SaslAuthenticator:
     def _kerberos(self, node: Node) -> Mechanism:
         from .kerberos import Kerberos
 
-        return Kerberos(self._config.sasl_kerberos_service_name, node.host)
+        config = self._config
+        return Kerberos(config.sasl_kerberos_service_name, node.host, config.sasl_kerberos_principal, config.sasl_kerberos_keytab)
 
     async def _credentials(self) -> tuple[str, str]:
         config = self._config

@@ -11,6 +11,8 @@ from ..errors import ProtocolError
 from .transport import Transport
 
 _CHUNK = 65_536
+#: What a port for TLS says to whoever does not speak it.
+_ALERT_OF_TLS = b"\x15\x03"
 
 
 class FrameReader:
@@ -35,6 +37,11 @@ class FrameReader:
         size = int.from_bytes(self._view[self._start : self._start + 4], "big", signed=True)
         if not 4 <= size <= self._max:
             head = bytes(self._view[self._start : min(self._end, self._start + 8)])
+            if head.startswith(_ALERT_OF_TLS):
+                raise ProtocolError(
+                    f"{self._peer} does not speak Kafka's protocol as it is spoken, but needs TLS: set security_protocol to 'SSL',"
+                    f" or with SASL to 'SASL_SSL' (its first bytes are {head!r})"
+                )
             raise ProtocolError(
                 f"{self._peer} does not speak Kafka's protocol (its first bytes are {head!r}), or needs TLS, or sends responses"
                 f" over receive_message_max_bytes ({self._max})"

@@ -48,6 +48,7 @@ class Outages:
         self._known: frozenset[int] = frozenset()  # the brokers of the cluster
         self._ended: dict[int, float] = {}  # when a connection to a broker ended first, since the last one was made
         self._silence_told: dict[int, float] = {}  # when it was told last that a broker does not respond
+        self._all_silent_told = -math.inf  # and that none was left
         self._coordinators: dict[str, int] = {}
         self._without: dict[str, Outage] = {}  # what has no coordinator
         self._on_lost: Callable[[], object] = lambda: None
@@ -109,10 +110,13 @@ class Outages:
         if number < 0 or number in self._away:
             return
         error = RequestTimedOutError(f"{node} has left {api} unanswered for {now - since:.0f} s")
-        told = now - self._silence_told.get(number, -math.inf) >= REMINDER  # one that is slow again and again is told as seldom
-        self._away[number] = Outage(node, since, error, failures=0, told=told, told_at=now)
-        if told:
+        away = self._away[number] = Outage(node, since, error, failures=0, told_at=now)
+        # One that is slow again and again is told as seldom; and so is that it was the last of several that was left.
+        last = len(self._known) > 1 and self.all_away and now - self._all_silent_told >= REMINDER
+        away.told = last or now - self._silence_told.get(number, -math.inf) >= REMINDER
+        if away.told:
             self._silence_told[number] = now
+            self._all_silent_told = now if last else self._all_silent_told
             _log.warning("broker %d%s does not respond: %s%s", number, self._role(number), error, self._scope())
 
     def reached(self, node: Node) -> None:

@@ -27,7 +27,10 @@ _NO_ID = UUID(int=0)
 class _Source:
     """Where one partition is fetched from."""
 
-    __slots__ = ("failures", "leader_epoch", "node", "replica", "replica_until", "resets", "retry_at", "ticket")
+    __slots__ = (
+        "error", "failures", "fetched_at", "first", "leader_epoch", "node", "replica", "replica_until", "resets", "retry_at",
+        "ticket",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.node: int | None = None  # the broker in whose session it is
@@ -37,6 +40,9 @@ class _Source:
         self.retry_at = 0.0  # no fetch before, unless something has overtaken the ticket
         self.ticket = -1
         self.resets = False  # the wait is for a reset
+        self.first = 0  # the first request of the session whose response, if it has come, says that fetching it works
+        self.fetched_at: float | None = None  # by a fetch before that one
+        self.error: TrikafkaError | None = None  # of the last fetch, if that failed
         self.leader_epoch = -1  # in which the position is known to be in the leader's log
 
 
@@ -123,7 +129,25 @@ class FetchPlan:
         source = self._sources.get(partition)
         return 0 if source is None else source.failures
 
+    def last_fetch(self, partition: AssignedPartition) -> tuple[float | None, TrikafkaError | None]:
+        """When a fetch last succeeded that was about it too (``None``: none has), and why later ones did not.
+
+        A session's response that does not name a partition has nothing new of it, and is as good as one that does.
+        """
+        if (source := self._sources.get(partition)) is None:
+            return None, None
+        session = None if source.node is None else self.sessions[source.node]
+        if session is not None and session.answered >= source.first:
+            return session.answered_at, None
+        return source.fetched_at, source.error
+
     # What happened.
+
+    def fetch_failed(self, partition: AssignedPartition, error: TrikafkaError) -> None:
+        """A response, which is being taken in, has an error for it."""
+        source = self._sources.setdefault(partition, _Source())
+        self._end_fetches(source)
+        source.error = error
 
     def progressed(self, partition: AssignedPartition) -> None:
         """A fetch of it succeeded."""
@@ -187,17 +211,28 @@ class FetchPlan:
         if source.node is not None and source.node != node:
             self._leave(partition, source)
         if node is not None:
+            session = self.sessions.setdefault(node, FetchSession())
             if source.node is None:
                 self._joined.add(node)
+                source.first = session.requests + 1
             source.node = node
             epoch = -1 if partition.fetch_epoch is None else partition.fetch_epoch
             wanted = Wanted(partition.fetch_begun(), source.leader_epoch, epoch, partition.progress.topic_id)
-            self.sessions.setdefault(node, FetchSession()).fetch(partition.tp, wanted)
+            session.fetch(partition.tp, wanted)
 
     def _leave(self, partition: AssignedPartition, source: _Source) -> None:
         if source.node is not None:
+            self._end_fetches(source)
             self.sessions[source.node].forget(partition.tp)
             source.node = None
+
+    def _end_fetches(self, source: _Source) -> None:
+        """What its session has answered until now may have been about it; what it is being asked now is not."""
+        if source.node is not None:
+            session = self.sessions[source.node]
+            if session.answered >= source.first:
+                source.fetched_at, source.error = session.answered_at, None
+            source.first = session.requests + 1
 
     def _unmark(self, partition: AssignedPartition) -> None:
         self.leaderless.pop(partition, None)

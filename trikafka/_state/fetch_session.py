@@ -63,6 +63,9 @@ class FetchSession:
         self._ids: dict[str, UUID] | None = None  # of the topics in it; None: it goes by their names
         self._id = self._epoch = 0
         self._turn = 0  # of the partition that is named first
+        self.requests = 0  # so many were made
+        self.answered = 0  # the last of them whose response was taken in, and when: it was about all that is asked for
+        self.answered_at = 0.0
 
     def fetch(self, tp: TopicPartition, wanted: Wanted) -> None:
         """Fetch this partition so, from the next request on."""
@@ -81,6 +84,7 @@ class FetchSession:
 
     def next_request(self) -> SessionRequest:
         """What the next request says. The broker counts as knowing it from here on, until :meth:`lost` or :meth:`refused`."""
+        self.requests += 1
         if self._epoch == 0 or not self._fits():
             return self._full()
         self._hand_over_log_ends()
@@ -109,6 +113,10 @@ class FetchSession:
             self._id, self._epoch = session_id, 1
         else:
             self._epoch = 1 if self._epoch == _LAST_EPOCH else self._epoch + 1
+
+    def taken_in(self, now: float) -> None:
+        """All that the response to the last request says is taken in."""
+        self.answered, self.answered_at = self.requests, now
 
     def refused(self) -> bool:
         """The broker does not know the session, or not in this epoch: begin anew. Whether at once: there was one."""

@@ -97,6 +97,8 @@ class Member:
         self.settled = False  # it has been STABLE since it last began to join
         self.identity = Identity(instance_id=instance_id)
         self.leads: bool | None = None  # of a generation of the classic protocol; None: nobody leads, or it is not known
+        self.last_heartbeat: float | None = None  # when the last one went out that was answered
+        self.heartbeat_error: Exception | None = None  # why the last one was not
 
     @property
     def joining(self) -> bool:
@@ -118,6 +120,14 @@ class Member:
     def is_leader(self, leads: bool) -> None:
         """The generation that it has just joined has chosen its leader: this member, or another."""
         self.leads = leads
+
+    def heartbeat_answered(self, sent: float) -> None:
+        """The coordinator has answered the heartbeat that went out then, and the member is in its group."""
+        self.last_heartbeat, self.heartbeat_error = sent, None
+
+    def heartbeat_failed(self, error: Exception) -> None:
+        """A heartbeat got no response, or one that says why the member is not in its group."""
+        self.heartbeat_error = error
 
     def forget(self, *, keep_id: bool = False) -> None:
         """The generation is over; ``keep_id``: join again as the same member."""

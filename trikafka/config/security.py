@@ -91,6 +91,12 @@ class SecurityConfig:
         None, "extensions to send with a token (KIP-342)", java=None, secret=True
     )
     sasl_kerberos_service_name: str = setting("kafka", "the brokers' name with Kerberos, for GSSAPI", empty=False)
+    sasl_kerberos_principal: str | None = setting(
+        None, "who this client is with Kerberos; None: whose ticket is there, or the first in the key table", empty=False
+    )
+    sasl_kerberos_keytab: str | None = setting(
+        None, "a key table to get tickets with; None: the ticket that is there, or as KRB5_CLIENT_KTNAME says", empty=False
+    )
 
     @property
     def uses_tls(self) -> bool:

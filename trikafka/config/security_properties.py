@@ -86,22 +86,25 @@ def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any
     if "sasl.jaas.config" not in rest:
         return
     text = secret(str(rest.pop("sasl.jaas.config")).strip())
-    found = _LOGIN_MODULE.match(text)
-    if found is None:
+    entry = _LOGIN_MODULE.match(text)
+    if entry is None:
         hint = "; it is that one entry, without the '{ }' of a JAAS file around it" if "{" in text else ""
         raise ConfigurationError(
             "sasl.jaas.config must be '<login module> required <option>=<value> ...;', such as"
             f" '...PlainLoginModule required username=\"...\" password=\"...\";'{hint}"
         )
-    options = {name: _unquoted(value) for name, value in _PAIR.findall(text[found.end() :])}
-    module = found[1].rpartition(".")[2]
+    options = {name: _unquoted(value) for name, value in _PAIR.findall(text[entry.end() :])}
+    module = entry[1].rpartition(".")[2]
     reader = _MODULES.get(module)
     if reader is None:
         raise ConfigurationError(
             f"sasl.jaas.config names the login module {module}; known are {', '.join(_MODULES)}; a"
             " plugin's mechanism needs sasl.mechanism alone"
         )
-    for name, value in reader(options).items():
+    found = reader(options)
+    if options:
+        raise ConfigurationError(f"sasl.jaas.config gives {module} what trikafka does not know: {', '.join(sorted(options))}")
+    for name, value in found.items():
         _put(settings, name, value, "sasl.jaas.config")
 
 
@@ -109,23 +112,46 @@ def _unquoted(value: str) -> str:
     return secret(re.sub(r"\\(.)", r"\1", value[1:-1]) if value[0] in "\"'" else value)
 
 
-def _password(options: Mapping[str, str]) -> dict[str, str]:
+def _password(options: MutableMapping[str, str]) -> dict[str, Any]:
     for name in ("username", "password"):
         if name not in options:
             raise ConfigurationError(f"sasl.jaas.config has no {name}")
-    return {"sasl_plain_username": options["username"], "sasl_plain_password": options["password"]}
+    return {"sasl_plain_username": options.pop("username"), "sasl_plain_password": options.pop("password")}
 
 
-def _oauth(options: Mapping[str, str]) -> dict[str, str]:
+def _oauth(options: MutableMapping[str, str]) -> dict[str, Any]:
     names = {"clientId": "sasl_oauth_client_id", "clientSecret": "sasl_oauth_client_secret", "scope": "sasl_oauth_scope"}
-    return {ours: options[theirs] for theirs, ours in names.items() if theirs in options}
+    found: dict[str, Any] = {ours: options.pop(theirs) for theirs, ours in names.items() if theirs in options}
+    prefix = "extension_"
+    if extensions := {name.removeprefix(prefix): options.pop(name) for name in list(options) if name.startswith(prefix)}:
+        found["sasl_oauth_extensions"] = extensions
+    return found
 
 
-def _kerberos(options: Mapping[str, str]) -> dict[str, str]:
-    return {"sasl_kerberos_service_name": options["serviceName"]} if "serviceName" in options else {}
+#: How Java's module goes about it, which has no meaning here.
+_KERBEROS_HABITS = (
+    "storeKey", "doNotPrompt", "refreshKrb5Config", "renewTGT", "isInitiator", "debug", "useFirstPass", "tryFirstPass", "storePass",
+    "clearPass",
+)  # fmt: skip
 
 
-_MODULES: dict[str, Callable[[Mapping[str, str]], dict[str, str]]] = {
+def _kerberos(options: MutableMapping[str, str]) -> dict[str, Any]:
+    names = {"serviceName": "sasl_kerberos_service_name", "principal": "sasl_kerberos_principal", "keyTab": "sasl_kerberos_keytab"}
+    found: dict[str, Any] = {ours: options.pop(theirs) for theirs, ours in names.items() if theirs in options}
+    uses_keytab = options.pop("useKeyTab", "false").lower() == "true"
+    if "sasl_kerberos_keytab" in found and not uses_keytab:
+        raise ConfigurationError("sasl.jaas.config has keyTab without useKeyTab=true, which Java's client refuses too")
+    if uses_keytab and "sasl_kerberos_keytab" not in found:
+        raise ConfigurationError("sasl.jaas.config has useKeyTab=true and no keyTab: name the file")
+    if "ticketCache" in options:
+        raise ConfigurationError("sasl.jaas.config has ticketCache: let the environment's KRB5CCNAME name the file instead")
+    options.pop("useTicketCache", None)  # a ticket that is there is used anyway
+    for name in _KERBEROS_HABITS:
+        options.pop(name, None)
+    return found
+
+
+_MODULES: dict[str, Callable[[MutableMapping[str, str]], dict[str, Any]]] = {
     "PlainLoginModule": _password,
     "ScramLoginModule": _password,
     "OAuthBearerLoginModule": _oauth,

@@ -83,6 +83,12 @@ class ClientSettings(TypedDict, total=False):
     sasl_kerberos_service_name: str
     """The brokers' name with Kerberos, for GSSAPI. Default: "kafka"."""
 
+    sasl_kerberos_principal: str | None
+    """Who this client is with Kerberos; None: whose ticket is there, or the first in the key table. Default: None."""
+
+    sasl_kerberos_keytab: str | None
+    """A key table to get tickets with; None: the ticket that is there, or as KRB5_CLIENT_KTNAME says. Default: None."""
+
     bootstrap_servers: str | Sequence[str]
     """Addresses to begin with: 'host:port,host:port' or a sequence of these. Default: ""."""
 

@@ -1,11 +1,17 @@
-"""For tests: looking for processes, and waiting for a condition."""
+"""For tests: the command, looking for processes, and waiting for a condition."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+
+COMMAND = [sys.executable, "-c", "from trikafka_broker.cli import main; main()"]
 
 
 def processes_naming(text: str) -> list[int]:
@@ -30,3 +36,21 @@ def eventually(condition: Callable[[], bool], limit: float = 15) -> bool:
             return False
         time.sleep(0.02)
     return True
+
+
+@contextmanager
+def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """A child process, killed at the end with all that it has forked."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+
+
+def first_line(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline().strip()

@@ -170,6 +170,29 @@ def test_the_jars_that_the_tests_use_are_those_that_are_known(version: str) -> N
     assert known == {jar.name: hashlib.sha256(jar.read_bytes()).hexdigest() for jar in fetch_jars(version).iterdir()}
 
 
+def test_one_damaged_byte_is_enough(tmp_path: Path) -> None:
+    for jar in fetch_jars().iterdir():
+        (tmp_path / jar.name).symlink_to(jar)
+    jars._check(DEFAULT_VERSION, tmp_path, print)
+    damaged = min(tmp_path.glob("kafka-clients-*.jar"))
+    content = bytearray(damaged.read_bytes())
+    content[len(content) // 2] ^= 1
+    damaged.unlink()
+    damaged.write_bytes(content)
+    with pytest.raises(DownloadError, match=f"is not used: {damaged.name}"):
+        jars._check(DEFAULT_VERSION, tmp_path, print)
+
+
+def test_each_file_of_hashes_says_where_they_are_from() -> None:
+    files = list(Path(jars.__file__).with_name("hashes").iterdir())
+    assert len(files) == 5
+    for file in files:
+        assert "published" in "".join(line for line in file.read_text().splitlines() if line.startswith("#"))
+        known = jars.known_hashes(file.name.removeprefix("kafka-").removesuffix(".sha256"))
+        assert known
+        assert {len(bytes.fromhex(digest)) for digest in known.values()} == {32}
+
+
 def test_download_without_the_tools_when_there_are_none(machine: Machine) -> None:
     machine.install_java(ivy=NO_TOOLS)
     lines: list[str] = []

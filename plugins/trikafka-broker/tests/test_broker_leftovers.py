@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from importlib.metadata import entry_points
 from pathlib import Path
 
 import click
 import pytest
-from broker_waiting import eventually, processes_naming
+from broker_waiting import COMMAND, eventually, first_line, processes_naming, running
 
 import trikafka_broker
 from trikafka_broker import KafkaCluster
 from trikafka_broker.probe import registered_brokers
 
-COMMAND = [sys.executable, "-c", "from trikafka_broker.cli import main; main()"]
 PROGRAM = """
 from trikafka_broker import KafkaCluster
 cluster = KafkaCluster()
@@ -27,24 +25,6 @@ cluster.start()
 print(cluster.bootstrap_servers, flush=True)
 {rest}
 """
-
-
-@contextmanager
-def running(command: list[str]) -> Iterator[subprocess.Popen[str]]:
-    """A child process, killed at the end with all that it has forked."""
-    pipe = subprocess.PIPE
-    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-
-
-def first_line(process: subprocess.Popen[str]) -> str:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
 
 
 def nothing_left(temporary: Path) -> bool:
@@ -94,6 +74,33 @@ def test_guardian_killed_and_then_its_parent(temporary: Path) -> None:
         parent.kill()
         assert eventually(lambda: nothing_left(temporary))
         assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{guardian}"))
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing can be done about it")
+def test_both_guardians_killed_and_then_their_parent(temporary: Path) -> None:
+    """Nobody is left who could remove the directory; but no broker goes on."""
+    with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
+        assert first_line(parent)
+        (first,) = processes_naming(f"_guardian_main.py\0{parent.pid}")
+        (second,) = processes_naming(f"_guardian_main.py\0{first}")
+        for guardian in (second, first):  # the second would do the first's work
+            os.kill(guardian, signal.SIGKILL)
+        assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{parent.pid}"))
+        assert processes_naming(str(temporary))
+        parent.kill()
+        assert eventually(lambda: not processes_naming(str(temporary)))
+    for left in temporary.iterdir():
+        shutil.rmtree(left)
+
+
+def test_a_broker_outlives_the_thread_that_started_it(temporary: Path) -> None:
+    rest = "import threading\n"
+    rest += "thread = threading.Thread(target=cluster.brokers[0].restart)\nthread.start()\nthread.join()\n"
+    rest += "print('again', flush=True)\ninput()"
+    with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
+        host, port = first_line(parent).split(":")
+        assert first_line(parent) == "again"
+        assert registered_brokers(host, int(port)) == {0}
 
 
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]])

@@ -1,8 +1,10 @@
 """Starts processes that cannot outlive this one. Owns the guardian process and the pipe to it.
 
 Nothing may be left behind even if this process is killed by SIGKILL, so the cleaning cannot be done here alone: a
-second, tiny process does it (`_guardian_main.py`). PR_SET_PDEATHSIG would be shorter, but it follows the *thread* that
-started the child, and worker threads of an event loop end while the program goes on.
+second, tiny process does it (`_guardian_main.py`). On Linux what was started also ends with this process by itself
+(PR_SET_PDEATHSIG, `_child_main.py`): that is all that is left when the guardians are killed as well. The signal follows
+the *thread* that started the child, and worker threads of an event loop end while the program goes on; so one thread,
+which lives until the end, starts them all.
 """
 
 from __future__ import annotations
@@ -10,20 +12,49 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import queue
 import shutil
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 from typing import IO
 
 from .errors import BrokerError
 
-# The child waits for one line before it becomes the command. So a command never runs that the guardian does not know
-# of: should this process die in between, the line never comes and the shell ends.
-_WAIT_FOR_GO = 'read -r go && exec "$@" </dev/null'
+_CHILD = Path(__file__).with_name("_child_main.py")
+
+
+class Spawner:
+    """A thread that starts processes. It is a daemon: it ends when the whole process does, or by :meth:`end`."""
+
+    def __init__(self) -> None:
+        self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        threading.Thread(target=self._run, name="trikafka-broker spawner", daemon=True).start()
+
+    def start(self, make: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
+        """Have the thread call `make`; what it returns or raises."""
+        made: Future[subprocess.Popen[bytes]] = Future()
+
+        def start() -> None:
+            try:
+                made.set_result(make())
+            except BaseException as error:
+                made.set_exception(error)
+
+        self._wanted.put(start)
+        return made.result()
+
+    def end(self) -> None:
+        """End the thread, and so all that it has started."""
+        self._wanted.put(None)
+
+    def _run(self) -> None:
+        while (start := self._wanted.get()) is not None:
+            start()
 
 
 class Guardian:
@@ -36,6 +67,7 @@ class Guardian:
     def __init__(self) -> None:
         self._process: subprocess.Popen[bytes] | None = None
         self._directories: set[Path] = set()
+        self._spawner: Spawner | None = None
         self._lock = threading.Lock()
 
     def start(self) -> None:
@@ -66,14 +98,20 @@ class Guardian:
         started that nobody would end.
         """
         self.check()
-        process = subprocess.Popen(
-            ["/bin/sh", "-c", _WAIT_FOR_GO, "sh", *command],
-            stdin=subprocess.PIPE,
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            pass_fds=keep_open,
-        )
+
+        def make() -> subprocess.Popen[bytes]:
+            return subprocess.Popen(
+                [sys.executable, "-I", "-S", str(_CHILD), str(os.getpid()), *command],
+                stdin=subprocess.PIPE,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=keep_open,
+            )
+
+        with self._lock:
+            spawner = self._spawner = self._spawner or Spawner()
+        process = spawner.start(make)
         self._tell("group", process.pid)
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
@@ -115,6 +153,10 @@ class Guardian:
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+        with self._lock:
+            spawner, self._spawner = self._spawner, None
+        if spawner is not None:
+            spawner.end()
         for path in self._directories:  # there is something only if the guardian was killed
             shutil.rmtree(path, ignore_errors=True)
         self._directories.clear()

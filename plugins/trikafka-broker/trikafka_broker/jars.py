@@ -25,7 +25,7 @@ from .settings import DEFAULT_VERSION
 from .waiting import pause
 
 Progress = Callable[[str], None]
-#: A file a version, as sha256sum writes it.
+#: A file a version, as sha256sum writes it, below lines that say where they are from.
 _HASHES = Path(__file__).with_name("hashes")
 
 
@@ -127,7 +127,7 @@ def known_hashes(version: str) -> dict[str, str] | None:
         text = (_HASHES / f"kafka-{version}.sha256").read_text(encoding="ascii")
     except FileNotFoundError:
         return None
-    return {name: digest for digest, name in map(str.split, text.splitlines())}
+    return {name: digest for digest, name in (line.split() for line in text.splitlines() if not line.startswith("#"))}
 
 
 @contextlib.contextmanager

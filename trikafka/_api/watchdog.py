@@ -1,4 +1,4 @@
-"""Is the consumer working, and if not, why? The watchdog over its partitions, and what a liveness probe may ask.
+"""Which partitions of a consumer make no progress, and why: the watchdog over them.
 
 The watchdog owns what it saw of each partition. A partition that is assigned and not paused, and that may have records, but makes
 no progress for ``stall_warning_ms``, is *stalled*: the log says so once, with the reason, and once more when it goes on.
@@ -7,44 +7,22 @@ no progress for ``stall_warning_ms``, is *stalled*: the log says so once, with t
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from types import MappingProxyType
 
 import trio
 
-from .._net.brokers import Brokers
+from .._managers.fetch import Fetcher
 from .._net.outages import Outages
 from .._state.assignment import AssignedPartition
-from .._state.member import MemberState
 from .._state.partition_state import PartitionState
 from ..errors import TrikafkaError
-from ..interfaces import MetadataManager, PositionsManager
-from ..types import Node, TopicPartition
+from ..interfaces import FetchManager, MetadataManager, PositionsManager
+from ..types import TopicPartition
 from .consumer_core import ConsumerCore
 
 _log = logging.getLogger("trikafka.consumer")
 _LOOKS = 4  # how often the watchdog looks within the time after which it warns
-
-
-@dataclass(frozen=True, slots=True)
-class ConsumerHealth:
-    """Whether a consumer works. ``ok`` is false when something has gone wrong that more waiting may not mend.
-
-    ``reasons`` says what, one sentence each; ``state`` is the member's (``"unjoined"`` without a group); ``stalled`` holds the
-    partitions without progress, each with the reason; ``connected`` are the brokers that there are connections to, ``unreachable``
-    those that none can be made to, each with the cause (one of several is not yet a reason); ``error`` is what stopped the group's
-    work, if anything did.
-    """
-
-    ok: bool
-    reasons: tuple[str, ...]
-    state: str
-    stalled: Mapping[TopicPartition, str]
-    connected: tuple[Node, ...]
-    unreachable: Mapping[Node, str]
-    error: Exception | None
 
 
 @dataclass(slots=True)
@@ -66,11 +44,13 @@ class Watchdog:
         outages: Outages,
         metadata: MetadataManager,
         positions: PositionsManager,
+        fetcher: FetchManager,
         limit: float,
         *,
         fetched_by: str | None = None,
     ) -> None:
         self._core, self._outages, self._metadata, self._positions, self._limit = core, outages, metadata, positions, limit
+        self._fetcher = fetcher
         self._fetched_by = fetched_by  # the plugin in the fetch manager's seat
         self._seen: dict[AssignedPartition, _Seen] = {}
         self._scope = trio.CancelScope()
@@ -127,6 +107,8 @@ class Watchdog:
             return "records of it are there, but nobody receives them"
         if self._fetched_by is not None:
             return f"plugin {self._fetched_by}: fetch.run has fetched nothing of it, though there may be records"
+        if isinstance(self._fetcher, Fetcher) and (error := self._fetcher.last_fetch(partition)[1]):
+            return f"fetching it fails: {error}"
         return "its leader sends nothing, though there are records"
 
     def _at_rest(self, partition: AssignedPartition) -> bool:
@@ -153,35 +135,3 @@ class Watchdog:
         except TrikafkaError as error:
             return error
         return None
-
-
-def consumer_health(
-    core: ConsumerCore, watchdog: Watchdog, brokers: Brokers, fatal: Exception | None, *, closed: bool
-) -> ConsumerHealth:
-    """What :meth:`trikafka.Consumer.health` returns."""
-    outages = brokers.outages
-    state, grouped, now = core.member.state, core.subscription.grouped, trio.current_time()
-    stalled = watchdog.stalled(now)
-    away = outages.unreachable()
-    unreachable = {node: f"since {now - outage.since:.0f} s: {outage.error}" for node, outage in away.items()}
-    reasons = []
-    if closed:
-        reasons.append("the consumer is closed")
-    if fatal is not None:
-        reasons.append(f"the group's work has stopped: {fatal}")
-    if grouped and state is MemberState.STALE:
-        reasons.append("nothing was received for max_poll_interval_ms, so the member left the group; the next receive joins again")
-    if grouped and state is MemberState.FENCED and fatal is None:
-        reasons.append("the group has fenced the member; the next receive joins again")
-    if outages.all_away:
-        reasons.append("no broker of the cluster can be reached: " + "; ".join(unreachable.values()))
-    reasons += [f"{tp}: no progress: {why}" for tp, why in stalled.items()]
-    return ConsumerHealth(
-        not reasons,
-        tuple(reasons),
-        state.value,
-        MappingProxyType(stalled),
-        brokers.connected(),
-        MappingProxyType(unreachable),
-        fatal,
-    )

@@ -1,0 +1,122 @@
+"""What ``health()`` tells of a consumer's last signs of life: heartbeats, fetches, and what failed with which error."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from consuming import T0, T1, T2, cluster_of, consumer_of, member_of
+from trio.testing import MockClock as Clock
+
+from trikafka import ErrorCode, KafkaConnectionError, NotLeaderError
+from trikafka.errors import CoordinatorError
+
+BEATS = {"classic": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_the_age_of_the_last_heartbeat(autojump_clock: Clock, protocol: str) -> None:
+    with trio.fail_after(120):
+        async with cluster_of(records=3) as cluster, member_of(cluster, group_protocol=protocol) as consumer:
+            await consumer.receive_batch()
+            for _ in range(10):
+                await consumer.receive_batch(timeout=1)
+                age = consumer.health().last_heartbeat
+                assert age is not None
+                assert age <= 5
+            assert consumer.health().last_error is None
+            cluster.fail(BEATS[protocol], ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+            await consumer.receive_batch(timeout=20)
+            health = consumer.health()
+            assert health.last_heartbeat is not None
+            assert 15 <= health.last_heartbeat <= 25
+            assert isinstance(health.last_error, CoordinatorError)
+            assert health.ok, "the session is not over yet"
+
+
+async def test_who_is_in_no_group_sends_no_heartbeat(autojump_clock: Clock) -> None:
+    async with cluster_of(records=3) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        await consumer.receive_batch()
+        assert consumer.health().last_heartbeat is None
+
+
+async def test_the_age_of_the_last_fetch_of_each_partition(autojump_clock: Clock) -> None:
+    """Of one that has nothing new, too: a session's response says so by not naming it."""
+    with trio.fail_after(120):
+        async with cluster_of(3, records=3) as cluster, consumer_of(cluster, fetch_max_wait_ms=500) as consumer:
+            assert dict(consumer.health().last_fetch) == {}
+            consumer.assign([T0, T1, T2])
+            consumer.pause([T2])
+            while (await consumer.receive_batch(timeout=3)).topic:
+                pass
+            for _ in range(5):
+                cluster.append("t", 0, [b"new"])
+                await consumer.receive_batch()
+                await consumer.receive_batch(timeout=1)
+            ages = consumer.health().last_fetch
+            assert set(ages) == {T0, T1}
+            assert max(ages.values()) <= 0.5
+            consumer.pause([T1])
+            await consumer.receive_batch(timeout=10)
+            ages = consumer.health().last_fetch
+            assert ages[T0] <= 0.5
+            assert ages[T1] == pytest.approx(10, abs=1)
+            consumer.resume([T1, T2])
+            await consumer.receive_batch()
+            assert max(consumer.health().last_fetch.values()) <= 0.5
+            consumer.assign([T0])
+            assert set(consumer.health().last_fetch) == {T0}
+
+
+async def test_a_partition_that_cannot_be_fetched_says_why(autojump_clock: Clock) -> None:
+    with trio.fail_after(200):
+        async with cluster_of(2, records=3) as cluster, consumer_of(cluster) as consumer:
+            consumer.assign([T0, T1])
+            while (await consumer.receive_batch(timeout=3)).topic:
+                pass
+            assert consumer.health().last_error is None
+            cluster.append("t", 0, [b"new"])
+            rule = cluster.fail("Fetch", ErrorCode.NOT_LEADER_OR_FOLLOWER, None, topic="t", partition=0)
+            consumer.seek(T0, 0)
+            await consumer.receive_batch(timeout=40)
+            health = consumer.health()
+            assert isinstance(health.last_error, NotLeaderError)
+            assert health.last_fetch[T1] <= 1
+            assert health.last_fetch[T0] == pytest.approx(40, abs=2)
+            assert "fetching it fails: the broker does not lead this partition" in health.stalled[T0]
+            rule.remove()
+            await consumer.receive_batch()
+            await consumer.receive_batch(timeout=2)
+            health = consumer.health()
+            assert health.last_error is None
+            assert max(health.last_fetch.values()) <= 1
+
+
+async def test_the_last_error_is_why_a_broker_is_away_until_it_is_back(autojump_clock: Clock) -> None:
+    with trio.fail_after(200):
+        async with cluster_of(records=3) as cluster, consumer_of(cluster) as consumer:
+            consumer.assign([T0])
+            await consumer.receive_batch()
+            cluster.stop(0)
+            await consumer.receive_batch(timeout=10)
+            health = consumer.health()
+            assert isinstance(health.last_error, KafkaConnectionError)
+            assert health.last_fetch[T0] >= 9
+            cluster.start(0)
+            await consumer.receive_batch(timeout=10)
+            health = consumer.health()
+            assert (health.ok, health.last_error) == (True, None)
+            assert health.last_fetch[T0] <= 1
+
+
+async def test_a_broker_that_does_not_respond(autojump_clock: Clock) -> None:
+    with trio.fail_after(200):
+        async with cluster_of(records=3) as cluster, consumer_of(cluster, request_timeout_ms=5000) as consumer:
+            consumer.assign([T0])
+            await consumer.receive_batch()
+            cluster.freeze(0)
+            await consumer.receive_batch(timeout=20)
+            health = consumer.health()
+            assert "unanswered" in str(health.last_error)
+            assert health.last_fetch[T0] >= 19
+            cluster.thaw(0)
