@@ -313,6 +313,7 @@ class ExportJob:
 
     async def _result(self, started: str, begun: float, resumed: bool) -> ExportResult:
         committed = await self._commit()
+        format = self.state.format or {}
         return ExportResult(
             destination=self.options.destination,
             plans=tuple(manifest.plan.plan_id for manifest in self.published),
@@ -325,6 +326,8 @@ class ExportJob:
             dead_letters=sum(manifest.dead_letters for manifest in self.published),
             started=started,
             seconds=trio.current_time() - begun,
+            format=format.get("name"),
+            exactly_once=format.get("exactly_once") is not False,
         )
 
     async def _commit(self) -> Mapping[TopicPartition, int]:

@@ -40,8 +40,10 @@ class BatchFolder:
     """Opened for :func:`trikafka.sink_batches`. Members of one group write to one folder, from as many machines as share it."""
 
     def __init__(self, root: Path, options: SinkOptions) -> None:
-        if options.partition_by or (options.value_format or "binary") != "binary":
-            raise ConfigurationError("partition_by and value_format=json are for exports: sink_batches() writes values as they are")
+        parsed = any((options.parsing.of(column).format or "binary") != "binary" for column in ("key", "value"))
+        if options.partition_by or parsed:
+            told = "partition_by, key_format and value_format are for exports: sink_batches() writes keys and values as they are"
+            raise ConfigurationError(told)
         self._root, self._options = root, options
         self._limiter = trio.CapacityLimiter(options.threads)
         self._closed = threading.Event()
@@ -82,7 +84,7 @@ class BatchFolder:
             raise ExportError(f"cannot write to {self._root}: {error.strerror or error}") from error
 
     def _write(self, batch: SinkBatch) -> None:
-        from .columns import SCHEMA, spark_columns  # imports pyarrow, which is slow: here in a thread
+        from .columns import spark_table  # imports pyarrow, which is slow: here in a thread
 
         try:
             start, table = batch.start, batch.table
@@ -92,8 +94,7 @@ class BatchFolder:
                     if table.num_rows:
                         start = int(table["offset"][0].as_py())
                     continue
-                columns = [spark_columns(each, SCHEMA) for each in table.to_batches()]
-                self._publish(columns, batch, start)
+                self._publish(spark_table(table.to_batches()), batch, start)
         except OSError as error:
             raise ExportError(f"cannot write {batch} to {self._root}: {error.strerror or error}") from error
 
@@ -104,7 +105,7 @@ class BatchFolder:
         before = max((start for start in found if start <= offset), default=None)
         return 0 if before is None else _end_of(self._path(batch, before))
 
-    def _publish(self, columns: list[pyarrow.RecordBatch], batch: SinkBatch, start: int) -> None:
+    def _publish(self, table: pyarrow.Table, batch: SinkBatch, start: int) -> None:
         """Write the file that begins at ``start``, unless somebody else has meanwhile."""
         import pyarrow.parquet as pq
 
@@ -117,8 +118,7 @@ class BatchFolder:
         try:
             with staged.open("xb") as file:
                 with pq.ParquetWriter(file, SCHEMA.with_metadata({_FOOTER_KEY: footer}), compression=compression) as writer:
-                    for each in columns:
-                        writer.write_batch(each, row_group_size=own.row_group_rows)
+                    writer.write_table(table, row_group_size=own.row_group_rows)
                 file.flush()
                 os.fsync(file.fileno())
             if not self._closed.is_set():
