@@ -31,6 +31,7 @@ _HOMES = {
         "ConsumerStatistics",
     ),
     "._api.consumer_health": ("ConsumerHealth",),
+    "._api.dead_letters": ("dead_letter_headers",),
     "._api.export": (
         "Exporter",
         "check_export",
@@ -48,6 +49,7 @@ _HOMES = {
         "StagedFile",
     ),
     "._api.export_store": ("DirectoryStore",),
+    "._api.export_tables": ("TableStore",),
     "._api.export_work": ("RangeWork",),
     "._api.opening": (
         "open_admin",
@@ -67,6 +69,7 @@ _HOMES = {
         "run_tasks",
     ),
     "._api.handling": ("RetryPolicy",),
+    "._api.sinking": ("sink_batches",),
     "._api.transaction": ("Transaction",),
     "._wire.columns": ("RecordBatch",),
     ".config": (

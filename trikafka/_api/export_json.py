@@ -74,7 +74,9 @@ def files_from_json(text: str | bytes, where: str) -> list[WrittenFile]:
                 if each["file"] is not None
             ]
         return [
-            WrittenFile(_range(each), str(f["name"]), int(f["from"]), int(f["to"]), int(f["rows"]), int(f["bytes"]))
+            WrittenFile(
+                _range(each), str(f["name"]), int(f["from"]), int(f["to"]), int(f["rows"]), int(f["bytes"]), f.get("version")
+            )
             for each in body["ranges"]
             for f in each["files"]
         ]
@@ -186,13 +188,21 @@ def _range_dict(planned: PlannedRange) -> dict[str, Any]:
 
 
 def _result_dict(result: RangeResult) -> dict[str, Any]:
-    files = [{"name": f.name, "from": f.start, "to": f.end, "rows": f.rows, "bytes": f.bytes} for f in result.files]
-    body = _range_dict(result.planned) | {"reached": result.reached, "rows": result.rows, "files": files}
+    body = _range_dict(result.planned) | {
+        "reached": result.reached,
+        "rows": result.rows,
+        "files": [_file_dict(file) for file in result.files],
+    }
     if result.dead_letters:
         body["dead_letters"] = result.dead_letters
     if result.error is not None:
         body["error"] = f"{type(result.error).__name__}: {result.error}"[:2000]
     return body
+
+
+def _file_dict(file: WrittenFile) -> dict[str, Any]:
+    body = {"name": file.name, "from": file.start, "to": file.end, "rows": file.rows, "bytes": file.bytes}
+    return body if file.version is None else {**body, "version": file.version}
 
 
 def _lost_dict(lost: LostRange) -> dict[str, Any]:

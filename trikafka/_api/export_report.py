@@ -48,7 +48,9 @@ class ExportResult:
     ``positions`` are the offsets that the next export goes on from; ``committed`` those that it committed to the group.
     ``carried`` is planned and not exported yet: the next export begins with it. ``lost`` is gone for ever: the export was
     told to go on without it. ``dead_letters`` counts the records that could not be read as asked and were put aside.
-    ``started`` is the time (ISO 8601, UTC), ``seconds`` what it took.
+    ``started`` is the time (ISO 8601, UTC), ``seconds`` what it took. ``format`` is the name that the sink gives to what it writes.
+    Not ``exactly_once``: of a killed export that the next one has finished, rows may stand twice, for the format has no key to
+    know them by.
     """
 
     destination: str
@@ -62,6 +64,8 @@ class ExportResult:
     dead_letters: int = 0
     started: str = ""
     seconds: float = field(default=0.0, compare=False)
+    format: str | None = None
+    exactly_once: bool = True
 
     @property
     def already_done(self) -> bool:
@@ -77,3 +81,8 @@ class ExportResult:
     def bytes(self) -> int:
         """The bytes that were written."""
         return sum(file.bytes for file in self.files)
+
+    @property
+    def versions(self) -> tuple[int, ...]:
+        """The versions of the table that it wrote, where the sink writes a table of a format that has versions."""
+        return tuple(sorted({file.version for file in self.files if file.version is not None}))

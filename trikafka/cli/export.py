@@ -45,6 +45,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
 @click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="A topic, as the argument; repeatable.")
 @click.option("-G", "--group", metavar="ID", help="Commit what was exported for this group, so that its lag shows in other tools.")
 @click.option("-o", "--from", "start", metavar="WHERE", help="Where the first export begins: beginning (default) or @TIME.")
+@click.option("--format", "format", metavar="NAME", help="What to write: parquet (default), delta, or a table format of Spark's.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the plugin that writes; repeatable.")
 @click.option("--max-records-per-file", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of one file at most.")
 @click.option("--every", callback=_seconds, metavar="TIME", help="Export again and again, such as every 60s, until a signal.")
@@ -62,6 +63,7 @@ def command(
     more: tuple[str, ...],
     group: str | None,
     start: str | None,
+    format: str | None,
     options: tuple[str, ...],
     max_records_per_file: int,
     every: float | None,
@@ -81,8 +83,9 @@ def command(
 
     settings = common.settings(ConsumerConfig)
     as_json = as_json or output == "json"
+    sink_options = {**dict(map(pair, options)), **({} if format is None else {"format": format})}
     if check:
-        _check(destination, dict(map(pair, options)), as_json)
+        _check(destination, sink_options, as_json)
         return
     group = group or settings.get("group_id")
     arguments = dict(
@@ -92,17 +95,18 @@ def command(
         max_records_per_file=max_records_per_file,
         fail_on_data_loss=not allow_data_loss,
         task_timeout_ms=task_timeout,
-        sink_options=dict(map(pair, options)),
+        sink_options=sink_options,
         **{**settings, "group_id": group},
     )
-    _Run(every, abandon, as_json).run(arguments)
+    _Run(every, abandon, as_json, dict(map(pair, options)).get("dead_letter_topic")).run(arguments)
 
 
 class _Run:
     """One call of the command: one export, or one after the other."""
 
-    def __init__(self, every: float | None, abandon: bool, as_json: bool) -> None:
+    def __init__(self, every: float | None, abandon: bool, as_json: bool, dead_letter_topic: str | None = None) -> None:
         self._every, self._abandon, self._as_json = every, abandon, as_json
+        self._dead_letter_topic = dead_letter_topic
 
     def run(self, arguments: dict[str, Any]) -> None:
         """Do it. Raises what ends it."""
@@ -158,8 +162,12 @@ class _Run:
             return
         for lost in result.lost:
             warn(f"{lost} is lost for ever: {lost.reason}")
+        if not result.exactly_once and result.resumed:
+            warn(f"{result.format} has no key to know a write by: rows of the killed export may stand twice; --check counts them")
         if result.dead_letters:
-            warn(f"{result.dead_letters:,} records could not be read as asked; they are in {result.destination}/_dead_letters")
+            topic = self._dead_letter_topic
+            where = f"{result.destination}/_dead_letters" if topic is None else f"the topic {topic}"
+            warn(f"{result.dead_letters:,} records could not be read as asked; they are in {where}")
         say(_sentence(result))
 
 
@@ -177,7 +185,8 @@ def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
         if found.problems:
             raise click.ClickException(f"{destination} does not hold what its manifests say ({len(found.problems)} differences)")
         if not as_json:
-            say(f"{found.rows:,} records in {found.files:,} files ({found.bytes:,} bytes), as the manifests say")
+            where = f"{found.files:,} files ({found.bytes:,} bytes)" if found.bytes else f"{found.files:,} ranges of a table"
+            say(f"{found.rows:,} records in {where}, as the manifests say")
 
     run(work)
 
@@ -187,9 +196,11 @@ def _sentence(result: ExportResult) -> str:
         return f"nothing new: {result.destination} holds all records" + (" that could be read" if result.carried else "")
     earlier = ", the files of a killed export among them" if result.resumed else ""
     records = f"{result.rows:,} {'record' if result.rows == 1 else 'records'}"
-    files = f"{len(result.files):,} {'file' if len(result.files) == 1 else 'files'} ({result.bytes:,} bytes)"
+    files = f" in {len(result.files):,} {'file' if len(result.files) == 1 else 'files'} ({result.bytes:,} bytes)"
+    if result.bytes == 0 and result.files:  # a table
+        files = f" (version {result.versions[-1]})" if result.versions else f" ({result.format})"
     left = f"; {sum(each.end - each.start for each in result.carried):,} offsets are left to the next" if result.carried else ""
-    return f"{records} in {files} written to {result.destination} in {result.seconds:.1f} s{earlier}{left}"
+    return f"{records}{files} written to {result.destination} in {result.seconds:.1f} s{earlier}{left}"
 
 
 def _show(tell: Meter, step: ExportProgress) -> None:
@@ -227,6 +238,9 @@ def _as_json(result: ExportResult) -> dict[str, Any]:
         "already_done": result.already_done,
         "resumed": result.resumed,
         "plans": list(result.plans),
+        "format": result.format,
+        "exactly_once": result.exactly_once,
+        "versions": list(result.versions),
         "records": result.rows,
         "bytes": result.bytes,
         "dead_letters": result.dead_letters,

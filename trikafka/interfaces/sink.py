@@ -54,7 +54,8 @@ class ExportPlan:
 
     ``positions`` holds, for each partition ever exported to this destination, the offset after the plan's last one.
     ``topic_ids`` and ``cluster_id`` are ``None`` where the broker does not give them. ``format`` is the sink's own: what
-    stays as it is for all files of a destination. ``lost`` was gone from the log already when the plan was made.
+    stays as it is for all files of a destination; reports tell its ``name``, and its ``exactly_once`` where that is false.
+    ``lost`` was gone from the log already when the plan was made.
     """
 
     number: int
@@ -71,7 +72,11 @@ class ExportPlan:
 
 @dataclass(frozen=True, slots=True)
 class WrittenFile:
-    """A data file: its name below the destination, and the offsets ``start <= offset < end`` that it has the records of."""
+    """A data file: its name below the destination, and the offsets ``start <= offset < end`` that it has the records of.
+
+    Where the sink writes a table, which files it has is the table format's affair. Then this is the part of the table that has
+    those offsets: ``bytes`` is 0, ``version`` the version of the table that they came with, if its format has versions.
+    """
 
     planned: PlannedRange
     name: str
@@ -79,6 +84,7 @@ class WrittenFile:
     end: int
     rows: int
     bytes: int
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

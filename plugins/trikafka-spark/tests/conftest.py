@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+import spark_delta
 from spark_kafka import make_topic
 from trikafka_spark import session
 
@@ -27,13 +28,19 @@ def connector_jars() -> list[str]:
 
 
 @pytest.fixture(scope="session")
-def spark_context(connector_jars: list[str]) -> Iterator[Any]:
+def delta_jars() -> list[str]:
+    """The jars of Delta Lake; none where they cannot be had: then the tests that need them fail."""
+    return spark_delta.delta_jars()
+
+
+@pytest.fixture(scope="session")
+def spark_context(connector_jars: list[str], delta_jars: list[str]) -> Iterator[Any]:
     """A Spark context on ``local[2]``, made in a thread: in the main thread it would take SIGINT from Trio.
 
-    One for all: so it has Spark's own connector as well.
+    One for all: so it has Spark's own connector and Delta Lake as well.
     """
     started: list[Any] = []
-    conf = {"spark.jars": ",".join(connector_jars)} if connector_jars else {}
+    conf = spark_delta.conf(delta_jars) | {"spark.jars": ",".join([*connector_jars, *delta_jars])}
 
     def start() -> None:
         started.append(session.acquire("local[2]", "tests", conf))

@@ -1,4 +1,4 @@
-"""A program that exports, to be killed or watched by a test: ``exporting_child.py SERVERS TOPIC DESTINATION STAGE``.
+"""A program that exports, to be killed or watched by a test: ``exporting_child.py SERVERS TOPIC DESTINATION STAGE [OPTIONS]``.
 
 It prints each step of the export, and once ``STAGE`` is reached it stands still until somebody kills it. The stage ``partly`` is
 the first step of ``writing`` at which some files are done and others are not; ``none`` never comes. At the end it prints the
@@ -7,6 +7,7 @@ longest time for which its Trio loop did not run although the machine had time f
 
 from __future__ import annotations
 
+import json
 import signal
 import sys
 from contextlib import suppress
@@ -19,6 +20,8 @@ from trikafka import ExportProgress
 
 
 def is_at(stage: str, step: ExportProgress) -> bool:
+    if stage == "reading":  # of a table, whose ranges are written at once
+        return step.stage == "writing" and step.rows_done > 0
     if stage == "partly":
         return step.stage == "writing" and 0 < step.ranges_done < step.ranges_total
     return step.stage == stage
@@ -33,7 +36,7 @@ def waited_for_cpu() -> float:
     return waited / 1e9
 
 
-async def main(servers: str, topic: str, destination: str, stage: str) -> None:
+async def main(servers: str, topic: str, destination: str, stage: str, options: str = "{}") -> None:
     longest = 0.0
 
     def tell(step: ExportProgress) -> None:
@@ -60,7 +63,7 @@ async def main(servers: str, topic: str, destination: str, stage: str) -> None:
             group_id=f"group-{topic}",
             max_records_per_file=500,
             on_progress=tell,
-            sink_options={"master": "local[2]", "spark_above": 0},
+            sink_options={"master": "local[2]", **(json.loads(options) or {"spark_above": 0})},
         )
         nursery.cancel_scope.cancel()
     print("rows", result.rows)

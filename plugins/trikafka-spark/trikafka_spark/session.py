@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
 
 _LEAST_JAVA = 17
+_MOST_CAUSES = 20
 _log = logging.getLogger("trikafka.spark")
 #: Held while a context is started or stopped, and for what follows: the context started here, how many use it, and the
 #: directory for temporary files of the JVM that was started here, and that JVM (a ``Popen``).
@@ -289,11 +290,21 @@ def _joined(ours: dict[str, str], theirs: Mapping[str, str]) -> dict[str, str]:
 
 
 def text_of(error: BaseException) -> str:
-    """The whole text of an error of PySpark, Java's stack included, which the JVM is asked for."""
+    """All that an error of PySpark says, and what caused it in the JVM, which is asked for that."""
+    return "\n".join(causes_of(error))
+
+
+def causes_of(error: BaseException) -> list[str]:
+    """What an error of PySpark says, what caused that in the JVM, and so on; at least one text."""
+    texts = [str(error)]
     try:
-        return str(getattr(error, "java_exception", None) or error)
+        java: Any = getattr(error, "java_exception", None) or getattr(error, "_origin", None)
+        while java is not None and len(texts) < _MOST_CAUSES:
+            texts.append(str(java))
+            java = java.getCause()
     except Exception:  # the JVM may be gone
-        return type(error).__name__
+        return [type(error).__name__]
+    return texts
 
 
 def first_line(error: BaseException) -> str:

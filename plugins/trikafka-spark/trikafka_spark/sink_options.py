@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from trikafka import ConfigurationError
+from trikafka.interfaces import ExportState
+
+from .formats.options import OPTIONS, ParseOptions, parse_options
 
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 _PARTITIONS = ("date", "topic")
 _NAMES = (
+    "format",
     "master",
     "app_name",
     "compression",
@@ -23,8 +26,7 @@ _NAMES = (
     "row_group_rows",
     "row_group_bytes",
     "partition_by",
-    "value_format",
-    "value_schema",
+    *OPTIONS,
 )
 #: Offsets of a plan up to which its tasks run in threads of this process.
 SPARK_ABOVE = 5_000_000
@@ -41,17 +43,23 @@ class SinkOptions:
     threads: int = field(default_factory=lambda: max(4, min(32, os.cpu_count() or 1)))
     max_bytes_per_file: int = 512 << 20
     row_group_rows: int = 262_144
-    row_group_bytes: int = 64 << 20
+    row_group_bytes: int = 32 << 20
     partition_by: tuple[str, ...] | None = None
-    value_format: str | None = None
-    value_schema: Mapping[str, Any] | None = None
+    parsing: ParseOptions = field(default_factory=ParseOptions)
     conf: Mapping[str, str] = field(default_factory=dict)
+
+
+def sink_option_names() -> tuple[str, ...]:
+    """What exports to Parquet can be asked for."""
+    return _NAMES
 
 
 def sink_options(given: Mapping[str, Any]) -> SinkOptions:
     """Check what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
     conf = {name: str(value) for name, value in given.items() if name.startswith("spark.")}
-    rest = {name: value for name, value in given.items() if name not in conf}
+    rest = {name: value for name, value in given.items() if name not in conf and name != "format"}
+    if (format := str(given.get("format", "parquet"))).lower() != "parquet":
+        raise ConfigurationError(f"format={format} is for folders of a file system: tables elsewhere are not written")
     for name in rest:
         if name not in _NAMES:
             near = difflib.get_close_matches(name, _NAMES, n=1)
@@ -65,14 +73,9 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
     if rest.get("compression", "zstd") not in _COMPRESSIONS:
         raise ConfigurationError(f"compression must be one of {', '.join(_COMPRESSIONS)}, not {rest['compression']!r}")
     if "partition_by" in rest:
-        rest["partition_by"] = _partition_by(rest["partition_by"])
-    if rest.get("value_format", "binary") not in ("binary", "json"):
-        raise ConfigurationError(f"value_format must be 'binary' or 'json', not {rest['value_format']!r}")
-    if "value_schema" in rest:
-        if rest.get("value_format") != "json":
-            raise ConfigurationError("value_schema needs value_format=json")
-        rest["value_schema"] = _schema(rest["value_schema"])
-    return SinkOptions(conf=conf, **rest)
+        rest["partition_by"] = partition_by(rest["partition_by"])
+    parsing = parse_options(rest)  # takes its own out of the rest
+    return SinkOptions(conf=conf, parsing=parsing, **rest)
 
 
 def _whole(name: str, value: Any, least: int) -> int:
@@ -84,19 +87,18 @@ def _whole(name: str, value: Any, least: int) -> int:
     return value
 
 
-def _partition_by(value: Any) -> tuple[str, ...]:
+def partition_by(value: Any) -> tuple[str, ...]:
+    """The columns to make folders of. Raises :exc:`ConfigurationError`."""
     names = [name.strip() for name in value.split(",") if name.strip()] if isinstance(value, str) else list(value)
     if len(set(names)) != len(names) or any(name not in _PARTITIONS for name in names):
         raise ConfigurationError(f"partition_by must name some of {', '.join(_PARTITIONS)}, not {value!r}")
     return tuple(sorted(names, reverse=True))  # the folders' order is ours: the topic, then the date
 
 
-def _schema(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise ConfigurationError('value_schema must be JSON like {"n": "int64", "tags": ["string"]}') from error
-    if not isinstance(value, Mapping) or not value:
-        raise ConfigurationError('value_schema must be JSON like {"n": "int64", "tags": ["string"]}')
-    return value
+def refuse_other_format(state: ExportState, format: str, destination: str) -> None:
+    """Raise :exc:`ConfigurationError` if the destination was exported to in another format."""
+    known = (state.format or {}).get("name", "parquet") if state.last_number else format
+    if known != format:
+        raise ConfigurationError(
+            f"{destination} was exported with format={known} and keeps it: say so, or choose another destination for {format}"
+        )

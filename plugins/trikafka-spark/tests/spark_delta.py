@@ -1,0 +1,83 @@
+"""The jars of Delta Lake, downloaded once into the cache by Ivy, as `spark.jars.packages` would do it each time."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from spark_kafka import value_of
+
+VERSION = "4.4.0"
+#: What it asks for, and Spark has.
+_BROUGHT = (
+    "org.apache.hadoop org.apache.parquet org.apache.logging.log4j org.slf4j org.scala-lang org.xerial.snappy org.roaringbitmap"
+    " org.locationtech.jts com.fasterxml.jackson.core com.fasterxml.jackson.datatype com.github.luben com.google.code.findbugs"
+    " io.airlift commons-pool javax.annotation"
+)
+_MODULE = f"""\
+<ivy-module version="2.0">
+  <info organisation="trikafka" module="spark-delta"/>
+  <configurations><conf name="default"/></configurations>
+  <dependencies>
+    <dependency org="io.delta" name="delta-spark_4.2_2.13" rev="{VERSION}" conf="default->master,runtime">
+      {"".join(f'<exclude org="{name}"/>' for name in _BROUGHT.split())}
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
+_SETTINGS = """\
+<ivysettings>
+  <settings defaultResolver="central"/>
+  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
+</ivysettings>
+"""
+
+
+def delta_jars() -> list[str]:
+    """The jars; none where they cannot be had."""
+    from trikafka_broker.jars import cache_directory, find_ivy
+    from trikafka_broker.java import find_java
+
+    folder = cache_directory() / f"spark-delta-{VERSION}"
+    if not folder.is_dir():
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        aside = Path(tempfile.mkdtemp(prefix=".spark-delta-", dir=folder.parent))
+        try:
+            (aside / "ivy.xml").write_text(_MODULE)
+            (aside / "settings.xml").write_text(_SETTINGS)
+            command = [str(find_java()), "-jar", str(find_ivy()), "-settings", f"{aside}/settings.xml", "-ivy", f"{aside}/ivy.xml"]
+            command += ["-cache", str(folder.parent / "ivy"), "-types", "jar", "bundle"]
+            command += ["-retrieve", f"{aside}/jars/[artifact]-[revision].[ext]"]
+            subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
+            if not list(aside.glob("jars/delta-spark*.jar")):
+                return []
+            (aside / "jars").rename(folder)
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    return sorted(map(str, folder.glob("*.jar")))
+
+
+def conf(jars: list[str]) -> dict[str, str]:
+    """What a Spark with these jars is started with."""
+    if not jars:
+        return {}
+    return {
+        "spark.jars": ",".join(jars),
+        "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
+        "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
+        "spark.databricks.delta.snapshotPartitions": "2",
+    }
+
+
+def check_delta(spark: Any, root: Path, records: int, partitions: int = 4) -> None:
+    """Every record stands in the table once, as it was."""
+    rows = spark.read.format("delta").load(str(root)).select("partition", "offset", "value").collect()
+    found = Counter((row.partition, row.offset) for row in rows)
+    assert set(found) == {(number % partitions, number // partitions) for number in range(records)}
+    assert max(found.values(), default=1) == 1, "no row twice"
+    for row in rows:
+        assert row.value == value_of(row.offset * partitions + row.partition)

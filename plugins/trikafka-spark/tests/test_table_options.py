@@ -1,0 +1,91 @@
+"""What an export into a table can be asked for, what a write keeps of its plan, what a log has of a range. Pure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from trikafka_spark.sink_options import sink_options
+from trikafka_spark.tables.commits import Commit
+from trikafka_spark.tables.gaps import cut
+from trikafka_spark.tables.options import TableOptions, is_table, table_options
+
+from trikafka import ConfigurationError, ExportError, OffsetRange, TopicPartition
+from trikafka.interfaces import ExportPlan, LostRange, PlannedRange
+
+A, B = (PlannedRange("t", n, 0, 100, f"t-{n}.parquet") for n in range(2))
+GAP = LostRange("t", 0, 0, 10, "deleted")
+PLAN = ExportPlan(
+    7, "id", "now", None, {}, "read_committed", (A, B), {TopicPartition("t", n): 100 for n in range(2)}, {"app_id": "trikafka-1"}
+)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"format": "iceberg"}, "there is no Iceberg runtime for PySpark 4.2 yet"),
+        ({"format": "csv"}, "a CSV file cannot hold binary keys"),
+        ({"format": "kafka"}, "it would write to Kafka"),
+        ({"format": "delta; drop"}, "format must be the name of a table format"),
+        ({"format": "delta", "value_format": "json"}, "value_format is an option of exports to Parquet, not of format=delta"),
+        ({"format": "delta", "spark_above": 5}, "spark_above is an option of exports to Parquet"),
+        ({"format": "delta", "partition_by": "hour"}, "partition_by must name some of date, topic"),
+        ({"format": "delta", "write.txnVersion": 5}, "write.txnVersion is what an export decides itself"),
+        ({"format": "delta", "mergeSchema": "true"}, "options of the format's writer begin with 'write.'"),
+        ({"format": "delta", "mastre": "local"}, "did you mean 'master'"),
+    ],
+)
+def test_what_is_not_possible_is_refused_by_name(given: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        table_options(given)
+
+
+def test_options_of_the_writer_and_of_spark_are_passed_on() -> None:
+    given = {"format": "Delta", "write.mergeSchema": True, "spark.x": 1, "partition_by": "date,topic"}
+    wanted = TableOptions("delta", partition_by=("topic", "date"), write={"mergeSchema": "True"}, conf={"spark.x": "1"})
+    assert table_options(given) == wanted
+    assert not is_table({"format": "parquet"})
+    assert not is_table({})
+    assert sink_options({"format": "parquet"}) == sink_options({})
+    with pytest.raises(ConfigurationError, match="format=delta is for folders of a file system"):
+        sink_options({"format": "delta"})
+
+
+def test_a_write_tells_what_it_is_of() -> None:
+    commit = Commit.of(PLAN, {A: (GAP,)})
+    again = Commit.from_json(commit.to_json(), 3)
+    assert again == commit
+    assert again is not None
+    one, other = again.results((A, B), {A: 90})
+    assert (one.reached, one.rows, one.lost, one.files[0].version, one.files[0].name) == (100, 90, (GAP,), 3, "t-0")
+    assert (other.reached, other.files) == (0, ())
+    nothing = Commit.from_json(Commit.empty(PLAN).to_json(), 4)
+    assert nothing is not None
+    assert [result.reached for result in nothing.results((A, B), {})] == [0, 0]
+
+
+@pytest.mark.parametrize("text", [None, "", "x", "[]", '{"other": 1}', '{"trikafka": 5}'])
+def test_what_others_note_with_their_commits_is_not_ours(text: str | None) -> None:
+    assert Commit.from_json(text) is None
+
+
+def test_a_damaged_note_of_ours_is_no_commit_of_others() -> None:
+    with pytest.raises(ExportError, match="noted with version 5 of the table is damaged"):
+        Commit.from_json('{"trikafka": {"app_id": "a"}}', 5)
+
+
+@pytest.mark.parametrize(
+    ("beginning", "end", "there", "lost"),
+    [
+        (0, 200, (0, 100), []),
+        (10, 100, (10, 100), [(0, 10)]),
+        (0, 60, (0, 60), [(60, 100)]),
+        (40, 60, (40, 60), [(0, 40), (60, 100)]),
+        (100, 200, None, [(0, 100)]),
+        (0, 0, None, [(0, 100)]),
+    ],
+)
+def test_what_a_log_has_of_a_range(beginning: int, end: int, there: tuple[int, int] | None, lost: list[tuple[int, int]]) -> None:
+    found, gaps = cut(A, beginning, end)
+    assert found == (None if there is None else OffsetRange("t", 0, *there))
+    assert [(gap.start, gap.end) for gap in gaps] == lost

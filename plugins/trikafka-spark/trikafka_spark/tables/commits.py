@@ -1,0 +1,95 @@
+"""What one write to a table is: of which plan, and what of it is left out. Kept with the write, where its format can. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from trikafka import ExportError
+from trikafka.interfaces import ExportPlan, LostRange, PlannedRange, RangeResult, WrittenFile
+
+_KEY = "trikafka"
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """The one write of a plan: all its ranges but those ``left``, or ``nothing`` of it, which only keeps a late write out."""
+
+    app_id: str
+    number: int
+    plan_id: str
+    nothing: bool = False
+    left: tuple[tuple[str, int, int], ...] = ()
+    lost: tuple[LostRange, ...] = ()
+    version: int | None = field(default=None, compare=False)
+
+    @classmethod
+    def of(cls, plan: ExportPlan, written: Mapping[PlannedRange, tuple[LostRange, ...]]) -> Commit:
+        """The write of these ranges of a plan, each with what is lost of it."""
+        left = tuple(_key(planned) for planned in plan.ranges if planned not in written)
+        gaps = tuple(gap for lost in written.values() for gap in lost)
+        return cls(str(plan.format["app_id"]), plan.number, plan.plan_id, left=left, lost=gaps)
+
+    @classmethod
+    def empty(cls, plan: ExportPlan) -> Commit:
+        """The write of nothing, in the place of the plan's."""
+        return cls(str(plan.format["app_id"]), plan.number, plan.plan_id, nothing=True)
+
+    def has(self, planned: PlannedRange) -> bool:
+        """Whether the range was written."""
+        return not self.nothing and _key(planned) not in self.left
+
+    def results(self, ranges: Iterable[PlannedRange], rows: Mapping[PlannedRange, int]) -> list[RangeResult]:
+        """What became of the ranges, of which the table has so many rows."""
+        return [self._result(planned, rows.get(planned, 0)) for planned in ranges]
+
+    def _result(self, planned: PlannedRange, rows: int) -> RangeResult:
+        if not self.has(planned):
+            return RangeResult(planned, planned.start)
+        name = planned.name.removesuffix(".parquet")
+        part = WrittenFile(planned, name, planned.start, planned.end, rows, 0, self.version)
+        lost = tuple(
+            gap for gap in self.lost
+            if (gap.topic, gap.partition) == planned.tp and planned.start <= gap.start < planned.end
+        )  # fmt: skip
+        return RangeResult(planned, planned.end, (part,) if rows else (), lost)
+
+    def to_json(self) -> str:
+        """The text to keep with the write."""
+        lost = [[gap.topic, gap.partition, gap.start, gap.end, gap.reason] for gap in self.lost]
+        body = {"app_id": self.app_id, "plan": self.number, "plan_id": self.plan_id, "nothing": self.nothing}
+        return json.dumps({_KEY: {**body, "left": self.left, "lost": lost}})
+
+    @classmethod
+    def from_json(cls, text: str | None, version: int | None = None) -> Commit | None:
+        """Read it again; ``None`` for what is not ours. Raises :exc:`ExportError` for what is ours and damaged."""
+        found = _ours(text)
+        if found is None:
+            return None
+        try:
+            commit = cls(
+                app_id=str(found["app_id"]),
+                number=int(found["plan"]),
+                plan_id=str(found["plan_id"]),
+                nothing=bool(found["nothing"]),
+                left=tuple((str(topic), int(partition), int(start)) for topic, partition, start in found["left"]),
+                lost=tuple(LostRange(str(t), int(p), int(low), int(high), str(why)) for t, p, low, high, why in found["lost"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise ExportError(f"what an export noted with version {version} of the table is damaged: {error!r}") from error
+        return replace(commit, version=version)
+
+
+def _ours(text: str | None) -> Mapping[str, Any] | None:
+    try:
+        body = json.loads(text or "null")
+    except ValueError:
+        return None
+    found = body.get(_KEY) if isinstance(body, dict) else None
+    return found if isinstance(found, dict) else None
+
+
+def _key(planned: PlannedRange) -> tuple[str, int, int]:
+    return planned.topic, planned.partition, planned.start

@@ -1,0 +1,50 @@
+"""What the log has lost of planned ranges, asked before they are read: for exports that may go on without it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import trio
+
+import trikafka
+from trikafka import Consumer, OffsetRange, TopicPartition, TrikafkaError
+from trikafka.interfaces import LostRange, PlannedRange
+
+_REASON = "deleted from the log before it was exported"
+#: What is there of a range, ``None`` for nothing, and what is lost of it.
+Reads = dict[PlannedRange, tuple[OffsetRange | None, tuple[LostRange, ...]]]
+
+
+def whole(ranges: Sequence[PlannedRange]) -> Reads:
+    """All of each range; where something is lost, reading it fails."""
+    return {each: (OffsetRange(each.topic, each.partition, each.start, each.end), ()) for each in ranges}
+
+
+async def what_is_there(ranges: Sequence[PlannedRange], settings: Mapping[str, Any]) -> tuple[Reads, dict[PlannedRange, Exception]]:
+    """What is there of each range, and the errors of partitions that did not say."""
+    spans: dict[TopicPartition, tuple[int, int]] = {}
+    errors: dict[TopicPartition, Exception] = {}
+
+    async def ask(consumer: Consumer, tp: TopicPartition) -> None:
+        try:
+            spans[tp] = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+        except TrikafkaError as error:
+            errors[tp] = error
+
+    own = {**settings, "group_id": None, "enable_auto_commit": False, "auto_offset_reset": "none"}
+    async with trikafka.open_consumer(**own) as consumer, trio.open_nursery() as nursery:
+        for tp in {planned.tp for planned in ranges}:
+            nursery.start_soon(ask, consumer, tp)
+    reads = {planned: cut(planned, *spans[planned.tp]) for planned in ranges if planned.tp in spans}
+    return reads, {planned: errors[planned.tp] for planned in ranges if planned.tp in errors}
+
+
+def cut(planned: PlannedRange, beginning: int, end: int) -> tuple[OffsetRange | None, tuple[LostRange, ...]]:
+    """What a log that holds ``beginning <= offset < end`` has of a range, and what it lacks."""
+    first, last = max(planned.start, beginning), min(planned.end, end)
+    if first >= last:
+        return None, (LostRange(*planned.tp, planned.start, planned.end, _REASON),)
+    gaps = [(planned.start, first), (last, planned.end)]
+    lost = tuple(LostRange(*planned.tp, low, high, _REASON) for low, high in gaps if low < high)
+    return OffsetRange(*planned.tp, first, last), lost

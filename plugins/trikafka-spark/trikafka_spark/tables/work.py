@@ -1,0 +1,133 @@
+"""What is done with a table by Spark, in threads: write a plan, say what stands of it, count everything."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import trio
+
+from trikafka import ConfigurationError, ExportError, KafkaTimeoutError, OffsetRange, TrikafkaError
+from trikafka.interfaces import ExportPlan, PlannedRange, RangeResult
+
+from ..session import causes_of, text_of
+from ..spark_work import SparkWork
+from ..task import error_of
+from .commits import Commit
+from .counting import count_rows
+from .gaps import Reads
+from .rows import RangeToRead, rows_of
+from .table import Table
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+Errors = dict[PlannedRange, Exception]
+#: What Spark says of a format that it does not have.
+_UNKNOWN = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source", "DELTA_CONFIGURE_SPARK_SESSION")
+
+
+class TableWork(SparkWork[T]):
+    """``action(work)`` in a thread, with a session of Spark's."""
+
+    def __init__(
+        self, context: SparkContext, limiter: trio.CapacityLimiter, table: Table, action: Callable[[TableWork[T]], T]
+    ) -> None:
+        super().__init__(context, limiter)
+        self.table, self._action = table, action
+
+    def _act(self) -> T:
+        return self._action(self)
+
+    @property
+    def session(self) -> SparkSession:
+        """The session over the context."""
+        from pyspark.sql import SparkSession
+
+        return SparkSession(self._context)
+
+    def check_wanted(self) -> None:
+        """Raise :exc:`ExportError` if the export was cancelled: nothing new is begun."""
+        if self._cancelled:
+            raise ExportError("the export was cancelled")
+
+    def rows(self, reads: Sequence[RangeToRead], settings: Mapping[str, Any]) -> Any:
+        """The rows of ranges; an error in them is found by :meth:`blamed`."""
+        return rows_of(self.session, reads, settings, self._secret, self._rows)
+
+    def blamed(self, error: Exception) -> tuple[str, Exception] | None:
+        """Which range an error of Spark's came from, and what it was there."""
+        return error_of(text_of(error), self._secret)
+
+    def _explained(self, error: Exception) -> tuple[ExportError, Exception]:
+        causes = causes_of(error)
+        if any(sign in "\n".join(causes) for sign in _UNKNOWN):
+            return ExportError(self.table.advice()), error
+        failure, cause = super()._explained(error)
+        if cause is error and (last := causes[-1].strip().partition("\n")[0]) not in str(failure):
+            failure = ExportError(f"{failure}: {last}")
+        return failure, cause
+
+
+def write_plan(work: TableWork[Errors], plan: ExportPlan, reads: Reads, settings: Mapping[str, Any]) -> Errors:
+    """Write the ranges in one commit, unless the table has it already. Returns the errors of those that are not in it.
+
+    A range that Kafka does not give is left out, and the others are written without it.
+    """
+    found = work.table.found(work.session, plan)
+    if found is not None:
+        return {planned: KafkaTimeoutError(f"an earlier attempt at {planned}", 0.0) for planned in reads if not found.has(planned)}
+    left: Errors = {}
+    partition_by = list(plan.format.get("partition_by", ()))
+    while len(left) < len(reads):
+        work.check_wanted()
+        kept = {planned: lost for planned, (_, lost) in reads.items() if planned not in left}
+        wanted = [
+            RangeToRead(str(planned), there, plan.topic_ids.get(planned.topic))
+            for planned, (there, _) in reads.items()
+            if there is not None and planned not in left
+        ]
+        try:
+            work.table.write(work.rows(wanted, settings), Commit.of(plan, kept), partition_by)
+            break
+        except Exception as error:
+            planned, cause = _from_kafka(work, error, reads)
+            left[planned] = cause
+    return left
+
+
+def _from_kafka(work: TableWork[Errors], error: Exception, reads: Reads) -> tuple[PlannedRange, Exception]:
+    """The range that ended a write, by an error of Kafka's; any other error is raised again."""
+    where, cause = work.blamed(error) or ("", error)
+    planned = next((each for each in reads if str(each) == where), None)
+    if planned is None or isinstance(cause, ExportError | ConfigurationError) or not isinstance(cause, TrikafkaError):
+        raise error
+    return planned, cause
+
+
+def settle_plan(work: TableWork[list[RangeResult]], plan: ExportPlan, ranges: Sequence[PlannedRange]) -> list[RangeResult]:
+    """What the table has of the plan, from now on for good, as far as its format can promise that."""
+    found = work.table.found(work.session, plan)
+    if found is None:
+        empty, partition_by = Commit.empty(plan), list(plan.format.get("partition_by", ()))
+        try:
+            work.table.keep_out(work.session, empty, partition_by)
+        except Exception:  # the plan's own write may have come just now
+            if work.table.found(work.session, plan) is None:
+                raise
+        found = work.table.found(work.session, plan)
+        if found is None and work.table.exactly_once:
+            raise ExportError(f"the table does not tell any more whether it has plan {plan.number}: its history was cut")
+        found = found or empty
+    written = [planned for planned in ranges if found.has(planned)]
+    return found.results(ranges, _rows_of(work, written))
+
+
+def _rows_of(work: TableWork[list[RangeResult]], written: Sequence[PlannedRange]) -> dict[PlannedRange, int]:
+    table = work.table.rows(work.session)
+    if table is None or not written:
+        return {}
+    counts = count_rows(table, [OffsetRange(p.topic, p.partition, p.start, p.end) for p in written])
+    return {planned: count.rows for planned, count in zip(written, counts, strict=True)}
