@@ -11,21 +11,26 @@ export MYPYPATH := plugins/trikafka-broker:plugins/trikafka-spark:examples
 #: One release of each line that trikafka supports; the oldest and the default are in `make test` too.
 BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1
 
+#: The PySpark that `make test-spark` runs the plugin's tests on, beside the locked one of `make test`.
+SPARK ?= 4.3.0
+
 #: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files.
 PROCESSES ?= 2
 
-.PHONY: help demo test test-brokers lint style types pytest fuzz bench chaos exactly-once export-exactly-once smoke docs locks wheels clean python env-demo env-test
+.PHONY: help demo test test-brokers test-spark lint style types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke docs locks wheels clean python env-demo env-test
 
 help:
 	@echo 'make demo    a real Kafka, a year of flights through it, Spark behind it (first run: a few minutes)'
 	@echo 'make test    all tests, with the checks of style and types'
 	@echo 'make test-brokers   the main paths against Kafka 3.3 to 4.3 (first run: downloads 50 MB a version)'
 	@echo 'make lint    only the checks of style and types'
+	@echo 'make test-spark      the Spark plugin'"'"'s tests on another PySpark, by default 4.3.0 (first run: downloads 400 MB)'
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
-	@echo 'make bench   the clients beside each other, fifteen minutes (docs/benchmarks.md)'
+	@echo 'make bench   the clients beside each other, seventeen minutes (docs/benchmarks.md)'
 	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes (docs/chaos.md)'
 	@echo 'make exactly-once  sixty workers and ten brokers killed while records are read, processed and written in transactions'
 	@echo 'make export-exactly-once  twenty exporters and four brokers killed while five million records come, and a reader all the while'
+	@echo 'make stream-exactly-once  a Spark stream from topic to topic, killed ten times, driver and JVM and workers'
 	@echo 'make smoke   a quick look at the rates, and Kafka to Parquet beside Spark'"'"'s own connector'
 	@echo 'make docs    write anew what is made from the code: docs/reference.md, the types of settings and of the package'
 	@echo 'make locks   write anew which packages the environments are made of, with their hashes (needs uv)'
@@ -55,6 +60,13 @@ test-brokers: env-test
 		$(TEST) python -m pytest -q tests/live/test_broker_versions_live.py --kafka-version $$version $(ARGS) || exit 1; \
 	done
 
+test-spark: env-test .spark/$(SPARK)
+	@PYTHONPATH=$(CURDIR)/.spark/$(SPARK) $(TEST) python -m pytest -q plugins/trikafka-spark/tests $(ARGS)
+
+.spark/%:
+	@$(TEST) python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $@.new pyspark==$*
+	@mv $@.new $@
+
 fuzz: env-test
 	@$(TEST) python tests/wire/sanitized.py -m pytest -q tests/wire tests/producer/test_table_rows.py tests/producer/test_quick_way.py
 	@$(TEST) python tests/wire/sanitized.py tests/wire/fuzz.py --seconds 300 $(ARGS)
@@ -70,6 +82,9 @@ exactly-once: env-test
 
 export-exactly-once: env-test
 	@$(TEST) python -m benchmarks.export_exactly_once $(ARGS)
+
+stream-exactly-once: env-test
+	@$(TEST) python -m benchmarks.stream_exactly_once $(ARGS)
 
 smoke: env-test
 	@$(TEST) python benchmarks/smoke.py $(ARGS)
@@ -88,7 +103,7 @@ wheels: env-test
 	@$(TEST) python scripts/wheels.py $(ARGS)
 
 clean:
-	rm -rf .venv-demo .venv-test build dist plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
+	rm -rf .venv-demo .venv-test .spark build dist plugins/*/build *.egg-info plugins/*/*.egg-info demo-out benchmarks/out
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis plugins/*/.pytest_cache
 	rm -f trikafka/*/_native*.so trikafka/*/_native.c
 

@@ -24,6 +24,8 @@ _COLOURS = {
     "librdkafka in C": "#a8763e",
     "raw limit": "#1c1c1c",
 }
+#: Those of the broker, as they are told.
+_PORTS = ("plain", "TLS", "SCRAM", "TLS+SCRAM", "sessions")
 _MARKERS = {"arrow": "D", "batch": "s", "one": "o", "concurrent": "^", "crowd": "v", "enqueue": "P", "raw": "|"}
 
 _STYLE: Any = {
@@ -66,8 +68,17 @@ def spread_of(aim: Case) -> str:
     return "" if aim["spread"] is None else f"{aim['spread'][0]:,.2f} to {aim['spread'][1]:,.2f}"
 
 
+def of_kind(cases: Sequence[Case], kind: str, *, main: bool = False, port: str = "plain") -> list[Case]:
+    """The cases of a kind at a port of the broker; ``main``: only those by which the aims are judged."""
+    return [case for case in cases if (case["kind"], _port(case)) == (kind, port) and (case["main"] or not main)]
+
+
 def _of(found: Document, kind: str, *, main: bool = False) -> list[Case]:
-    return [case for case in found["cases"] if case["kind"] == kind and (case["main"] or not main)]
+    return of_kind(found["cases"], kind, main=main)
+
+
+def _port(case: Case) -> str:
+    return str(case.get("port", "plain"))  # runs of before had no other
 
 
 def _fastest_first(cases: Sequence[Case]) -> list[Case]:
@@ -99,23 +110,58 @@ def grids(found: Document) -> Iterator[Grid]:
     title = "Reading, processing and writing, exactly once, a commit every 100 ms"
     yield from _grid_of(title, _of(found, "process"), columns)
     yield from _grid_of("Reading 16 partitions, a stream and a task each, beside one loop", _of(found, "streams"), columns)
+    yield from _secured(found)
 
 
-def _grid_of(title: str, cases: Sequence[Case], columns: dict[str, str], *, way: str = "") -> Iterator[Grid]:
-    """Nothing if there is no case. ``columns``: head to the figure's name and format; ``way``: the head of a column of ways."""
+def _secured(found: Document) -> Iterator[Grid]:
+    """What TLS and SCRAM cost."""
+    cases = found["cases"]
+    columns = {"records/s": "records_per_second ,.0f", "without TLS": "plain_per_second ,.0f"}
+    columns |= {"CPU s/million": "cpu_per_million .2f", "without": "plain_cpu .2f", "longest gap, ms": "longest_gap_ms .1f"}
+    for kind, title in (("consume", "Reading"), ("produce", "Writing")):
+        secured = [_beside_plain(case, cases) for case in of_kind(cases, kind, port="TLS")]
+        yield from _grid_of(f"{title} over TLS, and the same without", _fastest_first(secured), columns, ordered=True)
+    opened = [case for case in cases if case["kind"] == "connect"]
+    columns = {"p50": "p50_ms .1f", "max": "max_ms .1f", "CPU ms": "cpu_ms .1f"}
+    yield from _grid_of("From nothing to a client that knows the cluster, milliseconds", opened, columns, way="port")
+    sent = [{**case, "way": port} for port in ("TLS+SCRAM", "sessions") for case in of_kind(cases, "latency", port=port)]
+    columns = {"p50": "p50_ms .2f", "p99": "p99_ms .2f", "max": "max_ms .2f", "CPU us/record": "cpu_per_million ,.0f"}
+    columns |= {"renewals": "renewals .0f", "one, ms": "renewal_ms .1f"}
+    title = "The acknowledgement at 1,000 records a second over TLS, by SCRAM; with sessions of two seconds, renewed"
+    yield from _grid_of(title, sent, columns, way="port")
+
+
+def _beside_plain(case: Case, cases: Sequence[Case]) -> Case:
+    """With the figures of the same case without TLS, if that was measured."""
+    same = ("peer", "way", "size", "compression")
+    for each in of_kind(cases, case["kind"]):
+        if all(each[name] == case[name] for name in same):
+            more = {"plain_per_second": each["median"]["records_per_second"], "plain_cpu": each["median"]["cpu_per_million"]}
+            return {**case, "median": {**case["median"], **more}}
+    return case
+
+
+def _grid_of(
+    title: str, cases: Sequence[Case], columns: dict[str, str], *, way: str = "", ordered: bool = False
+) -> Iterator[Grid]:
+    """Nothing if there is no case. ``columns``: head to the figure's name and format; ``way``: the head of a column of ways.
+
+    ``ordered``: the cases stand as they shall stand.
+    """
     if not cases:
         return
     rows = []
-    for case in sorted(cases, key=_place):
+    for case in cases if ordered else sorted(cases, key=_place):
         ways = [case["way"]] if way else []
         rows.append([case["peer"], f"`{case['call']}`", *ways, *(_cell(case, *each.split()) for each in columns.values())])
     yield title, ["client", "call", *([way] if way else []), *columns], rows
 
 
 def _place(case: Case) -> tuple[int, str, int]:
-    """Rows of the same way next to each other; ways that are numbers by size."""
+    """Rows of the same way next to each other; ways that are numbers by size, the broker's ports in their order."""
     way = case["way"]
-    return int(way) if way.isdigit() else 0, way, list(_COLOURS).index(case["peer"])
+    place = int(way) if way.isdigit() else _PORTS.index(way) if way in _PORTS else 0
+    return place, way, list(_COLOURS).index(case["peer"])
 
 
 def _cell(case: Case, name: str, form: str) -> str:

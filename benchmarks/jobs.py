@@ -27,7 +27,8 @@ class Job:
     """One case in one round. ``records`` is how many to move; what follows is for the ways that need it.
 
     ``tasks``: tasks, consumers or members; ``rate``: records a second; ``seconds``: how long to measure, to let things settle, or
-    to keep a transaction open; ``target``: the topic that is written to what is read from the other.
+    to keep a transaction open; ``target``: the topic that is written to what is read from the other; ``connection``: what it
+    takes to connect beside the address, in the client's own names.
     """
 
     peer: str
@@ -43,6 +44,7 @@ class Job:
     rate: int = 0
     seconds: float = 0.0
     target: str = ""
+    connection: dict[str, Any] = field(default_factory=dict)
 
     @classmethod
     def from_json(cls, text: str) -> Job:

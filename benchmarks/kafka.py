@@ -10,21 +10,47 @@ from trikafka_broker import DEFAULT_VERSION, KafkaCluster
 
 from trikafka import NewTopic, OffsetSpec, TopicPartition, open_admin
 
-from .plan import PARTITIONS
+from .plan import BOTH, PARTITIONS, PLAIN, SCRAM, SESSIONS, TLS
 
 VERSION = DEFAULT_VERSION
 _JVM = ["-Xmx1g"]
 _CONFIG: dict[str, str | int | float | bool] = {"file.delete.delay.ms": 0, "retention.ms": -1}
 #: A topic of so many partitions and more has small indexes: each would else set 20 MB aside.
 _WIDE = 50
+#: Port -> the broker's name of it, what is spoken there, and by which mechanism.
+_PORTS = {
+    TLS: (TLS, "SSL", None),
+    SCRAM: (SCRAM, "SASL_PLAINTEXT", "SCRAM-SHA-256"),
+    BOTH: ("SECURED", "SASL_SSL", "SCRAM-SHA-256"),
+    SESSIONS: ("SECURED", "SASL_SSL", "SCRAM-SHA-512"),
+}
+_SCRAM = "listener.name.scram"
+_SECURED: dict[str, str | int | float | bool] = {
+    f"{_SCRAM}.sasl.enabled.mechanisms": "SCRAM-SHA-256",
+    f"{_SCRAM}.scram-sha-256.sasl.jaas.config": "org.apache.kafka.common.security.scram.ScramLoginModule required;",
+    "listener.name.secured.scram-sha-512.connections.max.reauth.ms": 2_000,
+}
 _SMALL_INDEX: dict[str, str | int | float | bool] = {"segment.index.bytes": 65_536}
 
 
 class Kafka:
     """One broker with its topics."""
 
-    def __init__(self, bootstrap: str) -> None:
-        self.bootstrap = bootstrap
+    def __init__(self, cluster: KafkaCluster) -> None:
+        self._cluster = cluster
+        self.bootstrap = cluster.bootstrap_servers
+
+    def way_in(self, port: str, peer: str) -> tuple[str, dict[str, str]]:
+        """The address of a port, and what a client must be told beside it, in its own names."""
+        if port == PLAIN:
+            return self.bootstrap, {}
+        listener, protocol, mechanism = _PORTS[port]
+        ours = peer == "ours"
+        given = self._cluster.client_settings(mechanism) if ours else self._cluster.librdkafka_settings(mechanism)
+        kinds = (*(("ssl",) if "SSL" in protocol else ()), *(("sasl",) if "SASL" in protocol else ()))
+        wanted = {name: str(value) for name, value in given.items() if name.startswith(kinds)}
+        wanted["security_protocol" if ours else "security.protocol"] = protocol
+        return self._cluster.bootstrap_servers_of(listener), wanted
 
     def create(self, topic: str, partitions: int = PARTITIONS) -> None:
         """Make a topic and wait until its partitions have a leader."""
@@ -78,5 +104,6 @@ class Kafka:
 @contextmanager
 def running_kafka() -> Iterator[Kafka]:
     """A broker with a heap and a compiler as in production, not as in tests."""
-    with KafkaCluster(jvm_options=_JVM) as cluster:
-        yield Kafka(cluster.bootstrap_servers)
+    listeners = {TLS: "SSL", SCRAM: "SASL_PLAINTEXT"}
+    with KafkaCluster(jvm_options=_JVM, tls=True, sasl=["scram"], listeners=listeners, properties=_SECURED) as cluster:
+        yield Kafka(cluster)

@@ -13,6 +13,10 @@ TASKS = 1_000
 #: Tasks that each wait for their record, where there are many.
 CROWD = 10_000
 
+#: The broker's ports, by what is spoken there. At ``sessions`` that is TLS and SCRAM, too, and who one is must be said anew
+#: every two seconds.
+PLAIN, TLS, SCRAM, BOTH, SESSIONS = PORTS = ("plain", "TLS", "SCRAM", "TLS+SCRAM", "sessions")
+
 PEERS = {
     "ours": "trikafka",
     "confluent": "confluent-kafka",
@@ -53,10 +57,12 @@ class Case:
     tasks: int = TASKS
     rate: int = 0
     seconds: float = 0.0
+    port: str = PLAIN
 
     @property
     def name(self) -> str:
-        return f"{self.kind}/{self.way}/{self.setup.size}/{self.setup.compression}/{self.peer}"
+        name = f"{self.kind}/{self.way}/{self.setup.size}/{self.setup.compression}/{self.peer}"
+        return name if self.port in (PLAIN, self.way) else f"{name}/{self.port}"
 
     @property
     def reads(self) -> bool:
@@ -71,7 +77,7 @@ class Case:
     @property
     def slow(self) -> bool:
         """Whether most of its time is waiting, so that it has its turn in every second round only."""
-        return self.kind in ("assigned", "group", "many")
+        return self.kind in ("assigned", "group", "many", "connect") or self.port in (BOTH, SESSIONS)
 
 
 SETUPS = (
@@ -119,6 +125,19 @@ _STREAM_RECORDS = {
 _CROWD_RECORDS = {"ours": 100_000, "confluent": 60_000, "aio": 60_000}
 #: Records of all consumers of a program together.
 _MANY_RECORDS = {"ours": 1_000_000, "confluent": 600_000, "aio": 300_000}
+#: Over TLS, in the main setup alone.
+_TLS_RECORDS = {
+    ("consume", "arrow", "ours"): 2_000_000,
+    ("consume", "batch", "ours"): 1_500_000,
+    ("consume", "one", "ours"): 1_500_000,
+    ("consume", "batch", "confluent"): 800_000,
+    ("consume", "one", "confluent"): 500_000,
+    ("produce", "arrow", "ours"): 1_500_000,
+    ("produce", "one", "ours"): 800_000,
+    ("produce", "one", "confluent"): 800_000,
+}
+#: Clients that are opened one after the other, at each port.
+_OPENINGS = 30
 #: These run in the main setup alone, and these where nothing is compressed.
 _MAIN_ONLY = ("kafka_python",)
 _PLAIN_ONLY = (("consume", "franz"), ("consume", "java"))
@@ -129,7 +148,7 @@ _LEAST = 10_000
 LATENCY_RATES = {"one": 500, "thousand": 1_000, "acks": 1_000}
 _FOUR = ("ours", "confluent", "aio", "franz")
 _LATENCY_PEERS = {"one": ("ours", "confluent", "aio"), "thousand": _FOUR, "acks": _FOUR}
-_LATENCY_SECONDS = 3
+_LATENCY_SECONDS, _SESSIONS_SECONDS = 3, 5
 
 #: Partitions that are assigned, most of them idle; then so many records a second come, spread over all of them.
 ASSIGNED = (1, 50, 500, 2_000)
@@ -152,12 +171,14 @@ _QUICK_PARTITIONS, _QUICK_SECONDS, _QUICK_MEMBERS = 20, 0.3, 2
 _AND_MORE = 3
 #: In a quick run a latency case lasts for so many records.
 _QUICK_LATENCY = 100
+_QUICK_OPENINGS = 3
 
 
 def all_cases(*, cap: int | None = None, quick: bool = False) -> list[Case]:
     """Every case; with ``cap`` none moves more records. ``quick`` leaves out the setups between the first and the last."""
     setups = (SETUPS[0], SETUPS[-1]) if quick else SETUPS
     cases = [*_throughput(setups), *_crowds(), *_streams(), *_latencies(), *_assigned(), *_groups(), *_many(), *_processing()]
+    cases += _secured()
     if cap is not None:
         cases = [capped(case, cap) for case in cases]
     return [_quick(case) for case in cases] if quick else cases
@@ -211,6 +232,18 @@ def _processing() -> Iterator[Case]:
         yield Case("process", way, peer, SETUPS[0], records, seconds=_COMMIT_EVERY)
 
 
+def _secured() -> Iterator[Case]:
+    for (kind, way, peer), records in _TLS_RECORDS.items():
+        yield Case(kind, way, peer, SETUPS[0], records, port=TLS)
+    for port in (PLAIN, TLS, SCRAM, BOTH):
+        for peer in ("ours", "confluent"):
+            yield Case("connect", port, peer, SETUPS[0], _OPENINGS, port=port)
+    rate = LATENCY_RATES["acks"]
+    for port in (BOTH, SESSIONS):
+        for peer in ("ours", "confluent"):
+            yield Case("latency", "acks", peer, SETUPS[0], rate * _SESSIONS_SECONDS, 1, rate=rate, port=port)
+
+
 def capped(case: Case, cap: int) -> Case:
     """The same case with no more than ``cap`` records."""
     return replace(case, records=min(cap, case.records))
@@ -220,6 +253,8 @@ def _quick(case: Case) -> Case:
     """The same case, just long enough to see that it works."""
     if case.kind == "latency":
         return capped(case, _QUICK_LATENCY)
+    if case.kind == "connect":
+        return capped(case, _QUICK_OPENINGS)
     if case.kind == "assigned":
         return replace(case, partitions=min(case.partitions, _QUICK_PARTITIONS), seconds=_QUICK_SECONDS)
     return replace(case, tasks=_QUICK_MEMBERS, seconds=_QUICK_SECONDS) if case.kind == "group" else case
@@ -243,10 +278,10 @@ def order_of_round(cases: Iterable[Case], number: int, *, main: bool = False, sl
 
     With ``main`` only the setups that the aims are judged by; the slow cases only with ``slow``.
     """
-    groups: dict[tuple[Setup, str], list[Case]] = {}
+    groups: dict[tuple[Setup, str, str], list[Case]] = {}
     for case in cases:
         if (case.setup.main or not main) and (slow or not case.slow):
-            groups.setdefault((case.setup, case.kind), []).append(case)
+            groups.setdefault((case.setup, case.kind, "" if case.kind == "connect" else case.port), []).append(case)
     order = []
     for group in groups.values():
         turn = number * 2 % len(group)

@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from .chart import configurations, grids, label, least_of, spread_of, value_of
+from .chart import configurations, grids, label, least_of, of_kind, spread_of, value_of
 
 
 def show(found: dict[str, Any], console: Console) -> None:
@@ -23,10 +23,10 @@ def show(found: dict[str, Any], console: Console) -> None:
 def _tables(found: dict[str, Any]) -> Iterator[Table]:
     cases = found["cases"]
     for kind, title in (("consume", "Reading"), ("produce", "Writing")):
-        chosen = [case for case in cases if case["kind"] == kind and case["main"]]
+        chosen = of_kind(cases, kind, main=True)
         if chosen:
             yield _rates(f"{title} values of {chosen[0]['size']} bytes, compression: {chosen[0]['compression']}", chosen)
-        chosen = [case for case in cases if case["kind"] == kind]
+        chosen = of_kind(cases, kind)
         if chosen:
             yield _grid(f"{title}: thousand records a second", chosen)
     for title, head, rows in grids(found):

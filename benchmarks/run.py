@@ -112,10 +112,12 @@ class Runner:
             return
         topic = self._topic(case)
         target = self._written_topic(case) if case.kind == "process" else ""
+        address, connection = self._kafka.way_in(case.port, case.peer)
         job = Job(
-            *(case.peer, case.kind, case.way, self._kafka.bootstrap, topic, case.partitions),
+            *(case.peer, case.kind, case.way, address, topic, case.partitions),
             *(case.setup.size, case.setup.compression, case.records, case.tasks, case.rate, case.seconds),
             target=target,
+            connection=connection,
         )
         found = run_process(job)
         if "seconds" in found and found["value_bytes"] != found["records"] * case.setup.size:

@@ -31,6 +31,7 @@ _HOMES = {
         "ConsumerStatistics",
     ),
     "._api.consumer_health": ("ConsumerHealth",),
+    "._api.dead_letters": ("dead_letter_headers",),
     "._api.export": (
         "Exporter",
         "check_export",
@@ -68,6 +69,7 @@ _HOMES = {
         "run_tasks",
     ),
     "._api.handling": ("RetryPolicy",),
+    "._api.sinking": ("sink_batches",),
     "._api.transaction": ("Transaction",),
     "._wire.columns": ("RecordBatch",),
     ".config": (

@@ -15,6 +15,7 @@ from ._api.admin_types import (
 from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.consumer_health import ConsumerHealth
+from ._api.dead_letters import dead_letter_headers
 from ._api.export import Exporter, check_export, export, open_exporter
 from ._api.export_base import ExportStore
 from ._api.export_pieces import ExportPiece, PieceLog, StagedFile
@@ -28,6 +29,7 @@ from ._api.partition_stream import PartitionStream
 from ._api.processing import process
 from ._api.producer import Producer, ProducerStatistics
 from ._api.producer_health import ProducerHealth
+from ._api.sinking import sink_batches
 from ._api.tasks import ensure_topics, run_tasks
 from ._api.transaction import Transaction
 from ._version import VERSION as __version__
@@ -248,6 +250,7 @@ __all__ = [
     "UnsupportedVersionError",
     "__version__",
     "check_export",
+    "dead_letter_headers",
     "ensure_topics",
     "export",
     "from_properties",
@@ -258,4 +261,5 @@ __all__ = [
     "open_producer",
     "process",
     "run_tasks",
+    "sink_batches",
 ]

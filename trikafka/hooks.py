@@ -21,6 +21,7 @@ import pluggy
 from .config import ClientConfig
 from .errors import PluginError, TrikafkaError
 from .interfaces import (
+    BatchSink,
     ClientContext,
     ConnectionObserver,
     ManagerKind,
@@ -54,8 +55,9 @@ class HookSpecs:
         """Be told of rebalances of this consumer: all listeners are, in order of registration, reversed on revoke."""
 
     @hookspec(firstresult=True)
-    def trikafka_sink(self, scheme: str, options: Mapping[str, Any]) -> Sink | None:
-        """Answer for exports to destinations with this ``scheme``. The first answer counts."""
+    def trikafka_sink(self, scheme: str, options: Mapping[str, Any]) -> Sink | BatchSink | None:
+        """Answer for destinations with this ``scheme``: a ``Sink`` for exports, a ``BatchSink`` for what consumers hand over
+        (:func:`trikafka.sink_batches`), or what is both. The first answer counts."""
 
     @hookspec(firstresult=True)
     def trikafka_assignor(self, name: str) -> object | None:

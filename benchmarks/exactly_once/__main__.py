@@ -12,7 +12,7 @@ from pathlib import Path
 import trio
 from trikafka_broker import Cluster
 
-from .run import PROPERTIES, Figures, Options, run
+from .run import GROUPS, PROPERTIES, Figures, Options, run
 
 
 def main() -> int:
@@ -21,23 +21,26 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=60, help="workers killed by SIGKILL (default: 60)")
     parser.add_argument("--broker-kills", type=int, default=10, help="brokers killed and started again (default: 10)")
     parser.add_argument("--protocol", choices=("classic", "consumer"), help="of the group (default: one of each)")
+    parser.add_argument("--worker", choices=("process", "tasks"), help="by process() or run_tasks() (default: groups of each)")
     parser.add_argument("--logs", type=Path, help="where the workers' logs go (default: they are not kept)")
     given = parser.parse_args()
     options = Options(
         seed=random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed,
         kills=given.kills,
         broker_kills=given.broker_kills,
-        protocols=("classic", "consumer") if given.protocol is None else (given.protocol,),
+        groups=tuple(
+            group for group in GROUPS if given.protocol in (None, group.protocol) and given.worker in (None, group.worker)
+        ),
     )
     print(f"seed {options.seed}: {options.kills} kills of workers, {options.broker_kills} of brokers", flush=True)
     figures = trio.run(_run, options, given.logs)
-    print(f"\nrecords       {figures.fed:,} fed, copied by a group of each of: {', '.join(options.protocols)}")
+    print(f"\nrecords       {figures.fed:,} fed, copied by a group of each of: {', '.join(map(str, options.groups))}")
     print(
         f"workers       {figures.kills} killed, {figures.leaves} left in order, ended by themselves: {dict(figures.ends) or 'none'}"
     )
     print(f"brokers       {figures.broker_kills} killed")
-    for protocol in options.protocols:
-        print(f"{protocol:13} {figures.lost[protocol]} lost, {figures.doubled[protocol]} doubled")
+    for group in options.groups:
+        print(f"{group!s:16} {figures.lost[group]} lost, {figures.doubled[group]} doubled")
     print(f"seed          {options.seed}")
     return 0 if figures.exact else 1
 

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import trio
 from trikafka_broker import Cluster
@@ -35,14 +35,27 @@ PROPERTIES = {
 }
 
 
+class Group(NamedTuple):
+    """How the workers of one group are members of it, and by what they work: ``process`` or ``tasks`` (``run_tasks``)."""
+
+    protocol: str
+    worker: str
+
+    def __str__(self) -> str:
+        return f"{self.protocol}-{self.worker}"
+
+
+GROUPS = tuple(Group(protocol, worker) for worker in ("process", "tasks") for protocol in ("classic", "consumer"))
+
+
 @dataclass(frozen=True)
 class Options:
-    """Of a run. ``pause`` is the longest between two troubles of workers, in seconds."""
+    """Of a run, in which all groups copy the same. ``pause`` is the longest between two troubles of workers, in seconds."""
 
     seed: int
     kills: int
     broker_kills: int
-    protocols: tuple[str, ...] = ("classic", "consumer")
+    groups: tuple[Group, ...] = GROUPS
     slots: int = 2
     rate: int = 400
     pause: float = 3.0
@@ -56,8 +69,8 @@ class Figures:
     kills: int = 0
     leaves: int = 0
     broker_kills: int = 0
-    lost: dict[str, int] = field(default_factory=dict)
-    doubled: dict[str, int] = field(default_factory=dict)
+    lost: dict[Group, int] = field(default_factory=dict)
+    doubled: dict[Group, int] = field(default_factory=dict)
     ends: Counter[int] = field(default_factory=Counter)  # exit codes of workers that ended by themselves
 
     @property
@@ -101,15 +114,15 @@ class Worker:
 async def run(options: Options, cluster: Cluster, directory: Path, say: Callable[[str], None] = lambda line: None) -> Figures:
     """Let it happen on ``cluster``; the workers' logs go to ``directory``."""
     figures = Figures()
-    names = {protocol: f"out-{protocol}" for protocol in options.protocols}
+    names = {group: f"out-{group}" for group in options.groups}
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         replicas = len(cluster.brokers)
         await admin.create_topics(
             {"in": NewTopic(PARTITIONS, replicas), **{name: NewTopic(3, replicas) for name in names.values()}}
         )
     workers = [
-        Worker(_command(cluster, protocol, slot, name), directory / f"worker-{protocol}-{slot}.log", figures)
-        for protocol, name in names.items()
+        Worker(_command(cluster, group, slot, name), directory / f"worker-{group}-{slot}.log", figures)
+        for group, name in names.items()
         for slot in range(options.slots)
     ]
     try:
@@ -124,16 +137,16 @@ async def run(options: Options, cluster: Cluster, directory: Path, say: Callable
     finally:
         for worker in workers:
             worker.end(signal.SIGKILL)
-    for protocol, name in names.items():
+    for group, name in names.items():
         messages = await trio.to_thread.run_sync(read_topic, cluster.bootstrap_servers, name, "read_committed")
         found = Counter(message.value() or b"" for message in messages)
-        figures.lost[protocol] = sum(found[b"%d" % number] == 0 for number in range(figures.fed))
-        figures.doubled[protocol] = sum(count - 1 for count in found.values())
+        figures.lost[group] = sum(found[b"%d" % number] == 0 for number in range(figures.fed))
+        figures.doubled[group] = sum(count - 1 for count in found.values())
     return figures
 
 
-def _command(cluster: Cluster, protocol: str, slot: int, target: str) -> list[str]:
-    arguments = [cluster.bootstrap_servers, f"group-{protocol}", protocol, str(slot), "in", target]
+def _command(cluster: Cluster, group: Group, slot: int, target: str) -> list[str]:
+    arguments = [cluster.bootstrap_servers, f"group-{group}", group.protocol, group.worker, str(slot), "in", target]
     return [sys.executable, "-m", "benchmarks.exactly_once.worker", *arguments]
 
 
@@ -184,17 +197,17 @@ async def _finish(options: Options, cluster: Cluster, workers: list[Worker]) -> 
     with trio.fail_after(180):
         async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
             ends = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.LATEST))
-            left = set(options.protocols)
+            left = set(options.groups)
             while left:
                 for worker in workers:
                     worker.start()
                 await trio.sleep(0.5)
-                for protocol in list(left):
+                for group in list(left):
                     committed: dict[TopicPartition, Any] = {}
                     with contextlib.suppress(trikafka.TrikafkaError):
-                        committed = dict(await admin.list_group_offsets(f"group-{protocol}"))
+                        committed = dict(await admin.list_group_offsets(f"group-{group}"))
                     if all(_is_read(committed.get(place), ends[place]) for place in places):
-                        left.discard(protocol)
+                        left.discard(group)
 
 
 def _is_read(committed: Any, end: Any) -> bool:

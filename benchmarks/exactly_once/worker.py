@@ -1,4 +1,4 @@
-"""One worker: copies records by ``trikafka.process``, until it is told to leave (SIGTERM), its parent is gone, or it dies."""
+"""One worker: copies records by ``process`` or ``run_tasks``, until SIGTERM tells it to leave, its parent is gone, or it dies."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import trio
 import trikafka
 
 
-async def main(bootstrap: str, group: str, protocol: Any, slot: str, source: str, target: str) -> None:
+async def main(bootstrap: str, group: str, protocol: Any, worker: str, slot: str, source: str, target: str) -> None:
     settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "group_id": group, "group_protocol": protocol}
     settings |= {"enable_auto_commit": False, "auto_offset_reset": "earliest", "isolation_level": "read_committed"}
     if protocol == "classic":
@@ -21,7 +21,7 @@ async def main(bootstrap: str, group: str, protocol: Any, slot: str, source: str
     with trio.open_signal_receiver(signal.SIGTERM) as signals:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_watch, nursery.cancel_scope)
-            nursery.start_soon(_work, settings, f"{group}-{slot}", source, target)
+            nursery.start_soon(_work, settings, worker, f"{group}-{slot}", source, target)
             async for _ in signals:
                 nursery.cancel_scope.cancel()
                 break
@@ -34,7 +34,7 @@ async def _watch(scope: trio.CancelScope) -> None:
     scope.cancel()
 
 
-async def _work(settings: dict[str, Any], transactional_id: str, source: str, target: str) -> None:
+async def _work(settings: dict[str, Any], worker: str, transactional_id: str, source: str, target: str) -> None:
     producing = {"bootstrap_servers": settings["bootstrap_servers"], "transaction_timeout_ms": 15_000}
     async with (
         trikafka.open_producer(**producing, transactional_id=transactional_id, linger_ms=0) as producer,
@@ -45,7 +45,13 @@ async def _work(settings: dict[str, Any], transactional_id: str, source: str, ta
             for record in batch:
                 await producer.enqueue(target, record.value, partition=record.partition % 3)
 
-        await trikafka.process(consumer, producer, copy, max_records=2_000)
+        async def copy_one(record: trikafka.Record) -> None:
+            await producer.enqueue(target, record.value, partition=record.partition % 3)
+
+        if worker == "process":
+            await trikafka.process(consumer, producer, copy, max_records=2_000)
+        else:
+            await trikafka.run_tasks(consumer, copy_one, producer=producer, concurrency=4)
 
 
 if __name__ == "__main__":

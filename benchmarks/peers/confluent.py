@@ -11,6 +11,7 @@ from typing import Any
 from .. import tuning
 from ..feeding import paced, wait_to_begin
 from ..jobs import Job, Missing, Outcome, Window, age, stamp
+from ..plan import PORTS
 
 confluent: Any = importlib.import_module("confluent_kafka")
 _PATIENCE = 30.0
@@ -20,7 +21,7 @@ _SERVE_EVERY = 1_000
 
 def _consumer(job: Job) -> tuple[Any, list[Any], dict[str, Any]]:
     settings = tuning.confluent_consumer()
-    consumer = confluent.Consumer({"bootstrap.servers": job.bootstrap, **settings})
+    consumer = confluent.Consumer({"bootstrap.servers": job.bootstrap, **job.connection, **settings})
     places = [confluent.TopicPartition(job.topic, number, 0) for number in range(job.partitions)]
     for place in places:
         consumer.get_watermark_offsets(place, timeout=_PATIENCE)
@@ -67,7 +68,8 @@ def consume_one(job: Job) -> Outcome:
 def _producer(job: Job, way: str) -> tuple[Any, dict[str, Any]]:
     """A producer that has delivered a record already: it is connected and has its producer id."""
     settings = tuning.confluent_producer(way, job.compression)
-    producer = confluent.Producer({"bootstrap.servers": job.bootstrap, "delivery.report.only.error": way == "one", **settings})
+    more = {"bootstrap.servers": job.bootstrap, "delivery.report.only.error": way == "one", **job.connection}
+    producer = confluent.Producer({**more, **settings})
     producer.produce(job.topic, b"first")
     if producer.flush(_PATIENCE):
         raise TimeoutError("the first record was not delivered")
@@ -220,7 +222,22 @@ def acks(job: Job) -> Outcome:
     return Outcome(len(ages), len(ages) * job.size, window, "produce(), poll() in a thread", settings, ages)
 
 
+def connect(job: Job) -> Outcome:
+    """From nothing to a client that knows the cluster, one after the other."""
+    admin: Any = importlib.import_module("confluent_kafka.admin")
+    times: list[float] = []
+    with Window() as window:
+        for _ in range(job.records):
+            began = time.perf_counter()
+            client = admin.AdminClient({"bootstrap.servers": job.bootstrap, **job.connection})
+            client.list_topics(timeout=_PATIENCE)
+            times.append(time.perf_counter() - began)
+            del client
+    return Outcome(len(times), len(times) * job.size, window, "AdminClient(), list_topics()", {}, times)
+
+
 WAYS = {
+    **{("connect", port): connect for port in PORTS},
     ("fill", "one"): fill,
     ("feed", "one"): feed,
     ("consume", "batch"): consume_batch,

@@ -16,6 +16,8 @@ from trikafka import Consumer, Producer, TopicPartition
 
 from .. import tuning
 from ..jobs import Job, Missing, Outcome, Window, age, make_values, stamp
+from ..plan import PORTS
+from .ours_watching import Renewals, watched
 
 _PATIENCE = 110.0
 #: send_nowait() sends nothing before its task comes to a checkpoint: it comes to one so often.
@@ -36,7 +38,7 @@ def _extra(settings: dict[str, Any], own: int = 0) -> dict[str, Any]:
 @asynccontextmanager
 async def _consumer(job: Job) -> AsyncIterator[tuple[Consumer, list[TopicPartition], dict[str, Any]]]:
     settings = tuning.trikafka_consumer()
-    async with trikafka.open_consumer(bootstrap_servers=job.bootstrap, **settings) as consumer:
+    async with trikafka.open_consumer(bootstrap_servers=job.bootstrap, **job.connection, **settings) as consumer:
         places = [TopicPartition(job.topic, number) for number in range(job.partitions)]
         await consumer.end_offsets(places)
         yield consumer, places, settings
@@ -51,7 +53,7 @@ def _assign(consumer: Consumer, places: list[TopicPartition]) -> None:
 async def consume_batch(job: Job) -> Outcome:
     count = size = 0
     async with _consumer(job) as (consumer, places, settings):
-        with Window() as window:
+        async with watched() as window:
             _assign(consumer, places)
             async for batch in consumer.batches():
                 for record in batch:
@@ -59,20 +61,20 @@ async def consume_batch(job: Job) -> Outcome:
                 count += len(batch)
                 if count >= job.records:
                     break
-    return Outcome(count, size, window, "batches()", settings, extra=_extra(settings))
+    return Outcome(count, size, window, "batches()", settings, extra=_extra(settings), figures=window.gap())
 
 
 async def consume_one(job: Job) -> Outcome:
     count = size = 0
     async with _consumer(job) as (consumer, places, settings):
-        with Window() as window:
+        async with watched() as window:
             _assign(consumer, places)
             async for record in consumer:
                 size += len(record.value or b"")
                 count += 1
                 if count >= job.records:
                     break
-    return Outcome(count, size, window, "async for", settings, extra=_extra(settings))
+    return Outcome(count, size, window, "async for", settings, extra=_extra(settings), figures=window.gap())
 
 
 async def consume_arrow(job: Job) -> Outcome:
@@ -83,14 +85,14 @@ async def consume_arrow(job: Job) -> Outcome:
     count = size = 0
     async with _consumer(job) as (consumer, places, settings):
         tables, call = _arrow_batches(consumer)
-        with Window() as window:
+        async with watched() as window:
             _assign(consumer, places)
             async for table in tables:
                 size += pc.sum(pc.binary_length(table.column("value"))).as_py()
                 count += table.num_rows
                 if count >= job.records:
                     break
-    return Outcome(count, size, window, call, settings, extra=_extra(settings))
+    return Outcome(count, size, window, call, settings, extra=_extra(settings), figures=window.gap())
 
 
 def _arrow_batches(consumer: Any) -> tuple[AsyncIterator[Any], str]:
@@ -105,9 +107,10 @@ def _arrow_batches(consumer: Any) -> tuple[AsyncIterator[Any], str]:
 
 
 @asynccontextmanager
-async def _producer(job: Job, way: str) -> AsyncIterator[tuple[Producer, dict[str, Any]]]:
+async def _producer(job: Job, way: str, *plugins: object) -> AsyncIterator[tuple[Producer, dict[str, Any]]]:
     settings = tuning.trikafka_producer(way, job.compression)
-    async with trikafka.open_producer(bootstrap_servers=job.bootstrap, **settings) as producer:
+    where: Any = {"bootstrap_servers": job.bootstrap, "plugins": plugins, **job.connection}
+    async with trikafka.open_producer(**where, **settings) as producer:
         await producer.send(job.topic, b"first")
         yield producer, settings
 
@@ -122,7 +125,7 @@ async def produce_one(job: Job) -> Outcome:
     async with _producer(job, "one") as (producer, settings):
         send_nowait = producer.send_nowait
         values = job.values()
-        with Window() as window:
+        async with watched() as window:
             for number, value in enumerate(values):
                 try:
                     send_nowait(topic, value)
@@ -133,7 +136,7 @@ async def produce_one(job: Job) -> Outcome:
                     await trio.lowlevel.checkpoint()
             await producer.flush()
         _check(producer)
-    return Outcome(job.records, size, window, "send_nowait()", settings, extra=_extra(settings))
+    return Outcome(job.records, size, window, "send_nowait()", settings, extra=_extra(settings), figures=window.gap())
 
 
 async def produce_enqueue(job: Job) -> Outcome:
@@ -180,13 +183,14 @@ async def produce_arrow(job: Job) -> Outcome:
         if send_arrow is None:
             raise Missing("this trikafka has no send_arrow()")
         sent = 0
-        with Window() as window:
+        async with watched() as window:
             while sent < job.records:
                 await send_arrow(job.topic, table.slice(0, job.records - sent), value="value")
                 sent += min(rows, job.records - sent)
             await producer.flush()
         _check(producer)
-    return Outcome(sent, sent * job.size, window, "send_arrow()", settings, extra=_extra(settings, table.nbytes))
+    extra = _extra(settings, table.nbytes)
+    return Outcome(sent, sent * job.size, window, "send_arrow()", settings, extra=extra, figures=window.gap())
 
 
 async def latency(job: Job) -> Outcome:
@@ -223,20 +227,34 @@ async def acks(job: Job) -> Outcome:
     """From the call of ``send`` to its return, each in a task of its own."""
     value = bytes(job.size)
     ages: list[float] = []
+    renewals = Renewals()
 
     async def send(producer: Producer) -> None:
         began = time.perf_counter()
         await producer.send(job.topic, value)
         ages.append(time.perf_counter() - began)
 
-    async with _producer(job, "latency") as (producer, settings):
+    async with _producer(job, "latency", renewals) as (producer, settings):
         with Window() as window:
             began = time.perf_counter()
             async with trio.open_nursery() as nursery:
                 for number in range(job.records):
                     await trio.sleep(max(0.0, began + number / job.rate - time.perf_counter()))
                     nursery.start_soon(send, producer)
-    return Outcome(len(ages), len(ages) * job.size, window, "send() in a task each", settings, ages, _extra(settings))
+    call = "send() in a task each"
+    return Outcome(len(ages), len(ages) * job.size, window, call, settings, ages, _extra(settings), renewals.figures())
+
+
+async def connect(job: Job) -> Outcome:
+    """From nothing to a client that knows the cluster, one after the other."""
+    times: list[float] = []
+    where: Any = {"bootstrap_servers": job.bootstrap, **job.connection}
+    with Window() as window:
+        for _ in range(job.records):
+            began = time.perf_counter()
+            async with trikafka.open_admin(**where):
+                times.append(time.perf_counter() - began)
+    return Outcome(len(times), len(times) * job.size, window, "open_admin()", {}, times)
 
 
 def run(way: Callable[[Job], Awaitable[Outcome]]) -> Callable[[Job], Outcome]:
@@ -259,4 +277,5 @@ WAYS = {
     ("latency", "one"): run(latency),
     ("latency", "thousand"): run(latency),
     ("latency", "acks"): run(acks),
+    **{("connect", port): run(connect) for port in PORTS},
 }

@@ -11,7 +11,7 @@ import trio
 from export_sinks import STALL_LIMIT
 from test_export_flow import T0, T1, Killed, World, manifest_of
 
-from trikafka import ExportIncompleteError, KafkaTimeoutError
+from trikafka import BootstrapError, ExportIncompleteError, KafkaTimeoutError
 from trikafka._api.export_report import ExportProgress
 from trikafka.testing import ScriptedCluster
 
@@ -47,7 +47,7 @@ async def test_a_partition_without_a_leader_does_not_stop_the_others(
     told = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     warnings = [text for text in told if "tried again" in text]
     assert warnings
-    assert all(text.startswith("exporting t-1 timed out and is tried again, the others go on: ") for text in warnings)
+    assert all(text.startswith("exporting t-1 is skipped for now and tried again in ") for text in warnings)
     assert 100 <= trio.current_time() - begun < 200
     world.cluster.move_leader("t", 1, 1)
     assert partitions_of(await world.export()) == [1]
@@ -80,6 +80,37 @@ async def test_a_leader_that_comes_back_is_waited_for(autojump_clock: object, wo
     assert [(each["partition"], each["start"], each["end"]) for each in first["carried"]] == [(1, 0, 7)]
     assert "KafkaTimeoutError" in next(each["error"] for each in first["ranges"] if each["partition"] == 1)
     world.check_whole()
+
+
+async def test_brokers_that_are_all_away_are_waited_for(autojump_clock: object, world: World) -> None:
+    """They go while it reads. Each attempt finds no address to begin with, which is no reason to give up."""
+    world.fill(0, 25)
+    begun = trio.current_time()
+
+    def go(index: int) -> None:
+        if index == 1 and trio.current_time() - begun < 10:
+            for node in range(2):
+                world.cluster.stop(node)
+
+    async def come_back() -> None:
+        await trio.sleep(60)
+        for node in range(2):
+            world.cluster.start(node)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(come_back)
+        result = await world.export(task_timeout_ms=200_000, max_records_per_file=10, before_file=go)
+    assert 60 <= trio.current_time() - begun < 100
+    assert (result.carried, result.rows) == ((), 57)
+    world.check_whole()
+
+
+async def test_brokers_that_are_not_there_to_begin_with_are_an_error_at_once(autojump_clock: object, world: World) -> None:
+    for node in range(2):
+        world.cluster.stop(node)
+    with pytest.raises(BootstrapError):
+        await world.export(task_timeout_ms=200_000)
+    assert trio.current_time() < 5
 
 
 async def test_what_is_carried_is_not_committed_for_the_group(autojump_clock: object, world: World) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import trio
 from trikafka_broker import Cluster
 
-from benchmarks.exactly_once.run import PROPERTIES, Options, run
+from benchmarks.exactly_once.run import PROPERTIES, Group, Options, run
 
 if TYPE_CHECKING:
     from trikafka_broker.pytest_plugin import MakeKafkaCluster
@@ -19,11 +19,12 @@ def _logs(directory: Path) -> dict[str, str]:
 
 
 async def test_each_record_once(make_kafka_cluster: MakeKafkaCluster, tmp_path: Path) -> None:
+    groups = (Group("classic", "process"), Group("consumer", "process"), Group("consumer", "tasks"))
     cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PROPERTIES)))
     with trio.fail_after(240):
-        figures = await run(Options(seed=5, kills=6, broker_kills=1), cluster, tmp_path)
+        figures = await run(Options(seed=5, kills=8, broker_kills=1, groups=groups), cluster, tmp_path)
     logs = _logs(tmp_path)
     assert figures.exact, (figures, logs)
-    assert (figures.kills, figures.broker_kills) == (6, 1)
+    assert (figures.kills, figures.broker_kills) == (8, 1)
     assert figures.fed > 1_000
     assert not figures.ends, (figures, logs)

@@ -249,13 +249,20 @@ def test_no_step_decompresses_much_more_than_enough() -> None:
 
 
 def test_a_large_compressed_batch_is_a_step_of_its_own() -> None:
-    noise = random.Random(1).randbytes(500)
+    noise = random.Random(1).randbytes(2500)
     small, large = [Rec(value=b"x")], [Rec(value=noise)]
     data = b"".join(
         batch_v2(recs, base=base, framing=framing)
         for base, (recs, framing) in enumerate([(small, "lz4-linked"), (large, "none"), (large, "zstd"), (small, "gzip")])
     )
-    assert [offsets(step) for step in decode_in_steps(data, 2000)] == [[0, 1], [2, 3]]
+    assert [offsets(step) for step in decode_in_steps(data, 2000)] == [[0, 1], [2], [3]]
+
+
+def test_large_compressed_batches_go_together_as_far_as_they_can_be_expected_to_fit() -> None:
+    """Topics of batches of 130 KB came in steps of one batch, and what a step costs was most of what a reader cost."""
+    noise = random.Random(1).randbytes(500)
+    data = b"".join(batch_v2([Rec(value=noise)], base=base, framing="lz4-linked") for base in range(5))
+    assert [offsets(step) for step in decode_in_steps(data, 2000)] == [[0, 1, 2], [3, 4]]
 
 
 @pytest.mark.parametrize(

@@ -86,13 +86,22 @@ class ArrowBatches:
 
     async def __anext__(self) -> pyarrow.Table:
         """The next table: waits for records, then takes along what is buffered, up to the wanted size."""
-        if _ARROW not in sys.modules:  # the first one imports pyarrow, which takes a while
-            await trio.to_thread.run_sync(RecordBatch.empty().to_arrow)
-        batches = await self._batches.gather(self._max_rows, self._max_bytes)
-        if len(batches) <= _FEW_CHUNKS:
-            return _join(batches)
-        with trio.CancelScope(shield=True):  # these have been handed out: they must not be lost
-            return await trio.to_thread.run_sync(_join, batches, limiter=self._limiter)
+        await arrow_loaded()
+        return await joined(await self._batches.gather(self._max_rows, self._max_bytes), self._limiter)
+
+
+async def arrow_loaded() -> None:
+    """Whoever makes the first table imports pyarrow, which takes a while: in a thread."""
+    if _ARROW not in sys.modules:
+        await trio.to_thread.run_sync(RecordBatch.empty().to_arrow)
+
+
+async def joined(batches: list[RecordBatch], limiter: trio.CapacityLimiter) -> pyarrow.Table:
+    """One table of batches that have been handed out: they are not lost, for it is not cancelled."""
+    if len(batches) <= _FEW_CHUNKS:
+        return _join(batches)
+    with trio.CancelScope(shield=True):
+        return await trio.to_thread.run_sync(_join, batches, limiter=limiter)
 
 
 def _join(batches: list[RecordBatch]) -> pyarrow.Table:

@@ -6,9 +6,12 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+from .._net.retry import Retry
 from ..config import ConsumerConfig
+from ..config.secrets import holds_secret, secret
 from ..errors import ConfigurationError, PluginError
 from ..hooks import call_first, load_plugins
 from ..interfaces import CheckableSink, ExportCheck, Sink
@@ -31,6 +34,8 @@ _OURS = frozenset(
         "allow_auto_create_topics",
     }
 )
+#: What the name of a sink's option has in it whose value is nobody's business.
+_SECRET_WORDS = ("auth", "password", "secret", "token")
 
 
 class Exporter:
@@ -70,6 +75,7 @@ async def open_exporter(
     **client_settings: Any,
 ) -> AsyncIterator[Exporter]:
     """Open an :class:`Exporter`; the arguments are those of :func:`export`, which says what is raised."""
+    sink_options = _hidden(sink_options)
     names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ConfigurationError("export needs the names of one or more topics")
@@ -80,6 +86,7 @@ async def open_exporter(
         if name in _OURS:
             raise ConfigurationError(f"{name} is not a setting of an export")
     client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines
+    sink_options = _hidden(sink_options)
     config = ConsumerConfig.build({**client_settings, "group_id": group_id})
     options = ExportOptions(
         destination=os.fspath(destination),
@@ -89,11 +96,11 @@ async def open_exporter(
         group_id=group_id,
         fail_on_data_loss=fail_on_data_loss,
         task_timeout_ms=task_timeout_ms,
-        retry_backoff=config.retry_backoff_ms / 1000,
+        retry=partial(Retry, config),
         settings=client_settings,
         on_progress=on_progress,
     )
-    async with find_sink(options.destination, sink_options or {}, config.plugins) as sink:
+    async with find_sink(options.destination, sink_options, config.plugins) as sink:
         yield Exporter(sink, options)
 
 
@@ -127,7 +134,7 @@ async def export(
     at work there, when records are gone from the log, and when the work failed; :exc:`PluginError` when no plugin can
     write there; :exc:`ConfigurationError`. Cancelling leaves an unfinished plan, which the next export finishes.
     """
-    client_settings = ConsumerConfig.hidden(client_settings)
+    client_settings, sink_options = ConsumerConfig.hidden(client_settings), _hidden(sink_options)
     async with open_exporter(
         topics,
         destination,
@@ -151,7 +158,7 @@ async def check_export(
     Nothing is asked of Kafka. Raises :exc:`ExportError` when an export is at work there or its manifests are damaged, and
     :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
     """
-    sink = find_sink(os.fspath(destination), sink_options or {}, plugins)
+    sink: Sink = find_sink(os.fspath(destination), _hidden(sink_options), plugins)
     if not isinstance(sink, CheckableSink):
         raise PluginError(f"what writes to {os.fspath(destination)!r} cannot check it")
     async with sink:
@@ -159,15 +166,15 @@ async def check_export(
         return await sink.check()
 
 
-def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[object] = ()) -> Sink:
-    """Return the sink that a plugin offers for ``destination``. Raises :exc:`PluginError` when none does."""
+def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[object] = (), shape: type = Sink) -> Any:
+    """Return the sink of this ``shape`` (a Protocol) that a plugin offers there. Raises :exc:`PluginError` when none does."""
     if not destination.strip():
         raise ConfigurationError("the destination of an export is empty; write '.' for the current folder")
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", destination)
     scheme = match[1].lower() if match else "file"
     try:
         sink = call_first(
-            load_plugins(plugins), "trikafka_sink", Sink, scheme=scheme, options={**options, "destination": destination}
+            load_plugins(plugins), "trikafka_sink", shape, scheme=scheme, options={**options, "destination": destination}
         )
     except PluginError as error:
         if isinstance(error.__cause__, ConfigurationError):  # a wrong sink option is not the plugin's fault
@@ -175,10 +182,19 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
         raise
     if sink is None:
         install = "; install trikafka-spark, which writes Parquet files (from a clone: pip install ./plugins/trikafka-spark)"
-        also = install if scheme == "file" else ""
+        also = install if scheme in ("file", "s3", "s3a", "gs", "az", "abfs", "abfss") else ""
         raise PluginError(f"no plugin writes exports to {scheme!r} destinations{also}")
-    found: Sink = sink
-    return found
+    return sink
+
+
+def _hidden(options: Mapping[str, Any] | None) -> dict[str, Any]:
+    """A copy in which what may be secret hides itself: a sink knows more of its options, but is not asked yet."""
+
+    def is_secret(name: str, value: Any) -> bool:
+        told = name.startswith("store.") or any(word in name for word in _SECRET_WORDS)  # ``store.NAME`` leads into a store
+        return isinstance(value, str) and (told or holds_secret(value))
+
+    return {name: secret(value) if is_secret(name, value) else value for name, value in (options or {}).items()}
 
 
 def _check_whole(name: str, value: object, least: int) -> None:

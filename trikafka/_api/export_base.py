@@ -43,6 +43,14 @@ class ExportStore(ABC):
         """Remove what is left of plans that are done, and give back the lock. Closing twice is fine."""
 
     @abstractmethod
+    def give_up(self) -> None:
+        """Where :meth:`close` is not waited for: let the lock end by itself. Never blocks; any thread may call."""
+
+    @abstractmethod
+    def place(self, plan: ExportPlan) -> Any:
+        """What a worker on another machine needs for :meth:`pieces`, pickled; ``None``: a directory, which it has by its name."""
+
+    @abstractmethod
     def store_plan(self, plan: ExportPlan) -> None:
         """Store a plan, and make the place it is worked on in; its number must be free."""
 

@@ -16,8 +16,9 @@ from typing import Any
 
 import trio
 
+from .._net.retry import Retry
 from .._state.task_timer import TaskTimer
-from ..errors import ExportError, ExportIncompleteError, KafkaTimeoutError, OffsetOutOfRangeError
+from ..errors import BootstrapError, ExportError, ExportIncompleteError, KafkaTimeoutError, OffsetOutOfRangeError
 from ..interfaces import (
     ExportManifest,
     ExportPlan,
@@ -33,6 +34,7 @@ from . import export_plan
 from .export_plan import SourceView, Work
 from .export_report import ExportProgress, ExportResult
 from .export_source import ExportSource, Look, Start
+from .task_plan import Trials
 
 _log = logging.getLogger("trikafka.export")
 #: A leader gets so long (seconds) in the first round, so that the partitions of the others do not wait for it.
@@ -50,7 +52,7 @@ class ExportOptions:
     group_id: str | None
     fail_on_data_loss: bool
     task_timeout_ms: int
-    retry_backoff: float
+    retry: Callable[[], Retry]
     settings: Mapping[str, Any]
     on_progress: Callable[[ExportProgress], None] | None
 
@@ -113,33 +115,39 @@ class ExportJob:
 
     async def _rounds(self) -> None:
         """All partitions in the first round; later those that have timed out, until their patience ends."""
-        timers: dict[TopicPartition, TaskTimer] = {}
+        trials: dict[TopicPartition, Trials] = {}
         while True:
             before = self._reached()
             self._waiting = {}
             await self._round()
             for tp, reached in self._reached().items():
-                if reached > before.get(tp, -1):
-                    timers.pop(tp, None)
-            again = []
+                if tp in trials and reached > before.get(tp, -1):
+                    trials[tp].succeeded()
+            delays = {}
             for tp, error in self._waiting.items():
-                timer = timers.setdefault(tp, TaskTimer(self.options.task_timeout_ms))
-                if timer.timed_out(error, trio.current_time()):
-                    self._broken[tp] = timer.last_word(error)
-                else:
-                    again.append(tp)
-                    _log.warning("exporting %s timed out and is tried again, the others go on: %s", tp, error)
-            if not again:
+                tried = trials.get(tp) or Trials(f"exporting {tp}", [TaskTimer(self.options.task_timeout_ms)], self.options.retry())
+                trials[tp] = tried
+                try:
+                    delays[tp] = tried.failed(error)
+                except KafkaTimeoutError as last:
+                    self._broken[tp] = last
+            if not delays:
                 return
-            self._only = frozenset(again)
-            await trio.sleep(self.options.retry_backoff)
+            self._only = frozenset(delays)
+            await trio.sleep(min(delays.values()))
 
     def _reached(self) -> dict[TopicPartition, int]:
         return export_plan.exported_up_to(self.state)
 
     async def _round(self) -> None:
         quick = self._only is None and self.options.task_timeout_ms > 0
-        look = await self.source.look(self.options.topics, self._level, self._only, _FIRST_LOOK if quick else None)
+        try:
+            look = await self.source.look(self.options.topics, self._level, self._only, _FIRST_LOOK if quick else None)
+        except BootstrapError as error:
+            if self._only is None:  # nobody was there to begin with
+                raise
+            self._waiting.update({tp: self._away(tp, error) for tp in self._only})
+            return
         self._waiting.update(look.errors)
         view = self._known(look)
         first = await self._first_offsets(view, look)
@@ -284,10 +292,16 @@ class ExportJob:
             if result.done or result.error is None:
                 continue
             tp, error = result.planned.tp, result.error
+            if isinstance(error, BootstrapError):
+                error = self._away(tp, error)
             if isinstance(error, KafkaTimeoutError):
                 self._waiting.setdefault(tp, error)
             else:
                 self._broken.setdefault(tp, error)
+
+    def _away(self, tp: TopicPartition, error: BootstrapError) -> KafkaTimeoutError:
+        """No broker could be reached at all, though the export had begun: they may come back."""
+        return KafkaTimeoutError(f"reading {tp}", trio.current_time() - self._began, last_error=error)
 
     def _tell(self, stage: ExportStage, plan: ExportPlan, ranges_done: int, rows_done: int) -> None:
         if self.options.on_progress is not None:

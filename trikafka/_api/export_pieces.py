@@ -40,6 +40,33 @@ class ExportPiece:
     lost: tuple[tuple[int, int, str], ...] = ()
     dead_letters: int = 0
 
+    def to_json(self) -> dict[str, Any]:
+        """The piece as it is kept."""
+        return {
+            "from": self.start,
+            "to": self.end,
+            "files": [[f.staged, f.name, f.rows, f.bytes, f.data] for f in self.files],
+            "lost": self.lost,
+            "dead_letters": self.dead_letters,
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any], where: str) -> ExportPiece:
+        """Read it. Raises :exc:`ExportError`, naming ``where``, if it leads out of the destination, and what damage raises:
+        ValueError, KeyError, TypeError.
+        """
+        piece = cls(
+            start=int(body["from"]),
+            end=int(body["to"]),
+            files=tuple(StagedFile(str(s), str(n), int(r), int(b), bool(d)) for s, n, r, b, d in body["files"]),
+            lost=tuple((int(low), int(high), str(why)) for low, high, why in body["lost"]),
+            dead_letters=int(body["dead_letters"]),
+        )
+        for file in piece.files:
+            _check_inside(file.name, where)
+            _check_inside(file.staged, where)
+        return piece
+
 
 class PieceLog(ABC):
     """The pieces of one range of a plan, one after the other. Everything blocks."""
@@ -68,6 +95,11 @@ class PieceLog(ABC):
         planned = self._planned
         return planned.name if start == planned.start else file_name(planned.topic, planned.partition, start, planned.end)
 
+    def check_place(self, piece: ExportPiece, start: int, where: str) -> None:
+        """Raise :exc:`ExportError`, naming ``where``, unless the piece begins at ``start`` and ends within the range."""
+        if piece.start != start or not start < piece.end <= self._planned.end:
+            raise ExportError(f"{where} is damaged: it says [{piece.start}, {piece.end}) of {self._planned}")
+
     def result(self, error: Exception | None = None) -> RangeResult:
         """What the decided pieces make of the range."""
         planned, pieces = self._planned, self.pieces()
@@ -77,38 +109,6 @@ class PieceLog(ABC):
             written += [WrittenFile(planned, f.name, piece.start, piece.end, f.rows, f.bytes) for f in piece.files if f.data]
         lost = tuple(LostRange(planned.topic, planned.partition, *gap) for piece in pieces for gap in piece.lost)
         return RangeResult(planned, at, tuple(written), lost, sum(piece.dead_letters for piece in pieces), error)
-
-
-def piece_to_json(piece: ExportPiece) -> dict[str, Any]:
-    """A decided piece as it is kept."""
-    return {
-        "from": piece.start,
-        "to": piece.end,
-        "files": [[f.staged, f.name, f.rows, f.bytes, f.data] for f in piece.files],
-        "lost": piece.lost,
-        "dead_letters": piece.dead_letters,
-    }
-
-
-def piece_from_json(body: Mapping[str, Any], where: str) -> ExportPiece:
-    """Read it. Raises :exc:`ExportError`, naming ``where``, when it leads out of the destination; ValueError and the like."""
-    piece = ExportPiece(
-        start=int(body["from"]),
-        end=int(body["to"]),
-        files=tuple(StagedFile(str(s), str(n), int(r), int(b), bool(d)) for s, n, r, b, d in body["files"]),
-        lost=tuple((int(low), int(high), str(why)) for low, high, why in body["lost"]),
-        dead_letters=int(body["dead_letters"]),
-    )
-    for file in piece.files:
-        _check_inside(file.name, where)
-        _check_inside(file.staged, where)
-    return piece
-
-
-def check_place(piece: ExportPiece, start: int, planned: PlannedRange, where: str) -> None:
-    """Raise :exc:`ExportError` unless the piece begins at ``start`` and ends within the range."""
-    if piece.start != start or not start < piece.end <= planned.end:
-        raise ExportError(f"{where} is damaged: it says [{piece.start}, {piece.end}) of {planned}")
 
 
 def _check_inside(name: str, where: str) -> None:

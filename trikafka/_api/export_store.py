@@ -102,6 +102,9 @@ class DirectoryStore(ExportStore):
             finally:
                 self._unlock()
 
+    def give_up(self) -> None:
+        """Nothing: closing a directory takes no time."""
+
     def _unlock(self) -> None:
         lock, self._lock = self._lock, None
         if lock is not None and lock in _held:
@@ -163,6 +166,9 @@ class DirectoryStore(ExportStore):
         with self.explained(f"cannot store the export's plan in {self._own}"):
             self._store_plan(plan)
             files.make_own_folder(work_folder(self.root, plan.number))
+
+    def place(self, plan: ExportPlan) -> None:
+        """Nothing but the directory's name."""
 
     def pieces(self, plan: ExportPlan, planned: PlannedRange) -> RangeWork:
         """What is decided of a range."""

@@ -20,7 +20,7 @@ from pathlib import Path
 from ..errors import ExportError
 from ..interfaces import PlannedRange
 from . import export_files as files
-from .export_pieces import ADOPTED, ExportPiece, PieceLog, check_place, piece_from_json, piece_to_json
+from .export_pieces import ADOPTED, ExportPiece, PieceLog
 
 OURS = "_trikafka"
 
@@ -59,7 +59,7 @@ class RangeWork(PieceLog):
         """Make it the piece at its beginning, and publish its files; return the one that another worker decided before, if so."""
         path = self._record(piece.start)
         self._sync(piece)
-        if not files.write_once(path, json.dumps(piece_to_json(piece))):
+        if not files.write_once(path, json.dumps(piece.to_json())):
             self.drop(piece)
             other = self._decided(piece.start)
             if other is None:
@@ -86,12 +86,12 @@ class RangeWork(PieceLog):
     def _decided(self, start: int) -> ExportPiece | None:
         path = self._record(start)
         try:
-            piece = piece_from_json(json.loads(files.read_file(path)), str(path))
+            piece = ExportPiece.from_json(json.loads(files.read_file(path)), str(path))
         except FileNotFoundError:
             return None
         except (ValueError, KeyError, TypeError) as error:
             raise ExportError(f"{path} is not the record of a piece: {type(error).__name__}: {error}") from error
-        check_place(piece, start, self._planned, str(path))
+        self.check_place(piece, start, str(path))
         return piece
 
     def _publish(self, piece: ExportPiece) -> None:

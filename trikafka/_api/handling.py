@@ -19,7 +19,6 @@ from .._wire.columns import RecordBatch
 from ..errors import (
     ClientFailedError,
     ConfigurationError,
-    DeserializationError,
     ErrorCode,
     TransactionError,
     TrikafkaError,
@@ -28,14 +27,13 @@ from ..errors import (
 )
 from ..types import Record, TopicPartition
 from .callbacks import NotAsyncError, awaitable
+from .dead_letters import dead_letter_headers
 from .deserializing import DeserializedBatch
 from .producer import Producer
 
 _log = logging.getLogger("trikafka.tasks")
 #: Of these no record is the reason: they come with the next one again, unless the policy knows better (a connection of the user's).
 _NOT_THE_RECORDS = (trio.ClosedResourceError, trio.BrokenResourceError)
-#: The most that a header tells of an error, in characters.
-_MOST_TEXT = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,11 +160,10 @@ class Handling:
         """Write it, and wait until it is there, or in the transaction."""
         assert self._producer is not None
         assert self._dead_letter is not None
-        about = self._about(error, work.attempts)
         acks = []
         try:
             for record in work.records:
-                headers = [*record.headers, *_coordinates(record), *about]
+                headers = [*record.headers, *dead_letter_headers(record, error, attempts=work.attempts, group_id=self._group_id)]
                 acks.append(await self._producer.enqueue(self._dead_letter, record.value, key=record.key, headers=headers))
             for ack in acks:
                 await ack.wait()
@@ -174,17 +171,6 @@ class Handling:
             topic = self._dead_letter
             detail = f'the dead-letter topic {topic!r}; create it, or have run_tasks do it: topics={{"{topic}": NewTopic(1)}}'
             raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail) from error
-
-    def _about(self, error: Exception, attempts: int) -> list[tuple[str, bytes]]:
-        cause = error.__cause__ if isinstance(error, DeserializationError) else None
-        text = f"{error}: {cause!r}" if cause is not None else str(error)
-        kind = type(error)
-        return [
-            ("trikafka.group", self._group_id.encode()),
-            ("trikafka.error", f"{kind.__module__}.{kind.__qualname__}".removeprefix("builtins.").encode()),
-            ("trikafka.message", text[:_MOST_TEXT].encode(errors="replace")),
-            ("trikafka.attempts", b"%d" % attempts),
-        ]
 
 
 def failed_transaction(error: BaseException) -> TransactionError | None:
@@ -213,15 +199,6 @@ def explained(error: Exception, work: Work) -> Exception:
     else:
         error.add_note(f"raised by the handler for {_where(work)}, after which nothing more was taken")
     return error
-
-
-def _coordinates(record: Record) -> list[tuple[str, bytes]]:
-    found = [
-        ("trikafka.topic", record.topic.encode()),
-        ("trikafka.partition", b"%d" % record.partition),
-        ("trikafka.offset", b"%d" % record.offset),
-    ]
-    return found if record.timestamp is None else [*found, ("trikafka.timestamp", b"%d" % record.timestamp)]
 
 
 def _times(attempts: int) -> str:

@@ -203,6 +203,11 @@ class PartitionStream:
         """Whether the partition is the consumer's still, whoever reads it."""
         return self._assigned.owned
 
+    @property
+    def _gone(self) -> bool:
+        """Whether the partition is the consumer's no more. One that is about to be revoked is, until its handler has come back."""
+        return self._assigned.gone
+
     async def _until_ended(self) -> None:
         """Wait until it hands out nothing more."""
         signal = self._streams.signal(self._assigned)

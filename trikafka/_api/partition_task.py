@@ -2,93 +2,52 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 
-import trio
-
-from .._net.gather import with_background
 from .._net.retry import Retry
 from ..config import ConsumerConfig
-from ..errors import CommitFailedError, KafkaTimeoutError, RebalanceInProgressError
-from ..types import TopicPartition
 from .consumer import Consumer
-from .handler_tasks import running_handlers
 from .handling import Verdict, Work, explained
 from .lanes import Lanes
 from .partition_stream import PartitionStream
-from .task_plan import TaskPlan, Trials, Waits
-
-_log = logging.getLogger("trikafka.tasks")
-#: A commit ended in one of these: others have the partition, or will; they see its records again.
-NOT_COMMITTED = (CommitFailedError, RebalanceInProgressError, KafkaTimeoutError)
+from .stream_task import StreamTask
+from .task_plan import HandlingPlan, Trials
 
 
-class PartitionTask:
-    """Reads one stream until that ends, or :meth:`stop`. ``failed`` is told what ends the whole run."""
+class PartitionTask(StreamTask):
+    """Hands the records of one stream to the handler."""
 
     def __init__(
         self,
         consumer: Consumer,
         config: ConsumerConfig,
-        plan: TaskPlan,
+        plan: HandlingPlan,
         stream: PartitionStream,
         failed: Callable[[Exception], None],
     ) -> None:
-        self._consumer, self._config, self._plan, self._stream, self._failed = consumer, config, plan, stream, failed
+        super().__init__(consumer, config, plan, stream, failed)
+        self._plan = plan
         self._lanes = Lanes(plan.concurrency, self._handle)
-        self._timer = plan.timer()
-        self.commit_timer = plan.timer()
-        self.ended = trio.Event()
-        self._waits = Waits()  # that stopping cuts short
-        self._committed: int | None = None
 
     @property
-    def partition(self) -> TopicPartition:
-        """Whose task it is."""
-        return self._stream.partition
-
-    @property
-    def to_commit(self) -> int | None:
-        """The offset before which everything is done, where that is news to the group and the partition is ours."""
-        processed = self._lanes.order.processed
-        return processed if self._stream._owned and processed != self._committed else None
-
-    def committed(self, offset: int) -> None:
-        """The group knows that offset now."""
-        self._committed = offset
+    def processed(self) -> int | None:
+        """The offset before which everything is done; ``None``: nothing was taken."""
+        return self._lanes.order.processed
 
     def stop(self) -> None:
         """Take nothing more; what is in hand goes on."""
         self._lanes.stop()
-        self._waits.end()
-
-    async def run(self, first: Callable[[], Awaitable[object]]) -> None:
-        """Live, once ``first`` has returned. Raises nothing but the cancellation of those around."""
-        try:
-            with running_handlers(self._consumer):
-                await self._work(first)
-        except Exception as error:
-            self._failed(error)
-        finally:
-            self.ended.set()
+        super().stop()
 
     @property
     def _over(self) -> bool:
         return self._lanes.stopped or self._stream.ended
 
-    async def _work(self, first: Callable[[], Awaitable[object]]) -> None:
-        try:
-            async with self._stream:
-                if await self._unless_over(first) and await self._prepared():
-                    async with self._lanes:
-                        await self._feed()
-                await self._commit_last()  # as long as the stream is not left, the group waits for that
-        finally:
-            processed = self._lanes.order.processed
-            if processed is not None and self._stream._owned:
-                self._consumer.seek(self.partition, processed)  # who reads it next goes on there
+    async def _feed(self) -> None:
+        if await self._prepared():
+            async with self._lanes:
+                await self._take()
 
     async def _prepared(self) -> bool:
         if self._plan.prepare is None:
@@ -96,7 +55,7 @@ class PartitionTask:
         trials = Trials(f"the start of the task of {self.partition}", [self._timer], Retry(self._config))
         return await self._unless_over(partial(trials.until_done, partial(self._plan.prepared, self.partition)))
 
-    async def _feed(self) -> None:
+    async def _take(self) -> None:
         batches, order = self._stream.batches(), self._lanes.order
         trials = Trials(self._name, [self._timer], Retry(self._config))
         while not self._over:
@@ -145,47 +104,3 @@ class PartitionTask:
             self._failed(explained(error, work))
             return None
         return self._next_attempt(error, trials, work) if verdict is Verdict.TIMED_OUT else delay
-
-    def _next_attempt(self, error: Exception, trials: Trials, work: Work | None = None) -> float | None:
-        try:
-            return trials.failed(error)
-        except Exception as last:
-            self._failed(last if work is None else explained(last, work))
-            return None
-
-    async def _commit_last(self) -> None:
-        """The partition goes, or the run ends: commit what is done, while it still can be."""
-        processed = self._lanes.order.processed
-        if processed is None or processed == self._committed:
-            return
-        try:
-            await self._stream.commit(processed)
-            self._committed = processed
-        except (*NOT_COMMITTED, trio.ClosedResourceError) as error:
-            _log.warning("what was done of %s before offset %s was not committed: %s", self.partition, processed, error)
-
-    # Waiting, which the end of the stream or of the run cuts short.
-
-    @property
-    def _name(self) -> str:
-        return f"the task of {self.partition}"
-
-    async def _pause(self, seconds: float) -> bool:
-        """Wait; whether to go on then."""
-        with self._waits.scope(), trio.move_on_after(seconds):
-            await self._stream._until_ended()
-        return not self._over
-
-    async def _unless_over(self, work: Callable[[], Awaitable[object]]) -> bool:
-        """Do it, unless the end comes first; whether to go on."""
-        with self._waits.scope() as scope:
-
-            async def watch() -> None:
-                await self._stream._until_ended()
-                scope.cancel()
-
-            async def main() -> None:
-                await work()
-
-            await with_background([watch], main)
-        return not self._over

@@ -22,20 +22,26 @@ _log = logging.getLogger("trikafka.tasks")
 Prepare = Callable[[TopicPartition], Awaitable[object]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class TaskPlan:
-    """How the tasks of a run work. See :func:`trikafka.run_tasks`."""
+    """How a run of tasks begins and ends, whatever its tasks do."""
 
-    handling: Handling
     task_timeout_ms: float
-    concurrency: int
-    prepare: Prepare | None
     topics: Mapping[str, NewTopic]
     stop_on: Collection[signal.Signals]
 
     def timer(self) -> TaskTimer:
         """The timer of one task."""
         return TaskTimer(self.task_timeout_ms)
+
+
+@dataclass(frozen=True)
+class HandlingPlan(TaskPlan):
+    """How tasks work that have records handled. See :func:`trikafka.run_tasks`."""
+
+    handling: Handling
+    concurrency: int
+    prepare: Prepare | None
 
     async def prepared(self, tp: TopicPartition) -> None:
         """What precedes the first record of a partition."""

@@ -1,8 +1,9 @@
-"""All tasks of one :func:`trikafka.run_tasks`, side by side: begun as partitions come, committed together, ended in order."""
+"""All tasks of one run (:func:`trikafka.run_tasks`, :func:`trikafka.sink_batches`): begun as partitions come, ended in order."""
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from functools import partial
 
 import trio
@@ -14,8 +15,9 @@ from ..errors import KafkaTimeoutError
 from ..types import TopicPartition
 from .consumer import Consumer
 from .ensuring import ensure_topics
-from .partition_task import NOT_COMMITTED, PartitionTask
+from .partition_stream import PartitionStream
 from .service import CANCELLED_CLOSE_LIMIT
+from .stream_task import NOT_COMMITTED, StreamTask
 from .task_plan import Ending, TaskPlan, Trials
 
 _log = logging.getLogger("trikafka.tasks")
@@ -24,10 +26,16 @@ _log = logging.getLogger("trikafka.tasks")
 class TaskRun:
     """The tasks of the partitions that the consumer has, each reading a stream of its own."""
 
-    def __init__(self, consumer: Consumer, config: ConsumerConfig, plan: TaskPlan) -> None:
-        self._consumer, self._config, self._plan = consumer, config, plan
-        self._tasks: dict[TopicPartition, PartitionTask] = {}  # the last one of each partition
-        self._begun: list[PartitionTask] = []  # all that have not ended
+    def __init__(
+        self,
+        consumer: Consumer,
+        config: ConsumerConfig,
+        plan: TaskPlan,
+        new_task: Callable[[PartitionStream, Callable[[Exception], None]], StreamTask],
+    ) -> None:
+        self._consumer, self._config, self._plan, self._new_task = consumer, config, plan, new_task
+        self._tasks: dict[TopicPartition, StreamTask] = {}  # the last one of each partition
+        self._begun: list[StreamTask] = []  # all that have not ended
         self._ending = Ending()
         self._retry = Retry(config)  # of commits
         self._topics_ready = trio.Event()
@@ -54,7 +62,7 @@ class TaskRun:
     async def _begin_tasks(self, nursery: trio.Nursery) -> None:
         try:
             async for stream in self._consumer.partitions():
-                task = PartitionTask(self._consumer, self._config, self._plan, stream, self._ending.fail)
+                task = self._new_task(stream, self._ending.fail)
                 self._begun = [each for each in self._begun if not each.ended.is_set()]
                 before = [each for each in self._begun if each.partition == stream.partition]
                 self._begun.append(task)
@@ -63,7 +71,7 @@ class TaskRun:
         except Exception as error:
             self._ending.fail(error)
 
-    async def _ready(self, before: list[PartitionTask]) -> None:
+    async def _ready(self, before: list[StreamTask]) -> None:
         """What has to be over before a task may begin: all earlier ones of its partition, and the making of topics.
 
         Of several the last may be over before the first is: it never began, while a handler of the first does not end.
@@ -123,11 +131,11 @@ class TaskRun:
         except (*NOT_COMMITTED, trio.ClosedResourceError) as error:
             _log.warning("what was done last was not committed, and is seen again: %s", error)
 
-    def _uncommitted(self) -> dict[TopicPartition, tuple[PartitionTask, int]]:
+    def _uncommitted(self) -> dict[TopicPartition, tuple[StreamTask, int]]:
         found = {tp: (task, task.to_commit) for tp, task in self._tasks.items()}
         return {tp: (task, offset) for tp, (task, offset) in found.items() if offset is not None}
 
-    async def _commit(self, todo: dict[TopicPartition, tuple[PartitionTask, int]], timeout: float | None = None) -> None:
+    async def _commit(self, todo: dict[TopicPartition, tuple[StreamTask, int]], timeout: float | None = None) -> None:
         if not todo:
             await trio.lowlevel.checkpoint()
             return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import signal
 from collections.abc import Awaitable, Callable, Collection, Mapping
+from functools import partial
 from typing import Literal, overload
 
 from .._wire.columns import RecordBatch
@@ -16,8 +17,9 @@ from .consumer import Consumer
 from .ensuring import check_topics
 from .ensuring import ensure_topics as ensure_topics
 from .handling import Handling, RetryPolicy
+from .partition_task import PartitionTask
 from .producer import Producer
-from .task_plan import TaskPlan, check_task_timeout
+from .task_plan import HandlingPlan, check_task_timeout
 from .task_run import TaskRun
 from .transactional_run import TransactionalRun
 
@@ -105,14 +107,16 @@ async def run_tasks(
             retries,
         )
     config = consumer._config
-    _check_numbers(concurrency, task_timeout_ms, batches)
+    _check_numbers(concurrency, batches)
+    check_task_timeout(task_timeout_ms)
     check_async("handler", handler, "batch" if batches else "record")
     if prepare is not None:
         check_async("prepare", prepare, "partition")
-    _check_choices(retry, stop_on, dead_letter)
+    _check_choices(retry, dead_letter)
+    check_stop_on(stop_on)
     if topics is not None:
         check_topics(topics)
-    _check_commits(consumer)
+    check_commits(consumer, "run_tasks")
     transactional = producer is not None and producer._config.transactional_id is not None
     if dead_letter is not None and producer is None:
         raise ConfigurationError("dead_letter= needs producer=: who writes to it")
@@ -120,37 +124,41 @@ async def run_tasks(
         raise ConfigurationError("producer= is for exactly once, which takes a transactional_id, or for dead_letter=: give either")
     assert config.group_id is not None
     handling = Handling(handler, retry, dead_letter, producer, config.group_id, batches)
-    plan = TaskPlan(handling, task_timeout_ms, concurrency, prepare, dict(topics or {}), tuple(stop_on))
+    plan = HandlingPlan(task_timeout_ms, dict(topics or {}), tuple(stop_on), handling, concurrency, prepare)
     if producer is not None and transactional:
         producer.transaction()
         await TransactionalRun(consumer, config, producer, plan).run()
     else:
-        await TaskRun(consumer, config, plan).run()
+        await TaskRun(consumer, config, plan, partial(PartitionTask, consumer, config, plan)).run()
 
 
-def _check_commits(consumer: Consumer) -> None:
+def check_commits(consumer: Consumer, call: str) -> None:
+    """Raise :exc:`ConfigurationError` unless ``call`` may commit for the consumer."""
     if consumer._config.group_id is None:
-        raise ConfigurationError("run_tasks commits what is done, which takes a group: open the consumer with a group_id")
+        raise ConfigurationError(f"{call} commits what is done, which takes a group: open the consumer with a group_id")
     if consumer._parts.group.auto_commit is not None:
-        raise ConfigurationError("run_tasks commits by itself: open the consumer with enable_auto_commit=False")
+        raise ConfigurationError(f"{call} commits by itself: open the consumer with enable_auto_commit=False")
     consumer.check_fits_transactions()
 
 
-def _check_choices(retry: object, stop_on: object, dead_letter: object) -> None:
-    if retry is not None and not isinstance(retry, RetryPolicy):
-        raise ConfigurationError(f"retry must be a RetryPolicy, such as RetryPolicy(ConnectionError, attempts=3), not {retry!r}")
+def check_stop_on(stop_on: object) -> None:
+    """Raise :exc:`ConfigurationError` unless these are signals that can be waited for."""
     if not isinstance(stop_on, Collection) or isinstance(stop_on, str | bytes | Mapping):
         raise ConfigurationError(f"stop_on must be a collection of signals, such as [signal.SIGTERM], not {stop_on!r}")
     for number in stop_on:
         if not isinstance(number, int) or number not in signal.valid_signals() or number in (signal.SIGKILL, signal.SIGSTOP):
             raise ConfigurationError(f"stop_on must hold signals that can be waited for, such as signal.SIGTERM, not {number!r}")
+
+
+def _check_choices(retry: object, dead_letter: object) -> None:
+    if retry is not None and not isinstance(retry, RetryPolicy):
+        raise ConfigurationError(f"retry must be a RetryPolicy, such as RetryPolicy(ConnectionError, attempts=3), not {retry!r}")
     if dead_letter is not None and (not isinstance(dead_letter, str) or not dead_letter):
         raise ConfigurationError(f"dead_letter must be the name of a topic, not {dead_letter!r}")
 
 
-def _check_numbers(concurrency: int, task_timeout_ms: float, batches: bool) -> None:
+def _check_numbers(concurrency: int, batches: bool) -> None:
     if isinstance(concurrency, bool) or not isinstance(concurrency, int) or concurrency < 1:
         raise ConfigurationError(f"concurrency must be a whole number from 1, not {concurrency!r}")
     if batches and concurrency > 1:
         raise ConfigurationError("a batch holds many keys: concurrency= is for records, not for batches=True")
-    check_task_timeout(task_timeout_ms)

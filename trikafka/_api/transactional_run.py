@@ -28,7 +28,7 @@ from .handling import Verdict, Work, explained, failed_transaction
 from .lanes import Lanes
 from .producer import Producer
 from .rounds import Round, may_be_done_again, refused_for_good, settle
-from .task_plan import Ending, TaskPlan, Trials
+from .task_plan import Ending, HandlingPlan, Trials
 from .transaction import Transaction
 
 _log = logging.getLogger("trikafka.tasks")
@@ -45,7 +45,7 @@ class _UndoneError(Exception):
 class _Task:
     """What is known of the task of one partition between the rounds."""
 
-    def __init__(self, tp: TopicPartition, plan: TaskPlan, config: ConsumerConfig) -> None:
+    def __init__(self, tp: TopicPartition, plan: HandlingPlan, config: ConsumerConfig) -> None:
         self.tp = tp
         self.timer = plan.timer()
         self.trials = Trials(f"the task of {tp}", [self.timer], Retry(config))
@@ -75,7 +75,7 @@ class _Task:
 class _Part:
     """What the tasks make of one round's records, in its transaction."""
 
-    def __init__(self, consumer: Consumer, plan: TaskPlan, until: float, ending: Ending) -> None:
+    def __init__(self, consumer: Consumer, plan: HandlingPlan, until: float, ending: Ending) -> None:
         self._consumer, self._plan, self._until, self._ending = consumer, plan, until, ending
         self._scope = trio.CancelScope()
         self._undone = False
@@ -146,7 +146,7 @@ class _Part:
 class TransactionalRun:
     """The rounds, and the tasks of the partitions that the consumer has."""
 
-    def __init__(self, consumer: Consumer, config: ConsumerConfig, producer: Producer, plan: TaskPlan) -> None:
+    def __init__(self, consumer: Consumer, config: ConsumerConfig, producer: Producer, plan: HandlingPlan) -> None:
         self._consumer, self._config, self._producer, self._plan = consumer, config, producer, plan
         self._limit = min(config.auto_commit_interval_ms, producer._config.transaction_timeout_ms / 2) / 1000  # of a round
         self._tasks: dict[AssignedPartition, _Task] = {}

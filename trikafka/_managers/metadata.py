@@ -292,7 +292,7 @@ class Metadata:
 
 
 async def read_metadata(response: MetadataResponse) -> ClusterSnapshot:
-    """Turn a Metadata response into a snapshot. Raises :exc:`ProtocolError` for one that cannot be."""
+    """Turn a Metadata response into a snapshot, and use it up. Raises :exc:`ProtocolError` for one that cannot be."""
     return await _read_checked(response, "a broker", None)
 
 
@@ -301,7 +301,11 @@ async def _read_checked(response: MetadataResponse, node: Node | str, most_topic
 
     def read() -> ClusterSnapshot:
         _check(response, node, most_topics)
-        return _read(response)
+        snapshot = _read(response)
+        for topic in response.topics:
+            decoding.use_up(topic.partitions)
+        decoding.use_up(response.topics)
+        return snapshot
 
     return await decoding.worked_out(_partitions(response.topics or ()), read)
 

@@ -108,7 +108,8 @@ class Connection:
                     nursery.start_soon(self._watch)
                     if self._config.uses_sasl:
                         nursery.start_soon(self._keep_session)
-                    await self._read(FrameReader(self._transport, self._config.receive_message_max_bytes, str(self.node)))
+                    most = self._config.receive_message_max_bytes
+                    await self._read(FrameReader(self._transport, most, str(self.node), self._requests.excess))
                     nursery.cancel_scope.cancel()
         finally:
             self._break(_CLOSED)

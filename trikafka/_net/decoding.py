@@ -1,8 +1,15 @@
-"""Large responses are read in a thread, one at a time: a million partitions take seconds, and the loop has other things to do."""
+"""Large responses are read in a thread, one at a time: a million partitions take seconds, and the loop has other things to do.
+
+Millions of objects that are made at once are also what Python's garbage collector goes through, again and again, and no other
+thread runs meanwhile: that was two thirds of the time, a second at a stretch. So it is off while a very large one is read.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from typing import Any, TypeVar
 
 import trio
@@ -14,6 +21,10 @@ T = TypeVar("T")
 LARGE = 131_072
 #: So many elements are many: to look at each takes some microseconds.
 MANY = 5_000
+#: From so many times as many on collections are too long: a tenth of a second for a million objects that are not garbage.
+_VERY = 8
+#: So many objects are freed without letting another thread run.
+_SLICE = 5_000
 _threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("trikafka_decoding")
 
 
@@ -24,12 +35,12 @@ async def decoded(request: InFlightRequest) -> Any:
     """
     if request.frame is None or len(request.frame) < LARGE:
         return request.response()
-    return await in_thread(request.response)
+    return await _in_thread(request.response, collects=len(request.frame) < LARGE * _VERY)
 
 
 async def worked_out(elements: int, work: Callable[[], T]) -> T:
     """What ``work`` makes of so many elements: at once, without a checkpoint, if they are few; else in a thread."""
-    return work() if elements < MANY else await in_thread(work)
+    return work() if elements < MANY else await _in_thread(work, collects=elements < MANY * _VERY)
 
 
 def busy() -> bool:
@@ -37,9 +48,56 @@ def busy() -> bool:
     return _limiter().borrowed_tokens > 0
 
 
-async def in_thread(work: Callable[[], T]) -> T:
-    """Do ``work`` in the thread for it."""
-    return await trio.to_thread.run_sync(work, limiter=_limiter(), abandon_on_cancel=True)
+def use_up(items: Sequence[Any] | None) -> None:
+    """Free what a list holds that nobody needs any more. At once, as the last reference to it would, no other thread would run."""
+    if isinstance(items, list):
+        while items:
+            del items[-_SLICE:]
+
+
+async def _in_thread(work: Callable[[], T], *, collects: bool) -> T:
+    def done() -> T:
+        with nullcontext() if collects else _collector.kept_away():
+            return work()
+
+    return await trio.to_thread.run_sync(done, limiter=_limiter(), abandon_on_cancel=True)
+
+
+class _Collector:
+    """Switches the garbage collector of the process off and on. Threads of several loops may be about it at the same time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._was_on = False
+
+    @contextmanager
+    def kept_away(self) -> Iterator[None]:
+        """Within the block it does not run."""
+        with self._lock:
+            if not self._users:
+                self._was_on = gc.isenabled()
+                gc.disable()
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._users -= 1
+                if not self._users:
+                    self._back()
+
+    def _back(self) -> None:
+        if not gc.get_freeze_count():
+            # All objects count as old from now on: else it would begin by going through all that was made. What a program has
+            # frozen itself would thaw by this, so then it does go through them.
+            gc.freeze()
+            gc.unfreeze()
+        if self._was_on:
+            gc.enable()
+
+
+_collector = _Collector()
 
 
 def _limiter() -> trio.CapacityLimiter:

@@ -6,8 +6,11 @@ again once nobody looks at it any more: fresh memory costs the kernel more than 
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from .._wire import _implementation
-from ..errors import ProtocolError
+from ..errors import DamagedResponseError, ProtocolError
+from .bounds import LEAST
 from .transport import Transport
 
 _CHUNK = 65_536
@@ -16,10 +19,15 @@ _ALERT_OF_TLS = b"\x15\x03"
 
 
 class FrameReader:
-    """Reads length-prefixed frames from ``transport``; a frame over ``max_bytes`` is not Kafka's."""
+    """Reads length-prefixed frames from ``transport``; a frame over ``max_bytes`` is not Kafka's.
 
-    def __init__(self, transport: Transport, max_bytes: int, peer: str) -> None:
-        self._transport, self._max, self._peer = transport, max_bytes, peer
+    ``excess`` is asked of each large one what is wrong with its length, in words that follow the peer's name; ``None``: nothing.
+    """
+
+    def __init__(
+        self, transport: Transport, max_bytes: int, peer: str, excess: Callable[[int], str | None] = lambda size: None
+    ) -> None:
+        self._transport, self._max, self._peer, self._excess = transport, max_bytes, peer, excess
         self._buffer = bytearray(_CHUNK)
         self._view = memoryview(self._buffer)
         self._start = self._end = 0
@@ -29,7 +37,8 @@ class FrameReader:
 
         The frame's memory is the caller's as long as a view of it lives.
 
-        Raises :exc:`ProtocolError` for a length that no response of Kafka has, and what the stream raises.
+        Raises :exc:`ProtocolError` for a length that no response of Kafka has, :exc:`DamagedResponseError` for one that is too much
+        for this response, and what the stream raises.
         """
         while self._end - self._start < 4:
             if not await self._fill():
@@ -46,6 +55,8 @@ class FrameReader:
                 f"{self._peer} does not speak Kafka's protocol (its first bytes are {head!r}), or needs TLS, or sends responses"
                 f" over receive_message_max_bytes ({self._max})"
             )
+        if size > LEAST and (wrong := self._excess(size)) is not None:
+            raise DamagedResponseError(f"{self._peer} {wrong}")
         self._start += 4
         frame = _implementation.current.writable_memory(size)
         have = min(size, self._end - self._start)

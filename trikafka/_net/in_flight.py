@@ -13,6 +13,7 @@ from typing import Any
 from .._wire import messages
 from .._wire.messages import EncodedRequest
 from ..errors import ProtocolError
+from . import bounds
 from .transport import Views
 
 _WRITE_BYTES = 262_144
@@ -143,6 +144,11 @@ class RequestQueue:
             return []
         sent, self._unanswered = self._unanswered, []
         return sent
+
+    def excess(self, size: int) -> str | None:
+        """What is wrong with a response of ``size`` bytes now; ``None``: nothing. It belongs to the oldest request in flight."""
+        oldest = next(iter(self.in_flight.values()), None)
+        return None if oldest is None else bounds.excess(oldest.outgoing, size)
 
     def responded(self, correlation_id: int) -> InFlightRequest | None:
         """Take out the request whose response has come; ``None`` if it was not made, or is not the oldest one in flight.

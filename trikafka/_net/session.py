@@ -13,8 +13,9 @@ from ..types import Node
 
 #: Java's: anew after so much of the session, so that many connections do not do it at once.
 _EARLIEST, _LATEST = 0.85, 0.95
-#: Not sooner than this (seconds) after the last time, however little a broker grants: else it could keep this client busy.
-LEAST_SESSION = 0.25
+#: Not sooner than this (seconds) after the last time, however little a broker grants: else it could keep this client busy, and
+#: Kafka's take it for a fault (ILLEGAL_SASL_STATE), which ends a call. A connection whose session is over is closed, and made anew.
+LEAST_SESSION = 1.0
 Ask = Callable[[ApiMessage], Awaitable[Any]]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
+import zipimport
 from collections.abc import Collection, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, cast
 
@@ -97,6 +98,8 @@ def use(name: str) -> str:
 
 
 def _why(error: ImportError) -> str:
+    if isinstance(getattr(__spec__, "loader", None), zipimport.zipimporter):
+        return "it is in a zip archive, from which nothing compiled can be loaded; Spark ships an environment by --archives"
     if isinstance(error, ModuleNotFoundError) and error.name == "trikafka._wire._native":
         return "it was not built: there was no Cython or no C compiler when trikafka was installed"
     return f"it cannot be loaded: {error}"

@@ -60,6 +60,7 @@ class EncodedRequest(NamedTuple):
     version: int
     response_class: Any
     expects_response: bool
+    records: int = 0  #: that it carries
 
     def __repr__(self) -> str:  # not its bytes, which may be a password
         return f"<{self.api} v{self.version}>"
@@ -106,7 +107,8 @@ def encode_request(request: ApiMessage | RawRequest, version: int, correlation_i
     except (struct.error, ValueError, OverflowError, TypeError, AttributeError, LookupError) as error:
         raise ConfigurationError(f"{request.name} v{version} cannot carry what it was given: {error}") from error
     response_class = request.header.get_response_class()
-    return EncodedRequest(pieces, request.name, version, response_class, request.expect_response())
+    records = request.records if isinstance(request, RawRequest) else 0
+    return EncodedRequest(pieces, request.name, version, response_class, request.expect_response(), records)
 
 
 def read_correlation_id(frame: memoryview) -> int:

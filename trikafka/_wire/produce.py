@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kafka.protocol.api_key import ApiKey
 
-from ._format import Buffer
+from ._format import HEADER_SIZE, Buffer
 from .reading import LeaderIdAndEpoch, NodeEndpoint, Reader, read_endpoints, read_leader
 from .writing import RawRequest
 
@@ -92,6 +92,12 @@ class ProduceMessage(RawRequest):
     ) -> None:
         super().__init__()
         self._topics, self._acks, self._timeout_ms, self._transactional_id = topics, acks, timeout_ms, transactional_id
+
+    @property
+    def records(self) -> int:
+        """As the last number in the header of each batch says."""
+        heads = [batch[0] for parts in self._topics.values() for _, batch in parts if batch]
+        return sum(_INT32.unpack_from(head, HEADER_SIZE - 4)[0] for head in heads if len(head) >= HEADER_SIZE)
 
     def expect_response(self) -> bool:
         """Whether the broker responds."""

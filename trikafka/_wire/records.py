@@ -100,8 +100,9 @@ def decode_some(
     enough: int,
 ) -> Decoded:
     """As :func:`decode_records`, but no further batch is begun once ``enough`` bytes have been decompressed or 500 batches walked
-    over (20,000 where the compiled part can, being small and plain), no compressed one of more than an eighth of ``enough``, and
-    none that cannot be read or exceeds ``max_bytes``: whether it is corrupt shows when it is the first.
+    over (20,000 where the compiled part can, being small and plain), no compressed one of more than an eighth of ``enough`` unless
+    it can be expected to fit, and none that cannot be read or exceeds ``max_bytes``: whether it is corrupt shows when it is the
+    first.
 
     What was not looked at can be given to this function again, from ``batch.next_offset`` on.
     """
@@ -233,7 +234,10 @@ class _Scan:
         if self.enough <= 0 or self.effort >= _MOST_EFFORT:
             return True
         attributes = self.view[start + (22 if self.view[start + 16] >= 2 else 17)]
-        return end - start > self.large and attributes & f.CODEC_MASK != 0
+        if end - start <= self.large or attributes & f.CODEC_MASK == 0:
+            return False
+        # What comes of it can be told by those before it, if there are any.
+        return not self.expansion or (end - start) * max(1.0, self.expansion) > self.enough
 
     def still_aborted(self) -> list[tuple[int, int]] | None:
         """The aborted transactions that go on, or begin, after what has been walked over."""

@@ -35,6 +35,11 @@ class RawRequest:
         """Itself: all that is asked of a header is the class of the response."""
         return self
 
+    @property
+    def records(self) -> int:
+        """How many records it carries."""
+        return 0
+
     def get_response_class(self) -> Any:
         """What responses are read as."""
         return self.response

@@ -98,14 +98,15 @@ def command(
         sink_options=sink_options,
         **{**settings, "group_id": group},
     )
-    _Run(every, abandon, as_json).run(arguments)
+    _Run(every, abandon, as_json, dict(map(pair, options)).get("dead_letter_topic")).run(arguments)
 
 
 class _Run:
     """One call of the command: one export, or one after the other."""
 
-    def __init__(self, every: float | None, abandon: bool, as_json: bool) -> None:
+    def __init__(self, every: float | None, abandon: bool, as_json: bool, dead_letter_topic: str | None = None) -> None:
         self._every, self._abandon, self._as_json = every, abandon, as_json
+        self._dead_letter_topic = dead_letter_topic
 
     def run(self, arguments: dict[str, Any]) -> None:
         """Do it. Raises what ends it."""
@@ -164,7 +165,9 @@ class _Run:
         if not result.exactly_once and result.resumed:
             warn(f"{result.format} has no key to know a write by: rows of the killed export may stand twice; --check counts them")
         if result.dead_letters:
-            warn(f"{result.dead_letters:,} records could not be read as asked; they are in {result.destination}/_dead_letters")
+            topic = self._dead_letter_topic
+            where = f"{result.destination}/_dead_letters" if topic is None else f"the topic {topic}"
+            warn(f"{result.dead_letters:,} records could not be read as asked; they are in {where}")
         say(_sentence(result))
 
 

@@ -5,9 +5,10 @@ A plugin's hook (see :mod:`trikafka.hooks`) returns an object that meets one of 
 * :mod:`.managers`: the seats of a client, each with the whole contract of the manager in it (``trikafka_request_manager``);
 * :mod:`.context`: what a factory gets to know of the client; :mod:`.state`, :mod:`.network`, :mod:`.cluster`: the parts of that;
 * :mod:`.listeners`: rebalance listeners and observers (``trikafka_rebalance_listener``, ``trikafka_observer``);
-* :mod:`.sink`: where an export writes (``trikafka_sink``).
+* :mod:`.sink`: where an export writes (``trikafka_sink``); :mod:`.batch_sink`: where a consumer hands its batches (the same).
 """
 
+from .batch_sink import BatchSink, BatchWriter, SinkBatch
 from .cluster import ClusterSnapshot, CoordinatorKind, TopicInfo
 from .context import ClientContext, ConsumerContext, MembershipNews, OfferedAssignor, Partitioner, ProducerContext
 from .listeners import ConnectionObserver, MembershipObserver, Observer, ProducerObserver, RebalanceListener
@@ -45,6 +46,8 @@ from .sink import (
 from .state import ConsumerState
 
 __all__ = [
+    "BatchSink",
+    "BatchWriter",
     "BrokerAccess",
     "BrokerConnection",
     "Call",
@@ -87,6 +90,7 @@ __all__ = [
     "RecordAccumulator",
     "Response",
     "Sink",
+    "SinkBatch",
     "SinkReport",
     "TopicInfo",
     "TransactionManager",

@@ -16,13 +16,14 @@ import trio
 from trikafka_spark import scratch, snapshots
 from trikafka_spark.columns import _cast
 from trikafka_spark.filters import Limits
+from trikafka_spark.formats.json_format import JsonDecoder, infer
+from trikafka_spark.formats.parsing import Parser
 from trikafka_spark.local import LocalJob
 from trikafka_spark.options import read_options
 from trikafka_spark.pieces import PieceWriter, Shape
 from trikafka_spark.ranges import Planned, limit_ranges
 from trikafka_spark.sink import SparkSink
 from trikafka_spark.task import WriteTask
-from trikafka_spark.values import ValueParser, infer
 
 from trikafka import ConfigurationError, ExportError, OffsetRange, RangeWork
 from trikafka.interfaces import ExportPlan, ExportState, PlannedRange
@@ -56,7 +57,7 @@ def table(values: list[bytes | None], times: list[int | None] | None = None) -> 
     ],
 )
 def test_a_value_of_two_objects_does_not_shift_those_of_other_records(values: list[bytes | None], good: dict[int, int]) -> None:
-    parsed, refused = ValueParser({"n": "int64"}).parse(table(values))
+    parsed, refused = Parser({"value": JsonDecoder({"n": "int64"})}).parse(table(values))
     rows = zip(parsed["offset"].to_pylist(), parsed["value"].to_pylist(), strict=True)
     assert {offset: value["n"] for offset, value in rows if value is not None} == good
     assert {row["offset"] for row, _ in refused} == {i for i, value in enumerate(values) if value is not None} - set(good)
@@ -64,7 +65,7 @@ def test_a_value_of_two_objects_does_not_shift_those_of_other_records(values: li
 
 def test_a_deeply_nested_value_is_a_dead_letter_and_no_end() -> None:
     deep = b"[" * 100_000
-    parsed, refused = ValueParser({"n": "int64"}).parse(table([b'{"n":1}', deep, b'{"n":2}']))
+    parsed, refused = Parser({"value": JsonDecoder({"n": "int64"})}).parse(table([b'{"n":1}', deep, b'{"n":2}']))
     assert parsed["offset"].to_pylist() == [0, 2]
     assert [row["offset"] for row, _ in refused] == [1]
     assert infer([deep, b'{"n":1}'], "t") == {"n": "int64"}
@@ -79,8 +80,8 @@ def folders_of(root: Path, times: list[int | None]) -> list[str]:
     (root / "work").mkdir()
     work = RangeWork(root, 1, PLANNED, folder=root / "work")
     writer = PieceWriter(work, PLANNED, 0, Shape(), {"partition_by": ["date"]})
-    writer._waiting.append(table([b"x"] * len(times), times).to_batches()[0])
-    piece, rows = writer.finish(1_000)
+    rows = writer._write(table([b"x"] * len(times), times))
+    piece, _ = writer.finish(1_000)
     assert rows == sum(file.rows for file in piece.files) == len(times)
     return [str(Path(file.name).parent) for file in piece.files]
 

@@ -32,11 +32,12 @@ async def test_a_batch_that_is_larger_than_what_may_wait_goes_alone(
 ) -> None:
     topic = await new_topic(300, partitions=1)
     monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)
+    monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     waiting: list[int] = []
     taken = reading._Feed._taken
 
     def noted(feed: Any, size: int) -> None:
-        waiting.append(feed._batches)
+        waiting.append(feed._groups)
         taken(feed, size)
 
     monkeypatch.setattr(reading._Feed, "_taken", noted)
@@ -44,6 +45,7 @@ async def test_a_batch_that_is_larger_than_what_may_wait_goes_alone(
     batches = list(read_range(OffsetRange(topic, 0, 0, 300), settings))
     assert [offset for batch in batches for offset in batch.offsets] == list(range(300))
     assert len(batches) > 20
+    assert len(waiting) > 20
     assert set(waiting) == {1}
 
 

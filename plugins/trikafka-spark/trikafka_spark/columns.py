@@ -6,6 +6,8 @@ of a data source exactly: order, nullability, ``binary`` (not ``large_binary``),
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -31,19 +33,20 @@ SCHEMA = pa.schema(
 _MOST_MS = (2**63 - 1) // 1000
 
 
-def spark_columns(batch: pa.RecordBatch, schema: pa.Schema = SCHEMA) -> pa.RecordBatch:
-    """Turn what ``RecordBatch.to_arrow()`` gives into ``schema``. Keys, values and offsets are not copied."""
+def spark_table(batches: Iterable[pa.RecordBatch], schema: pa.Schema = SCHEMA) -> pa.Table:
+    """Turn what ``RecordBatch.to_arrow()`` gives into ``schema``, all batches at once. Keys, values and offsets are not copied."""
+    table = pa.Table.from_batches(batches)
     columns = []
     for field in schema:
-        column = batch.column("timestamp_type" if field.name == "timestampType" else field.name)
+        column = table.column("timestamp_type" if field.name == "timestampType" else field.name)
         if field.name == "headers":
             columns.append(_headers(column))
         else:
             columns.append(column if column.type == field.type else _cast(column, field.type))
-    return pa.RecordBatch.from_arrays(columns, schema=schema)
+    return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
+def _cast(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
     try:
         return column.cast(type)
     except pa.ArrowInvalid:
@@ -55,10 +58,14 @@ def _cast(column: pa.Array, type: pa.DataType) -> pa.Array:
         return pc.if_else(fits, column, pa.scalar(None, column.type)).cast(type)
 
 
-def _headers(column: pa.ListArray) -> pa.ListArray:
+def _headers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """No headers is null, as in Spark's connector. The buffers are kept: only names and nullability inside differ."""
-    if not len(column.values):
-        return pa.nulls(len(column), _HEADERS)
+    if not any(len(chunk.values) for chunk in column.chunks):
+        return pa.chunked_array([pa.nulls(len(column), _HEADERS)])
+    return pa.chunked_array([_with_nulls(chunk) for chunk in column.chunks], _HEADERS)
+
+
+def _with_nulls(column: pa.ListArray) -> pa.ListArray:
     names, values = column.values.field(0), column.values.field(1)
     entries = pa.StructArray.from_arrays([names, values], fields=list(_HEADERS.value_type))
     none = pc.equal(pc.list_value_length(column), 0)

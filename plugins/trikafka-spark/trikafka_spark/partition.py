@@ -10,6 +10,7 @@ from pyspark.sql.datasource import InputPartition
 
 from .options import ReadOptions
 from .ranges import Planned
+from .worker import settle
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -27,15 +28,16 @@ class RangePartition(InputPartition):
 
 def read_planned(planned: Planned, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
     """The records of a planned range, in the columns that are wanted."""
-    from .reading import read_range
+    from .reading import read_groups
 
-    batches = read_range(
+    groups = read_groups(
         planned.wanted,
         options.settings,
         fail_on_data_loss=options.fail_on_data_loss,
         stall_limit=options.stall_limit,
         topic_id=planned.topic_id,
     )
-    with closing(batches):  # Spark may want no more of it
-        for batch in batches:
-            yield columns.of(batch.to_arrow())
+    with closing(groups):  # Spark may want no more of it
+        for group in groups:
+            yield from columns.of(group)
+    settle()

@@ -5,8 +5,9 @@ Runs wherever a task runs, in a thread or in a Python worker of Spark, and uses 
 
 from __future__ import annotations
 
-import base64
+import contextlib
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -19,8 +20,8 @@ import pyarrow.parquet as pq
 from trikafka import ExportPiece, PieceLog, RecordBatch, StagedFile
 from trikafka.interfaces import PlannedRange
 
-from .columns import spark_columns
-from .values import ValueParser
+from .columns import spark_table
+from .formats.work import Reading
 
 FOOTER_KEY = "trikafka.range"
 #: Folders of one piece that are written at a time; a piece that has rows for more of them ends.
@@ -36,7 +37,7 @@ class Shape:
 
     compression: str = "zstd"
     row_group_rows: int = 262_144
-    row_group_bytes: int = 64 << 20
+    row_group_bytes: int = 32 << 20
     max_bytes_per_file: int = 512 << 20
 
 
@@ -54,6 +55,18 @@ class _File:
     writer: Any
     sink: Any
     rows: int = 0
+    _hurried: int = 0
+
+    def hurry(self) -> None:
+        """Have the system begin to write what is new to the disk while the next rows are read: the sync at the end has less to do.
+
+        It gives back none of the pages: those that are not on the disk yet it cannot.
+        """
+        new = self.size() - self._hurried
+        if new > 0:
+            with contextlib.suppress(AttributeError, OSError):  # not everywhere, and only advice
+                os.posix_fadvise(self.sink.fileno(), self._hurried, new, os.POSIX_FADV_DONTNEED)
+            self._hurried += new
 
     def size(self) -> int:
         return self.staged.stat().st_size if self.sink.closed else int(self.sink.tell())
@@ -72,28 +85,29 @@ class PieceWriter:
     start: int
     shape: Shape
     format: Mapping[str, Any]
-    _waiting: list[pa.RecordBatch] = field(default_factory=list)
+    reading: Reading | None = None
+    _waiting: list[RecordBatch] = field(default_factory=list)
     _rows: int = 0
     _bytes: int = 0
     _files: dict[str, _File] = field(default_factory=dict)
-    _dead: list[str] = field(default_factory=list)
     _written: int = 0
 
     def __post_init__(self) -> None:
-        self._parser = ValueParser.of(self.format, self.planned.topic)
+        reading = self.reading or Reading.of(self.format, self.planned.topic)
+        self._parser, self._letters = reading.parser, reading.letters()
         self._by = tuple(self.format.get("partition_by", ()))
 
     @property
     def full(self) -> bool:
         """Whether the piece should end here."""
-        size = self._written + sum(map(len, self._dead))
-        return size >= self.shape.max_bytes_per_file or len(self._files) >= _MOST_FOLDERS
+        return self._written + self._letters.bytes >= self.shape.max_bytes_per_file or len(self._files) >= _MOST_FOLDERS
 
     def add(self, batch: RecordBatch) -> int:
         """Take a batch; return how many rows were written by now, as row groups fill."""
-        self._waiting.append(spark_columns(batch.to_arrow()))
+        self._waiting.append(batch)
         self._rows, self._bytes = self._rows + len(batch), self._bytes + batch.nbytes
-        if self._rows >= self.shape.row_group_rows or self._bytes >= self.shape.row_group_bytes:
+        # One batch more would be too many rows, and those too many a row group of their own.
+        if self._rows + len(batch) > self.shape.row_group_rows or self._bytes >= self.shape.row_group_bytes:
             return self._flush()
         return 0
 
@@ -105,13 +119,10 @@ class PieceWriter:
             file.close()
             name = str(Path(file.folder, self.work.name_of(self.start)))
             staged.append(StagedFile(file.staged.name, name, file.rows, file.staged.stat().st_size))
-        if self._dead:
-            path = self.work.stage()
-            path.write_text("".join(self._dead), encoding="utf-8")
-            name = self.work.name_of(self.start).removesuffix(".parquet") + ".jsonl"
-            staged.append(StagedFile(path.name, f"_dead_letters/{name}", len(self._dead), path.stat().st_size, data=False))
+        if (letters := self._letters.staged(self.work, self.start)) is not None:
+            staged.append(letters)
         self._files.clear()  # from here on they are the record's
-        return self.work.decide(ExportPiece(self.start, end, tuple(staged), lost, len(self._dead))), rows
+        return self.work.decide(ExportPiece(self.start, end, tuple(staged), lost, self._letters.count)), rows
 
     def drop(self) -> None:
         """Remove what was staged."""
@@ -126,15 +137,20 @@ class PieceWriter:
     def _flush(self) -> int:
         if not self._waiting:
             return 0
-        table, self._waiting, self._rows, self._bytes = pa.Table.from_batches(self._waiting), [], 0, 0
+        table = spark_table([batch.to_arrow() for batch in self._waiting])
+        self._waiting, self._rows, self._bytes = [], 0, 0
+        return self._write(table)
+
+    def _write(self, table: pa.Table) -> int:
         taken: int = table.num_rows
         if self._parser is not None:
             table, refused = self._parser.parse(table)
-            self._dead += [_dead_letter(*each) for each in refused]
+            self._letters.add(refused)
         for folder, part in self._sorted(table):
             file = self._files.get(folder) or self._open(folder, part.schema)
             file.writer.write_table(part, row_group_size=self.shape.row_group_rows)
             file.rows += part.num_rows
+            file.hurry()
             if len(self._files) > _MOST_FOLDERS:  # so the piece ends here and nothing more comes to it: not all are open at once
                 file.close()
         self._written = sum(file.size() for file in self._files.values())
@@ -175,19 +191,3 @@ def _dates(times: pa.ChunkedArray) -> pa.ChunkedArray:
     number = times.cast(pa.int64())
     sane = pc.and_(pc.greater_equal(number, _FIRST_DAY), pc.less(number, _LAST_DAY))
     return pc.strftime(pc.if_else(sane, times, pa.scalar(None, times.type)), "%Y-%m-%d")
-
-
-def _dead_letter(row: Mapping[str, Any], error: str) -> str:
-    """A record that could not be read, with its coordinates, as a line of JSON; bytes in Base64."""
-
-    def text(value: bytes | None) -> str | None:
-        return None if value is None else base64.b64encode(value).decode()
-
-    body = {name: row[name] for name in ("topic", "partition", "offset")} | {
-        "timestamp": None if row["timestamp"] is None else row["timestamp"].isoformat(),
-        "error": error,
-        "key": text(row["key"]),
-        "value": text(row["value"]),
-        "headers": [[each["key"], text(each["value"])] for each in row["headers"] or ()],
-    }
-    return json.dumps(body) + "\n"

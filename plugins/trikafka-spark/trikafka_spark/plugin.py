@@ -1,4 +1,4 @@
-"""What trikafka finds by entry point: the hook that answers for destinations on a file system."""
+"""What trikafka finds by entry point: the hook that answers for destinations on a file system and in object stores."""
 
 from __future__ import annotations
 
@@ -7,14 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 from trikafka.hooks import hookimpl
 
+from .object_address import SCHEMES
+
 if TYPE_CHECKING:
     from trikafka.interfaces import Sink
 
 
 @hookimpl
 def trikafka_sink(scheme: str, options: Mapping[str, Any]) -> Sink | None:
-    """Answer for plain paths and ``file://``. Raises :exc:`trikafka.ConfigurationError` for an unknown option."""
-    if scheme != "file":
+    """Answer for plain paths, ``file://`` and object stores. Raises :exc:`trikafka.ConfigurationError` for an unknown option."""
+    if scheme != "file" and scheme not in SCHEMES:
         return None
     from .tables.options import is_table
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 from pyspark.sql.types import StructType
 
-from trikafka import ConfigurationError
+from trikafka import ConfigurationError, RecordBatch
 
-from .columns import SCHEMA, spark_columns
+from .columns import SCHEMA, spark_table
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructField
@@ -18,6 +19,8 @@ _TYPES = {
     "key": "binary", "value": "binary", "topic": "string", "partition": "int", "offset": "bigint", "timestamp": "timestamp",
     "timestampType": "int", "headers": "array<struct<key:string,value:binary>>",
 }  # fmt: skip
+#: Batches of fewer rows are small.
+_FEW_ROWS = 1_024
 _ALWAYS = ("topic", "partition", "offset", "timestampType")
 
 
@@ -34,10 +37,14 @@ class Columns:
             ]
         )
 
-    def of(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """A batch of trikafka's in these columns."""
-        made = spark_columns(batch, self._ours)
-        return made if self._theirs.equals(self._ours) else pa.RecordBatch.from_arrays(made.columns, schema=self._theirs)
+    def of(self, group: Sequence[RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Batches of trikafka's in these columns. Small ones are joined: Spark takes its time over each, whatever its size."""
+        table = spark_table([batch.to_arrow() for batch in group], self._ours)
+        if not self._theirs.equals(self._ours):
+            table = pa.Table.from_arrays(table.columns, schema=self._theirs)
+        if len(group) > 1 and table.num_rows < _FEW_ROWS * len(group):
+            table = table.combine_chunks()
+        yield from table.to_batches()
 
 
 def _unknown(field: StructField) -> str:

@@ -1,8 +1,9 @@
 """The one reader: the records of an offset range, inside a Python worker of Spark, for plain (not async) code.
 
-A Trio loop in a thread of its own fetches and decodes while the caller works on what came before; at most ``_BATCHES_AHEAD``
-batches of ``_BYTES_AHEAD`` bytes together wait between them, or a single one that is larger. The thread always ends: at the end of
-the range, on an error, and when the caller closes the generator early.
+A Trio loop in a thread of its own fetches and decodes while the caller works on what came before. What is there goes over in
+groups of batches, since each step from thread to thread costs more than the batch; at most ``_GROUPS_AHEAD`` groups of
+``_BYTES_AHEAD`` bytes together wait between them, or a single one that is larger. The thread always ends: at the end of the range,
+on an error, and when the caller closes the generator early.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
+from contextlib import closing
 from functools import partial
 from typing import Any
 
@@ -22,7 +24,11 @@ import trio
 import trikafka
 from trikafka import KafkaTimeoutError, NoOffsetForPartitionError, OffsetOutOfRangeError, OffsetRange, RecordBatch, TopicPartition
 
-_BATCHES_AHEAD, _BYTES_AHEAD = 8, 32 << 20
+_GROUPS_AHEAD, _BYTES_AHEAD = 8, 32 << 20
+#: A group is not added to once it has so much.
+_GROUP_ROWS, _GROUP_BYTES = 131_072, 4 << 20
+#: What one fetch asks for at most, where nothing else was set: all of them are of one partition.
+_FETCH_BYTES = 4 << 20
 #: A range of which nothing comes for so long (seconds) is given up, as Spark's own connector does.
 STALL_LIMIT = 120.0
 #: When nothing came for so long (seconds), it is asked whether the topic is still there.
@@ -30,7 +36,7 @@ _LOOK_EVERY = 5.0
 _log = logging.getLogger("trikafka.spark")
 
 
-def read_range(
+def read_groups(
     wanted: OffsetRange,
     settings: Mapping[str, Any],
     *,
@@ -39,8 +45,8 @@ def read_range(
     topic_id: str | None = None,
     on_lost: Callable[[int, int, str], None] = lambda low, high, why: None,
     on_start: Callable[[Callable[[], None]], None] = lambda stop: None,
-) -> Generator[RecordBatch, None, None]:
-    """Yield the records of a range in order, batch by batch; compacted and control records leave gaps.
+) -> Generator[list[RecordBatch], None, None]:
+    """Yield the records of a range in order, in groups of batches; compacted and control records leave gaps.
 
     ``settings`` are those of a consumer without a group; ``topic_id`` is the id (as text) of the topic that the range was planned
     for. Raises :exc:`OffsetOutOfRangeError` when a part of the range is gone from the log, or the topic was deleted or created
@@ -59,22 +65,29 @@ def read_range(
         thread.join()
 
 
+def read_range(wanted: OffsetRange, settings: Mapping[str, Any], **more: Any) -> Generator[RecordBatch, None, None]:
+    """As :func:`read_groups`, batch by batch."""
+    with closing(read_groups(wanted, settings, **more)) as groups:
+        for group in groups:
+            yield from group
+
+
 class _Feed:
-    """The bridge between the two threads. ``_items`` holds batches, then ``None`` or the error that ended the reading."""
+    """The bridge between the two threads. ``_items`` holds groups, then ``None`` or the error that ended the reading."""
 
     def __init__(self, reading: _Reading) -> None:
         self._reading = reading
-        self._items: queue.SimpleQueue[RecordBatch | BaseException | None] = queue.SimpleQueue()
+        self._items: queue.SimpleQueue[list[RecordBatch] | BaseException | None] = queue.SimpleQueue()
         self._ready = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
 
     # --- the caller's thread ---
 
-    def __iter__(self) -> Iterator[RecordBatch]:
+    def __iter__(self) -> Iterator[list[RecordBatch]]:
         while (item := self._items.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            self._soon(partial(self._taken, item.nbytes))
+            self._soon(partial(self._taken, _size(item)))
             yield item
 
     def stop(self) -> None:
@@ -99,7 +112,7 @@ class _Feed:
         self._items.put(last)
 
     async def _main(self) -> None:
-        self._batches = self._bytes = 0  # that wait
+        self._groups = self._bytes = 0  # that wait
         self._room = trio.Event()
         self._scope = trio.CancelScope()
         self._token = trio.lowlevel.current_trio_token()
@@ -107,18 +120,23 @@ class _Feed:
         with self._scope:
             await self._reading.run(self._deliver)
 
-    async def _deliver(self, batch: RecordBatch) -> None:
-        while self._batches >= _BATCHES_AHEAD or (self._batches and self._bytes + batch.nbytes > _BYTES_AHEAD):
+    async def _deliver(self, group: list[RecordBatch]) -> None:
+        size = _size(group)
+        while self._groups >= _GROUPS_AHEAD or (self._groups and self._bytes + size > _BYTES_AHEAD):
             self._room = trio.Event()
             await self._room.wait()
-        self._batches += 1
-        self._bytes += batch.nbytes
-        self._items.put(batch)
+        self._groups += 1
+        self._bytes += size
+        self._items.put(group)
 
     def _taken(self, size: int) -> None:
-        self._batches -= 1
+        self._groups -= 1
         self._bytes -= size
         self._room.set()
+
+
+def _size(group: list[RecordBatch]) -> int:
+    return sum(batch.nbytes for batch in group)
 
 
 class _Reading:
@@ -140,8 +158,9 @@ class _Reading:
         self._topic_id, self._on_lost = None if topic_id is None else uuid.UUID(topic_id), on_lost
 
     async def run(self, deliver: Any) -> None:
-        """Read; ``await deliver(batch)`` each batch."""
-        settings = {**self._settings, "group_id": None, "enable_auto_commit": False, "auto_offset_reset": "none"}
+        """Read; ``await deliver(group)`` each group of batches."""
+        given = {"max_partition_fetch_bytes": _FETCH_BYTES, **self._settings}
+        settings = {**given, "group_id": None, "enable_auto_commit": False, "auto_offset_reset": "none"}
         async with trikafka.open_consumer(**settings) as consumer:
             if not await self._same_topic(consumer) or not await self._find_start(consumer):
                 return
@@ -150,17 +169,16 @@ class _Reading:
             batches = consumer.batches(until={self._tp: self._end})
             while self._position < self._end:
                 try:
-                    batch = await self._next(consumer, batches)
+                    group = await self._next(consumer, batches)
                 except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
                     if not await self._same_topic(consumer, error) or not await self._find_start(consumer, error):
                         return
                     consumer.seek(self._tp, self._position)
                     continue
-                if batch is None:
+                if group is None:
                     break
-                if len(batch):
-                    await deliver(batch)
-                self._position = max(self._position, batch.next_offset)
+                await deliver(group)
+                self._position = max(self._position, group[-1].next_offset)
             await self._same_topic(consumer)  # the same id before and after: all of it was the topic that was planned
 
     async def _same_topic(self, consumer: Any, cause: Exception | None = None) -> bool:
@@ -209,16 +227,16 @@ class _Reading:
                 self._on_lost(low, high, what)
         return False
 
-    async def _next(self, consumer: Any, batches: Any) -> RecordBatch | None:
+    async def _next(self, consumer: Any, batches: Any) -> list[RecordBatch] | None:
         limit = self._stall_limit or math.inf
         with trio.move_on_after(limit):
             while True:
                 with trio.move_on_after(_LOOK_EVERY):
                     try:
-                        batch: RecordBatch = await anext(batches)
+                        group: list[RecordBatch] = await batches.gather(_GROUP_ROWS, _GROUP_BYTES)
                     except StopAsyncIteration:
                         return None
-                    return batch
+                    return group
                 with contextlib.suppress(KafkaTimeoutError):  # nobody responds just now: that is what the limit is for
                     if not await self._same_topic(consumer):
                         return None

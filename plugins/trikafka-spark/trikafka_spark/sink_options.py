@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,6 +10,8 @@ from typing import Any
 
 from trikafka import ConfigurationError
 from trikafka.interfaces import ExportState
+
+from .formats.options import OPTIONS, ParseOptions, parse_options
 
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 _PARTITIONS = ("date", "topic")
@@ -25,8 +26,7 @@ _NAMES = (
     "row_group_rows",
     "row_group_bytes",
     "partition_by",
-    "value_format",
-    "value_schema",
+    *OPTIONS,
 )
 #: Offsets of a plan up to which its tasks run in threads of this process.
 SPARK_ABOVE = 5_000_000
@@ -43,10 +43,9 @@ class SinkOptions:
     threads: int = field(default_factory=lambda: max(4, min(32, os.cpu_count() or 1)))
     max_bytes_per_file: int = 512 << 20
     row_group_rows: int = 262_144
-    row_group_bytes: int = 64 << 20
+    row_group_bytes: int = 32 << 20
     partition_by: tuple[str, ...] | None = None
-    value_format: str | None = None
-    value_schema: Mapping[str, Any] | None = None
+    parsing: ParseOptions = field(default_factory=ParseOptions)
     conf: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -75,13 +74,8 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
         raise ConfigurationError(f"compression must be one of {', '.join(_COMPRESSIONS)}, not {rest['compression']!r}")
     if "partition_by" in rest:
         rest["partition_by"] = partition_by(rest["partition_by"])
-    if rest.get("value_format", "binary") not in ("binary", "json"):
-        raise ConfigurationError(f"value_format must be 'binary' or 'json', not {rest['value_format']!r}")
-    if "value_schema" in rest:
-        if rest.get("value_format") != "json":
-            raise ConfigurationError("value_schema needs value_format=json")
-        rest["value_schema"] = _schema(rest["value_schema"])
-    return SinkOptions(conf=conf, **rest)
+    parsing = parse_options(rest)  # takes its own out of the rest
+    return SinkOptions(conf=conf, parsing=parsing, **rest)
 
 
 def _whole(name: str, value: Any, least: int) -> int:
@@ -99,17 +93,6 @@ def partition_by(value: Any) -> tuple[str, ...]:
     if len(set(names)) != len(names) or any(name not in _PARTITIONS for name in names):
         raise ConfigurationError(f"partition_by must name some of {', '.join(_PARTITIONS)}, not {value!r}")
     return tuple(sorted(names, reverse=True))  # the folders' order is ours: the topic, then the date
-
-
-def _schema(value: Any) -> Mapping[str, Any]:
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except ValueError as error:
-            raise ConfigurationError('value_schema must be JSON like {"n": "int64", "tags": ["string"]}') from error
-    if not isinstance(value, Mapping) or not value:
-        raise ConfigurationError('value_schema must be JSON like {"n": "int64", "tags": ["string"]}')
-    return value
 
 
 def refuse_other_format(state: ExportState, format: str, destination: str) -> None:

@@ -12,7 +12,7 @@ import re
 import threading
 from collections.abc import Callable, Mapping
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -32,8 +32,11 @@ from trikafka import (
 )
 from trikafka.interfaces import PlannedRange
 
+from .formats import errors as format_errors
+from .formats.work import Reading, ReadOptions
 from .pieces import FOOTER_KEY, PieceWriter, Shape, footer_of
 from .reading import read_range
+from .worker import settle
 
 #: How much is carried to the driver of an error: of its message, and of the errors in its attributes.
 _TEXT_LIMIT, _DEPTH_LIMIT = 10_000, 3
@@ -59,6 +62,7 @@ class WriteTask:
     format: Mapping[str, Any]
     shape: Shape
     place: Workplace | None = None
+    reading: ReadOptions = field(default_factory=ReadOptions)
 
 
 class Stopped(Exception):
@@ -71,12 +75,17 @@ class Stopper:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ends: list[Callable[[], None]] = []
-        self.stopped = False
+        self._stop = threading.Event()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether :meth:`stop` was called."""
+        return self._stop.is_set()
 
     def stop(self) -> None:
         """End them all; those that begin later end at once."""
         with self._lock:
-            self.stopped = True
+            self._stop.set()
             ends, self._ends = self._ends, []
         for end in ends:
             end()
@@ -88,6 +97,11 @@ class Stopper:
                 self._ends.append(end)
                 return
         end()
+
+    def wait(self, seconds: float) -> None:
+        """Wait so long. Raises :exc:`Stopped` at :meth:`stop`."""
+        self._stop.wait(seconds)
+        self.check()
 
     def check(self) -> None:
         """Raise :exc:`Stopped` after :meth:`stop`."""
@@ -128,7 +142,10 @@ def _write_on(task: WriteTask, work: PieceLog, at: int, stopper: Stopper, tell: 
         on_lost=lambda low, high, why: lost.append((low, high, why)),
         on_start=stopper.add,
     )
-    writer = PieceWriter(work, planned, at, task.shape, task.format)
+    reading = Reading.of(
+        task.format, planned.topic, task.reading, task.settings, wait=stopper.wait, on_start=stopper.add
+    )
+    writer = PieceWriter(work, planned, at, task.shape, task.format, reading)
     try:
         with closing(batches):
             for batch in batches:
@@ -141,7 +158,7 @@ def _write_on(task: WriteTask, work: PieceLog, at: int, stopper: Stopper, tell: 
                         return piece.end
                     for gap in _within(lost, piece.end):  # the reading thread adds to it meanwhile
                         lost.remove(gap)
-                    writer = PieceWriter(work, planned, piece.end, task.shape, task.format)
+                    writer = PieceWriter(work, planned, piece.end, task.shape, task.format, reading)
         stopper.check()
         piece, rows = writer.finish(planned.end, tuple(lost))
         tell(rows)
@@ -181,6 +198,7 @@ def run_task(task: WriteTask, secret: str, tell: Callable[[int], None]) -> str |
     """
     try:
         error = write_range(task, Stopper(), tell)
+        settle()
     except Exception as failed:
         mark = marked(str(task.planned), failed, secret)
         raise RuntimeError(f"{task.planned}: {type(failed).__name__}: {failed} {mark}") from failed
@@ -227,7 +245,7 @@ def _to_json(error: BaseException, depth: int = 0) -> dict[str, Any]:
 
 def _from_json(body: Mapping[str, Any]) -> Exception:
     name, text = str(body["class"]), str(body["text"])
-    cls = vars(errors).get(name)
+    cls = vars(errors).get(name) or vars(format_errors).get(name)
     if not (isinstance(cls, type) and issubclass(cls, TrikafkaError)):
         return RuntimeError(f"{name}: {text}")
     error: TrikafkaError = cls.__new__(cls, text)

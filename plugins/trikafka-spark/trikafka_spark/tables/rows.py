@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from trikafka import OffsetRange
 
-from ..columns import DDL, HEADERS_DDL, spark_columns
-from ..reading import read_range
+from ..columns import DDL, HEADERS_DDL, spark_table
+from ..reading import read_groups
 from ..task import marked
 
 if TYPE_CHECKING:
@@ -56,11 +56,11 @@ def rows_of(
 
 def _read(read: RangeToRead, settings: Mapping[str, Any], secret: str, counter: Any) -> Iterator[pa.RecordBatch]:
     try:
-        with closing(read_range(read.wanted, settings, topic_id=read.topic_id)) as batches:
-            for batch in batches:
-                rows = spark_columns(batch.to_arrow())
-                counter.add(len(rows))
-                yield rows
+        with closing(read_groups(read.wanted, settings, topic_id=read.topic_id)) as groups:
+            for group in groups:
+                for rows in spark_table([batch.to_arrow() for batch in group]).to_batches():
+                    counter.add(len(rows))
+                    yield rows
     except Exception as failed:
         raise RuntimeError(f"{read.name}: {type(failed).__name__}: {failed} {marked(read.name, failed, secret)}") from failed
 

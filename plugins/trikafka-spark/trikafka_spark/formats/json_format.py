@@ -1,4 +1,4 @@
-"""Values that are parsed: JSON, by pyarrow's reader, to a schema that is pinned in the plan. What does not parse is told apart.
+"""Values in JSON, by pyarrow's reader.
 
 A schema is itself JSON: ``{"n": "int64", "name": "string", "inner": {"x": "double"}, "tags": ["string"]}``, types by Arrow's names.
 """
@@ -6,9 +6,8 @@ A schema is itself JSON: ``{"n": "int64", "name": "string", "inner": {"x": "doub
 from __future__ import annotations
 
 import io
-import itertools
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -16,58 +15,24 @@ import pyarrow.json as pj
 
 from trikafka import ConfigurationError, ExportError
 
-#: Values that a schema is inferred from, at most.
-SAMPLE = 1000
+from .rows import decode_rows
 
 
-class ValueParser:
-    """Parses the values of one topic."""
+class JsonDecoder:
+    """Objects of one schema."""
 
-    def __init__(self, schema: Mapping[str, Any]) -> None:
-        self._schema = pa.schema([pa.field(name, type_of(each, name)) for name, each in schema.items()])
+    def __init__(self, schema: Mapping[str, Any], where: str = "value_schema") -> None:
+        self._schema = pa.schema([pa.field(name, type_of(each, name, where)) for name, each in schema.items()])
         self.type = pa.struct(list(self._schema))
         self._options = pj.ParseOptions(
             explicit_schema=self._schema, newlines_in_values=True, unexpected_field_behavior="ignore"
         )
 
-    @staticmethod
-    def of(format: Mapping[str, Any], topic: str) -> ValueParser | None:
-        """The parser that a plan's format asks for; ``None`` where values stay as they are."""
-        if format.get("value", "binary") != "json":
-            return None
-        return ValueParser(format["schemas"][topic])
+    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        """As :meth:`Decoder.decode`."""
+        return decode_rows(column.to_pylist(), self._block, self.type)
 
-    def parse(self, table: pa.Table) -> tuple[pa.Table, list[tuple[dict[str, Any], str]]]:
-        """Return the table with its values parsed, without those that cannot be, and these with what is wrong with each.
-
-        No value (a tombstone) stays no value.
-        """
-        values = table["value"].to_pylist()
-        given = [index for index, value in enumerate(values) if value is not None]
-        parsed, errors = self._rows([values[index] for index in given])
-        bad = {given[number]: why for number, why in errors.items()}
-        numbers = itertools.count()
-        places = [None if value is None else next(numbers) for index, value in enumerate(values) if index not in bad]
-        refused = [(table.slice(index, 1).to_pylist()[0], why) for index, why in sorted(bad.items())]
-        rest = table.filter(pa.array([index not in bad for index in range(len(values))])) if bad else table
-        column = parsed.take(pa.array(places, pa.int64()))
-        return rest.set_column(rest.schema.get_field_index("value"), pa.field("value", self.type), column), refused
-
-    def _rows(self, values: list[bytes]) -> tuple[pa.Array, dict[int, str]]:
-        """Parse them all at once; where that fails, halve until the culprits stand alone."""
-        if not values:
-            return pa.nulls(0, self.type), {}
-        try:
-            return self._block(values), {}
-        except (pa.ArrowException, ValueError, RecursionError) as error:
-            if len(values) == 1:
-                return pa.nulls(0, self.type), {0: str(error).splitlines()[0][:500]}
-        half = len(values) // 2
-        left, wrong = self._rows(values[:half])
-        right, also = self._rows(values[half:])
-        return pa.concat_arrays([left, right]), wrong | {half + number: why for number, why in also.items()}
-
-    def _block(self, values: list[bytes]) -> pa.Array:
+    def _block(self, values: Sequence[bytes]) -> pa.Array:
         text = b"\n".join(values) + b"\n"
         size = max(len(text) + 1, 1 << 16)
         if len(values) == 1:
@@ -96,16 +61,16 @@ def _like_object(value: bytes) -> bool:
     return stripped[:1] == b"{" and stripped[-1:] == b"}"
 
 
-def type_of(spec: Any, where: str) -> pa.DataType:
+def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
     """The Arrow type that a schema's entry names. Raises :exc:`ConfigurationError`."""
     if isinstance(spec, Mapping):
-        return pa.struct([pa.field(name, type_of(each, f"{where}.{name}")) for name, each in spec.items()])
+        return pa.struct([pa.field(name, type_of(each, f"{path}.{name}", where)) for name, each in spec.items()])
     if isinstance(spec, list) and len(spec) == 1:
-        return pa.list_(type_of(spec[0], f"{where}[]"))
+        return pa.list_(type_of(spec[0], f"{path}[]", where))
     try:
         return pa.type_for_alias(spec)
     except (ValueError, TypeError) as error:
-        raise ConfigurationError(f"value_schema: {spec!r} of {where!r} is not the name of an Arrow type") from error
+        raise ConfigurationError(f"{where}: {spec!r} of {path!r} is not the name of an Arrow type") from error
 
 
 def spec_of(type: pa.DataType) -> Any:

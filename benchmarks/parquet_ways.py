@@ -1,0 +1,229 @@
+"""The ways from Kafka to Parquet, in the process that is measured: ``python -m benchmarks.parquet_ways JOB`` prints what it found.
+
+Memory is the highest resident set of each process below this one, set back before every turn.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import shutil
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+from .plan import PARTITIONS
+
+#: The offsets of a micro-batch where a stream has several.
+_PER_TRIGGER = 1_000_000
+
+
+@dataclass(frozen=True)
+class Way:
+    """``run(folder)`` moves the records, and says how many they were; ``None``: the rows of the Parquet files there tell."""
+
+    name: str
+    who: str
+    call: str
+    run: Callable[[str], int | None]
+
+
+def main() -> None:
+    job = json.loads(sys.argv[1])
+    spark = _session(job)
+    ways = [way for way in (*_ours(job), *_sparks(spark, job), *_streams(spark, job)) if way.name in job["ways"]]
+    rates: dict[str, list[float]] = {way.name: [] for way in ways}
+    peaks: dict[str, dict[str, int]] = {way.name: {} for way in ways}
+    with tempfile.TemporaryDirectory(prefix="trikafka-bench-") as folder:
+        for number in range(job["rounds"] + 1):
+            for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
+                target = f"{folder}/{number}-{way.name}"
+                Path(target).mkdir()
+                _forget_peaks()
+                began = time.perf_counter()
+                rows = way.run(f"{target}/data")
+                seconds = time.perf_counter() - began
+                rows = _rows(f"{target}/data") if rows is None else rows
+                if rows != job["records"]:
+                    raise RuntimeError(f"{way.who} moved {rows} of {job['records']} records")
+                if number:
+                    rates[way.name].append(job["records"] / seconds)
+                    for who, peak in _peaks().items():
+                        peaks[way.name][who] = max(peak, peaks[way.name].get(who, 0))
+                shutil.rmtree(target)
+    lines = [
+        {
+            "what": "parquet",
+            "way": way.name,
+            "who": way.who,
+            "call": way.call,
+            "records": job["records"],
+            "rates": rates[way.name],
+            "peaks": peaks[way.name],
+        }
+        for way in ways
+    ]
+    print(json.dumps(lines))
+    spark.stop()
+
+
+def _session(job: dict[str, Any]) -> Any:
+    from pyspark.sql import SparkSession
+
+    logging = Path(_folder_of("trikafka_spark"), "quiet-log4j2.properties").as_uri()
+    return (
+        SparkSession.builder.master("local[2]")
+        .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
+        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.bindAddress", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={logging}")
+        .config("spark.jars", ",".join(job["jars"]))
+        .getOrCreate()
+    )
+
+
+def _ours(job: dict[str, Any]) -> Iterator[Way]:
+    import trio
+
+    import trikafka
+
+    def export(**options: object) -> Callable[[str], None]:
+        async def run(target: str) -> None:
+            await trikafka.export(job["topic"], target, bootstrap_servers=job["bootstrap"], sink_options=options)
+
+        return lambda target: trio.run(run, target)
+
+    def from_memory(target: str) -> None:
+        """The whole export, whose tasks have another reader."""
+        from .parquet_memory import run_task
+
+        with patch("trikafka_spark.job.run_task", run_task):  # Spark pickles it by its name
+            export(spark_above=0, compression="snappy")(target)
+
+    yield Way("export", "trikafka", "export() by Spark", export(spark_above=0, compression="snappy"))
+    yield Way("export-zstd", "trikafka", "export() by Spark, zstd", export(spark_above=0))
+    yield Way("export-memory", "trikafka, from memory", "export() by Spark", from_memory)
+    yield Way(
+        "threads", "trikafka without Spark", "export() in threads", export(spark_above="never", compression="snappy")
+    )
+
+
+def _sparks(spark: Any, job: dict[str, Any]) -> Iterator[Way]:
+    from .parquet_memory import MemorySource
+
+    def write(source: str, codec: str = "snappy") -> Callable[[str], None]:
+        def run(target: str) -> None:
+            spark.read.format(source).options(**_options(job)).load().write.option("compression", codec).parquet(target)
+
+        return run
+
+    def noop(source: str) -> Callable[[str], int]:
+        def run(target: str) -> int:
+            spark.read.format(source).options(**_options(job)).load().write.format("noop").mode("overwrite").save()
+            return int(job["records"])
+
+        return run
+
+    def memory(target: str) -> None:
+        spark.read.format("memory").options(**given).load().write.parquet(target)
+
+    spark.dataSource.register(MemorySource)
+    given = {
+        "bootstrap": job["bootstrap"],
+        "topic": job["topic"],
+        "each": job["records"] // PARTITIONS,
+        "partitions": PARTITIONS,
+    }
+    yield Way("source", "trikafka's data source", 'format("trikafka")', write("trikafka"))
+    yield Way("source-memory", "trikafka's data source, from memory", "its Arrow batches", memory)
+    yield Way("connector", "Spark's connector", 'format("kafka")', write("kafka"))
+    yield Way("connector-zstd", "Spark's connector", 'format("kafka"), zstd', write("kafka", "zstd"))
+    yield Way("source-noop", "trikafka's data source", 'format("trikafka"), to nowhere', noop("trikafka"))
+    yield Way("connector-noop", "Spark's connector", 'format("kafka"), to nowhere', noop("kafka"))
+
+
+def _streams(spark: Any, job: dict[str, Any]) -> Iterator[Way]:
+    def stream(source: str, *, parquet: bool) -> Callable[[str], int]:
+        def run(target: str) -> int:
+            options = {**_options(job), "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(_PER_TRIGGER)}
+            writer = spark.readStream.format(source).options(**options).load().writeStream.trigger(availableNow=True)
+            writer = writer.option("checkpointLocation", f"{target}-checkpoint")
+            query = writer.format("parquet").start(target) if parquet else writer.format("noop").start()
+            query.awaitTermination()
+            return sum(progress["numInputRows"] for progress in query.recentProgress)
+
+        return run
+
+    for source, who in (("trikafka", "trikafka's stream"), ("kafka", "Spark's connector's stream")):
+        name = "stream" if source == "trikafka" else "connector-stream"
+        yield Way(name, who, f'format("{source}"), availableNow', stream(source, parquet=True))
+        yield Way(f"{name}-noop", who, f'format("{source}"), availableNow, to nowhere', stream(source, parquet=False))
+
+
+def _options(job: dict[str, Any]) -> dict[str, str]:
+    return {"kafka.bootstrap.servers": job["bootstrap"], "subscribe": job["topic"], "includeHeaders": "true"}
+
+
+def _rows(target: str) -> int:
+    import pyarrow.parquet as pq
+
+    return sum(pq.read_metadata(file).num_rows for file in Path(target).glob("*.parquet"))
+
+
+def _folder_of(package: str) -> str:
+    spec = importlib.util.find_spec(package)
+    return next(iter((spec.submodule_search_locations if spec else None) or ["."]))
+
+
+# --- memory, on Linux ---
+
+
+def _processes() -> dict[int, str]:
+    """Those below this one, and it: by number, what each is."""
+    parents, names = {}, {}
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            fields = entry.joinpath("stat").read_text().rpartition(")")[2].split()
+            parents[int(entry.name)], names[int(entry.name)] = int(fields[1]), entry.joinpath("comm").read_text().strip()
+        except OSError:  # it has ended
+            continue
+    me = int(Path("/proc/self").resolve().name)
+    found = {me: "driver"}
+    for number in sorted(parents):
+        above = number
+        while above in parents and above != me:
+            above = parents[above]
+        if above == me and number != me:
+            found[number] = "jvm" if names[number].startswith("java") else "worker"
+    return found
+
+
+def _forget_peaks() -> None:
+    for number in _processes():
+        try:
+            Path(f"/proc/{number}/clear_refs").write_text("5")
+        except OSError:
+            continue
+
+
+def _peaks() -> dict[str, int]:
+    """The highest resident set of each kind of process (bytes)."""
+    found: dict[str, int] = {}
+    for number, kind in _processes().items():
+        try:
+            lines = Path(f"/proc/{number}/status").read_text().splitlines()
+        except OSError:
+            continue
+        peak = next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+        found[kind] = max(peak, found.get(kind, 0))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,172 @@
+"""Kafka to Parquet beside Spark's own connector, in full: ``python -m benchmarks.spark``, some minutes.
+
+Each configuration has a topic of its own and a process with one Spark session, in which all ways take turns. ``--ways`` measures
+some of them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import time
+from datetime import UTC, datetime
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import trikafka
+
+from . import parquet
+from .jobs import Job
+from .kafka import VERSION, Kafka, running_kafka
+from .plan import PARTITIONS, Setup
+from .run import ROOT, run_process
+
+Line = dict[str, Any]
+Document = dict[str, Any]
+#: With how many records.
+SETUPS = {Setup(100, "none", 1.0, main=True): 5_000_000, Setup(1000, "lz4", 1.0): 1_000_000}
+#: In the order of the table; with what each is compared.
+WAYS = {
+    "export": "connector",
+    "export-zstd": "connector-zstd",
+    "threads": "connector",
+    "source": "connector",
+    "connector": "",
+    "connector-zstd": "",
+    "export-memory": "connector",
+    "source-memory": "connector",
+    "source-noop": "connector-noop",
+    "connector-noop": "",
+    "stream": "connector-stream",
+    "connector-stream": "",
+    "stream-noop": "connector-stream-noop",
+    "connector-stream-noop": "",
+}
+_BEGIN, _END = "<!-- parquet: begin -->", "<!-- parquet: end -->"
+_LIMIT = 1800.0
+
+
+def main() -> int:
+    given = _parse()
+    document = _joined(given.table) if given.table else _measured(given)
+    text = table(document)
+    print(text)
+    if given.docs:
+        update(ROOT / "docs" / "benchmarks.md", text)
+    return 0
+
+
+def _measured(given: argparse.Namespace) -> Document:
+    started, began = datetime.now(UTC), time.monotonic()
+    setups = {setup: int(records * given.scale) for setup, records in SETUPS.items() if _name(setup) in given.setups.split(",")}
+    found: dict[str, list[Line]] = {}
+    with running_kafka() as kafka:
+        for setup, records in setups.items():
+            topic = _fill(kafka, setup, records)
+            lines = parquet.measure(kafka.bootstrap, topic, records, given.rounds, _say, given.ways.split(","), _LIMIT)
+            found[_name(setup)] = lines
+    document = {
+        "about": {
+            "started": started.isoformat(timespec="seconds"),
+            "seconds": round(time.monotonic() - began),
+            "cores": os.cpu_count(),
+            "python": platform.python_version(),
+            "kafka": VERSION,
+            "versions": {"trikafka": trikafka.__version__, **{name: metadata.version(name) for name in ("pyspark", "pyarrow")}},
+        },
+        "setups": found,
+    }
+    given.out.mkdir(parents=True, exist_ok=True)
+    path = given.out / f"spark-{started:%Y%m%d-%H%M%S}.json"
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    print(path)
+    return document
+
+
+def _joined(paths: list[Path]) -> Document:
+    """Several runs, of some ways each, as one; a way stands as the last of them has it."""
+    documents = [json.loads(path.read_text()) for path in paths]
+    setups: dict[str, dict[str, Line]] = {_name(setup): {} for setup in SETUPS}
+    for document in documents:
+        for name, lines in document["setups"].items():
+            setups[name] |= {line["way"]: line for line in lines}
+    return {"about": documents[-1]["about"], "setups": {name: list(lines.values()) for name, lines in setups.items() if lines}}
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.spark", description="Kafka to Parquet beside Spark's connector")
+    parser.add_argument("--rounds", type=int, default=5, help="interleaved, after one that is not counted (default: 5)")
+    parser.add_argument("--ways", default=",".join(WAYS), metavar="WAY,WAY", help=f"some of: {', '.join(WAYS)}")
+    parser.add_argument("--setups", default=",".join(map(_name, SETUPS)), help="some of the sizes and compressions (default: all)")
+    parser.add_argument("--scale", type=float, default=1.0, help="a part of the records (default: all)")
+    parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "out", metavar="FOLDER", help="where the JSON goes")
+    parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="measure nothing: the table of these runs")
+    parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
+    return parser.parse_args()
+
+
+def _name(setup: Setup) -> str:
+    return f"{setup.size}-{setup.compression}"
+
+
+def _say(line: str) -> None:
+    print(line, flush=True)
+
+
+def _fill(kafka: Kafka, setup: Setup, records: int) -> str:
+    """The topic with so many records, filled unless it is."""
+    topic = f"{setup.topic}-{records}"
+    try:
+        if kafka.count(topic) == records:
+            return topic
+    except trikafka.TrikafkaError:
+        kafka.create(topic)
+    _say(f"filling {topic}")
+    shape = (setup.partitions, setup.size, setup.compression, records)
+    answer = run_process(Job("confluent", "fill", "one", kafka.bootstrap, topic, *shape))
+    if "seconds" not in answer or kafka.count(topic) != records:
+        raise RuntimeError(f"{topic} could not be filled: {answer}")
+    return topic
+
+
+def table(document: Document) -> str:
+    """What was found, as Markdown: medians, each beside what it is compared with."""
+    about = document["about"]
+    versions = ", ".join(f"{name} {version}" for name, version in about["versions"].items())
+    lines = [
+        f"Run of {about['started'][:10]}: medians of interleaved rounds on {about['cores']} cores, Kafka {about['kafka']}, Spark's"
+        f" connector {parquet.CONNECTOR}, {versions}.",
+    ]
+    for name, found in document["setups"].items():
+        rates = {line["way"]: statistics.median(line["rates"]) for line in found}
+        size, compression = name.split("-")
+        lines += [
+            "",
+            f"**Kafka to Parquet**: {found[0]['records']:,} records of {size} bytes, compression: {compression}, {PARTITIONS}"
+            " partitions, `local[2]`",
+            "",
+            "| by | call | records/s | spread | times the connector | peak MB: worker | JVM | driver |",
+            "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
+        ]
+        for line in sorted(found, key=lambda line: list(WAYS).index(line["way"])):
+            other = rates.get(WAYS[line["way"]])
+            times = "" if other is None else f"{rates[line['way']] / other:.2f}"
+            spread = f"{min(line['rates']):,.0f} to {max(line['rates']):,.0f}"
+            peaks = [f"{line['peaks'][who] / 2**20:.0f}" if who in line["peaks"] else "" for who in ("worker", "jvm", "driver")]
+            cells = [line["who"], f"`{line['call']}`", f"{rates[line['way']]:,.0f}", spread, times, *peaks]
+            lines.append(f"| {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def update(path: Path, text: str) -> None:
+    """Put the table between its marks."""
+    before, rest = path.read_text(encoding="utf-8").split(_BEGIN)
+    path.write_text(f"{before}{_BEGIN}\n{text}{_END}{rest.split(_END)[1]}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,50 @@
+"""``python -m benchmarks.stream_exactly_once`` (``make stream-exactly-once``): exit code 1 if a record was lost or doubled."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import trio
+from trikafka_broker import Cluster
+
+from .run import Figures, Options, run
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.stream_exactly_once", description=__doc__)
+    parser.add_argument("--seed", type=int, help="of the moments of the kills (default: another one each time; it is printed)")
+    parser.add_argument("--records", type=int, default=100_000, help="fed in all (default: 100,000)")
+    parser.add_argument("--kills", type=int, default=10, help="runs killed by SIGKILL (default: 10)")
+    parser.add_argument("--keep", type=Path, help="where the checkpoint and the runs' log go (default: they are not kept)")
+    given = parser.parse_args()
+    seed = random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
+    options = Options(seed=seed, records=given.records, kills=given.kills)
+    print(f"seed {options.seed}: {options.kills} kills", flush=True)
+    figures = trio.run(_run, options, given.keep)
+    print(f"\nrecords    {figures.fed:,} fed, copied in {figures.batches:,} batches by {figures.kills + 1} runs of one query")
+    print(f"killed     {figures.kills} runs, {figures.in_mid_batch} of them in the middle of a batch")
+    print(f"rows       {figures.lost} lost, {figures.doubled} doubled")
+    print(f"seed       {options.seed}")
+    return 0 if figures.exact else 1
+
+
+async def _run(options: Options, keep: Path | None) -> Figures:
+    begun = time.monotonic()
+    with tempfile.TemporaryDirectory() as scratch:
+        directory = keep or Path(scratch)
+        directory.mkdir(parents=True, exist_ok=True)
+        async with Cluster.open() as cluster:
+
+            def say(line: str) -> None:
+                print(f"{time.monotonic() - begun:6.1f} s  {line}", flush=True)
+
+            return await run(options, cluster.bootstrap_servers, directory, say)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,116 @@
+"""One run: a feeder, a streaming query that is killed and started again, and the count at the end."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import trio
+
+import trikafka
+from benchmarks.librdkafka import read_topic
+from trikafka import NewTopic
+
+ROOT = Path(__file__).parents[2]
+PARTITIONS = 2
+
+
+@dataclass(frozen=True)
+class Options:
+    """Of a run. ``pause`` is the longest time between a run's first batch and its end, in seconds."""
+
+    seed: int
+    records: int = 100_000
+    kills: int = 10
+    pause: float = 4.0
+
+
+@dataclass
+class Figures:
+    """What came of it."""
+
+    fed: int = 0
+    kills: int = 0
+    in_mid_batch: int = 0
+    batches: int = 0
+    lost: int = 0
+    doubled: int = 0
+
+    @property
+    def exact(self) -> bool:
+        """Whether each record is there once."""
+        return self.fed > 0 and not (self.lost or self.doubled)
+
+
+@contextmanager
+def query(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """The query in a process group of its own; driver, JVM and workers are killed at the end."""
+    command = [sys.executable, "-m", "benchmarks.stream_exactly_once.query", *arguments]
+    environment = os.environ | {"TMPDIR": str(log.parent), "PYSPARK_PYTHON": sys.executable}
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
+        )
+    try:
+        yield process
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+async def run(options: Options, servers: str, directory: Path, say: Callable[[str], None] = lambda line: None) -> Figures:
+    """Let it happen; the checkpoint and the log of the runs are made in ``directory``."""
+    figures, chance = Figures(), random.Random(options.seed)
+    source, target, checkpoint, log = f"from-{options.seed}", f"to-{options.seed}", directory / "checkpoint", directory / "runs.log"
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        await admin.create_topics({name: NewTopic(PARTITIONS, 1, {"retention.ms": "-1"}) for name in (source, target)})
+    part = options.records // (options.kills + 1)
+    most = max(1, part // 20)
+
+    def arguments(how: str) -> list[str]:
+        return [servers, source, target, str(checkpoint), str(most if how == "on" else options.records), how]
+
+    async with trikafka.open_producer(bootstrap_servers=servers) as producer:
+        while figures.kills < options.kills:
+            await _feed(producer, source, part, figures)
+            before = _count(checkpoint / "commits")
+            with query(arguments("on"), log) as process:
+                while _count(checkpoint / "commits") <= before:
+                    if process.poll() is not None:
+                        raise RuntimeError(f"the query ended by itself; see {log}: {log.read_text()[-2_000:]}")
+                    await trio.sleep(0.02)
+                await trio.sleep(chance.uniform(0, options.pause))
+            figures.kills += 1
+            figures.in_mid_batch += _count(checkpoint / "offsets") > _count(checkpoint / "commits")
+            say(f"{figures.kills} runs killed, {_count(checkpoint / 'commits')} batches finished, {figures.fed:,} records fed")
+        await _feed(producer, source, options.records - figures.fed, figures)
+    with query(arguments("rest"), log) as process:
+        if await trio.to_thread.run_sync(process.wait, 300):
+            raise RuntimeError(f"the last run failed; see {log}: {log.read_text()[-2_000:]}")
+    figures.batches = _count(checkpoint / "commits")
+    messages = await trio.to_thread.run_sync(read_topic, servers, target, "read_committed")
+    found = Counter(message.value() or b"" for message in messages)
+    figures.lost = sum(found[b"%d" % number] == 0 for number in range(figures.fed))
+    figures.doubled = sum(count - 1 for count in found.values())
+    return figures
+
+
+async def _feed(producer: trikafka.Producer, topic: str, count: int, figures: Figures) -> None:
+    for _ in range(count):
+        await producer.enqueue(topic, b"%d" % figures.fed, partition=figures.fed % PARTITIONS)
+        figures.fed += 1
+    await producer.flush()
+
+
+def _count(folder: Path) -> int:
+    """The batches that Spark has noted there."""
+    return sum(entry.name.isdigit() for entry in folder.iterdir()) if folder.exists() else 0

@@ -1,0 +1,149 @@
+"""Exports from a real Kafka to an S3 server, by the command and by Spark."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+import trio
+from s3_server import S3Server, s3_server
+from spark_kafka import add_records
+from test_stores import seen
+from trikafka_spark.object_pieces import work_folder
+from trikafka_spark.stores import store_of
+
+import trikafka
+from trikafka import NewTopic, TopicPartition
+from trikafka._api.export_plan import SourceView, Work, new_plan
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+def environment(s3: S3Server) -> dict[str, str]:
+    """The usual variables, as users have them."""
+    own = {
+        "AWS_ACCESS_KEY_ID": "key",
+        "AWS_SECRET_ACCESS_KEY": "the-secret-word",
+        "AWS_REGION": "us-east-1",
+        "AWS_ENDPOINT_URL": s3.url,
+    }
+    return {**os.environ, **own}
+
+
+def command(*arguments: str) -> list[str]:
+    return [sys.executable, "-m", "trikafka.cli", "export", *arguments]
+
+
+@asynccontextmanager
+async def held(nursery: trio.Nursery, arguments: list[str], s3: S3Server) -> AsyncIterator[trio.Process]:
+    """A process that the server holds up in the middle of its work."""
+    exporter: trio.Process = await nursery.start(
+        partial(trio.run_process, arguments, env=environment(s3), capture_stderr=True, check=False)
+    )
+    with trio.fail_after(40):
+        while not s3.held():
+            assert exporter.returncode is None
+            await trio.sleep(0.02)
+    yield exporter
+
+
+def read(s3: S3Server, bucket: str) -> list[tuple[int, int]]:
+    """Partition and offset of all rows that a reader finds who globs."""
+    rows = []
+    for name, body in s3.objects(bucket).items():
+        if seen(name):
+            table = pq.read_table(io.BytesIO(body), columns=["partition", "offset"])
+            rows += list(zip(*(column.to_pylist() for column in table.columns), strict=True))
+    return rows
+
+
+async def test_the_command_is_killed_in_mid_export_and_finishes_at_the_next_call(
+    kafka_broker: Any, new_topic: Any, s3: S3Server
+) -> None:
+    topic, bucket = await new_topic(2_000), s3.bucket()
+    destination = f"s3://{bucket}/lake/{topic}"
+    arguments = [topic, destination, "-b", kafka_broker.bootstrap_servers, "--max-records-per-file", "100", "--option", "threads=1"]
+    s3.allow(bucket, 130, hold="yes")
+    async with trio.open_nursery() as nursery, held(nursery, command(*arguments), s3) as exporter:
+        exporter.send_signal(signal.SIGKILL)
+    s3.allow(bucket, -1)
+    before = read(s3, bucket)
+    assert 0 < len(before) < 2_000
+    assert len(before) == len(set(before))
+    done = await trio.run_process(command(*arguments, "--json"), env=environment(s3), capture_stdout=True, capture_stderr=True)
+    result = json.loads(done.stdout)
+    assert (result["destination"], result["resumed"], result["records"]) == (destination, True, 2_000)
+    assert b"is dead; it is taken over" in done.stderr
+    rows = read(s3, bucket)
+    assert sorted(rows) == sorted((number % 4, number // 4) for number in range(2_000))
+    left = [name for name in s3.objects(bucket) if "/_trikafka/" in name]
+    assert [name.rpartition("/")[2] for name in left] == ["lock", "manifest-000001.json", "plan-000001.json"]
+    check = await trio.run_process(command("--check", destination), env=environment(s3), capture_stdout=True)
+    assert check.stdout.startswith(b"2,000 records in 20 files (")
+    again = await trio.run_process(command(*arguments), env=environment(s3), capture_stdout=True)
+    assert again.stdout.startswith(b"nothing new")
+
+
+async def test_spark_writes_to_it_by_what_the_task_brings_and_what_is_no_json_is_put_aside(
+    kafka_broker: Any, s3: S3Server, spark_context: Any
+) -> None:
+    servers, bucket = kafka_broker.bootstrap_servers, s3.bucket()
+    topic = f"{bucket}-topic"
+    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+        await admin.create_topics({topic: NewTopic(2, 1, {"retention.ms": "-1"})})
+    await add_records(servers, topic, 0, 1_000, 2)
+    async with trikafka.open_producer(bootstrap_servers=servers) as producer:
+        await (await producer.enqueue(topic, b"no json", partition=0)).wait()
+    options = {**s3.options, "spark_above": 0, "partition_by": "date,topic", "value_format": "json"}
+
+    async def export() -> trikafka.ExportResult:
+        return await trikafka.export(
+            topic, f"s3://{bucket}", bootstrap_servers=servers, max_records_per_file=200, sink_options=options
+        )
+
+    result = await export()
+    assert (result.rows, result.dead_letters, len(result.files)) == (1_000, 1, 6)
+    assert all(file.name.startswith(f"topic={topic}/date=") for file in result.files)
+    assert sorted(read(s3, bucket)) == sorted((number % 2, number // 2) for number in range(1_000))
+    (letter,) = [body for name, body in s3.objects(bucket).items() if name.startswith("_dead_letters/")]
+    assert json.loads(letter)["offset"] == 500
+    assert (await export()).already_done
+    check = await trikafka.check_export(f"s3://{bucket}", sink_options=s3.options)
+    assert (check.rows, check.problems) == (1_000, ())
+
+
+async def test_a_plan_that_was_being_ended_is_published_as_it_is_and_its_rest_is_in_the_next(
+    kafka_broker: Any, new_topic: Any, s3: S3Server
+) -> None:
+    """Another export may be about to publish it, too, so nobody adds to it any more."""
+    topic, bucket = await new_topic(400), s3.bucket()
+    destination = f"s3://{bucket}/lake"
+    store: Any = store_of(destination, s3.options)[0]
+    await trio.to_thread.run_sync(store.open)
+    ends = {TopicPartition(topic, partition): 100 for partition in range(4)}
+    view = SourceView(None, {topic: None}, dict.fromkeys(ends, 0), ends)
+    format = {"name": "parquet", "partition_by": [], "value": "binary"}
+    plan = new_plan(
+        store.load(), view, Work(dict.fromkeys(ends, 0)), max_records_per_file=50, isolation_level="read_committed", format=format
+    )
+    store.store_plan(plan)
+    store._objects.put_new(f"{work_folder(plan)}/closed", b"by a process that is killed now")
+    store.close()
+    result = await trikafka.export(
+        topic, destination, bootstrap_servers=kafka_broker.bootstrap_servers, sink_options={**s3.options, "threads": 2}
+    )
+    assert (result.resumed, len(result.plans), result.rows, result.carried) == (True, 2, 400, ())
+    assert sorted(read(s3, bucket)) == sorted((number % 4, number // 4) for number in range(400))

@@ -1,0 +1,377 @@
+"""Object stores alone: what is refused at the door, a lock that is lost to another, responses that get lost, what stays secret."""
+
+from __future__ import annotations
+
+import builtins
+import dataclasses
+import importlib.util
+import logging
+import pickle
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import obstore
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import trio
+from s3_server import S3Server, s3_server
+from test_stores import Bucket, export, finish, piece_of, planned, write
+from trikafka_spark.checking import check
+from trikafka_spark.object_address import ObjectAddress
+from trikafka_spark.object_store import ObjectStore
+from trikafka_spark.sink import SparkSink
+from trikafka_spark.stores import store_of
+
+from trikafka import ConfigurationError, ExportError, ExportPiece, StagedFile, open_exporter
+from trikafka._api.export import find_sink
+from trikafka._api.export_plan import complete
+
+SECRET = "the-secret-word"
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+@pytest.fixture
+def place(s3: S3Server) -> Bucket:
+    return Bucket(s3, s3.bucket())
+
+
+# --- refused at the door ---
+
+
+@pytest.mark.parametrize("kind", ["careless", "unskilled"])
+def test_a_store_that_does_not_honour_conditional_writes_is_refused(s3: S3Server, kind: str) -> None:
+    bucket = s3.bucket(kind)
+    with pytest.raises(ConfigurationError, match=rf"s3://{bucket}/p: this store does not honour conditional writes"):
+        store_of(f"s3://{bucket}/p", s3.options)[0].open()
+    assert s3.objects(bucket) == {}, "and nothing is left there"
+
+
+def test_a_missing_package_is_said_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "obstore" else found(name))
+    with pytest.raises(ConfigurationError, match=r"s3:// destinations need the package obstore: .*trikafka-spark\[stores\]"):
+        find_sink("s3://bucket/prefix", {})
+
+
+def test_directories_need_no_package(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    plain = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        assert not name.startswith("obstore")
+        return plain(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    assert find_sink(str(tmp_path), {}) is not None
+
+
+@pytest.mark.parametrize(
+    ("destination", "options", "said"),
+    [
+        (f"s3://me:{SECRET}@bucket/x", {}, "has no user and password"),
+        (f"s3://bucket/x?token={SECRET}", {}, "without '[?]' and '#'"),
+        ("s3:///x", {}, "does not name a place in an object store; write s3://bucket/prefix"),
+        ("s3://bucket/a/../b", {}, "does not name a place"),
+        ("s3://bucket", {"store.secret_acces_key": SECRET}, "unknown option 'store.secret_acces_key' of s3://bucket"),
+        ("s3://bucket", {"store.lease": "0"}, "store.lease must be a number of seconds from 1 to 3600"),
+        ("s3://bucket", {"store.endpoint": "no url", "store.secret_access_key": SECRET}, "s3://bucket cannot be used"),
+        ("s3://bucket", {"max_bytes_per_file": "5368709120"}, "max_bytes_per_file must be at most 4294967296 in an object store"),
+        ("file:///tmp/x", {"store.endpoint": "http://x"}, "unknown option 'store.endpoint'"),
+    ],
+)
+def test_what_makes_no_sense_is_one_sentence_without_what_is_secret(destination: str, options: Any, said: str) -> None:
+    with pytest.raises(ConfigurationError, match=said) as caught:
+        SparkSink.from_options({"destination": destination, **options})
+    assert SECRET not in str(caught.value)
+
+
+def test_a_bucket_that_is_not_there_and_a_store_that_does_not_answer_are_one_sentence(s3: S3Server) -> None:
+    with pytest.raises(ExportError, match="cannot write to s3://nowhere/x: there is no such bucket: s3://nowhere/x"):
+        store_of("s3://nowhere/x", s3.options)[0].open()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    options = {**s3.options, "store.endpoint": f"http://127.0.0.1:{port}"}
+    with pytest.raises(ExportError, match="Connection refused"):
+        store_of("s3://bucket/x", options)[0].open()
+
+
+# --- the environment, and what is secret ---
+
+
+def test_credentials_come_from_the_usual_variables_and_options_go_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_DEFAULT_REGION": "eu-central-1",
+        "AWS_ENDPOINT_URL": "http://general", "AWS_ENDPOINT_URL_S3": "http://exact",
+    }.items():  # fmt: skip
+        monkeypatch.setenv(name, value)
+    address = ObjectAddress.of("s3a://bucket//", {"store.region": "eu-west-1"})
+    assert address.url == "s3://bucket"
+    assert dict(address.config) == {
+        "access_key_id": "key", "secret_access_key": SECRET, "region": "eu-west-1", "endpoint": "http://exact",
+    }  # fmt: skip
+    assert address.client["allow_http"] is True
+
+
+@pytest.mark.parametrize(
+    ("url", "variables", "config"),
+    [
+        ("gs://bucket/x", {"GOOGLE_SERVICE_ACCOUNT_KEY": SECRET}, {"service_account_key": SECRET}),
+        (
+            "abfs://container@account.dfs.core.windows.net/x",
+            {"AZURE_STORAGE_ACCOUNT_NAME": "account", "AZURE_STORAGE_ACCOUNT_KEY": SECRET},
+            {"account_name": "account", "account_key": SECRET},
+        ),
+    ],
+)
+def test_the_other_stores_are_addressed_with_their_own_variables(
+    url: str, variables: dict[str, str], config: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    address = ObjectAddress.of(url, {})
+    assert (address.url, dict(address.config)) == (url, config)
+    assert SECRET not in repr(address)
+    with pytest.raises(ConfigurationError, match=r"unknown option 'store.nonsense' of " + url):
+        store_of(url, {"store.nonsense": "x"})
+
+
+def test_nothing_secret_is_shown_or_stored_and_a_worker_gets_it_with_its_task(
+    place: Bucket, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    sink = SparkSink.from_options({"destination": f"s3://{place.bucket}/lake/t", **place.server.options})
+    store = sink._store
+    assert isinstance(store, ObjectStore)
+    store.open()
+    export(store, 8)
+    plan = planned(store, 12)
+    assert plan is not None
+    workplace = pickle.loads(pickle.dumps(store.place(plan)))  # as Spark's workers get it
+    store.store_plan(plan)
+    (whole,) = plan.ranges
+    write(workplace.pieces(whole), whole)
+    finish(store, plan)
+    store.close()
+    shown = repr([sink, store, vars(store), vars(sink), workplace, store._address, dict(store._address.config)]) + caplog.text
+    assert SECRET not in shown
+    stored = place.server.objects(place.bucket)
+    assert not [name for name, body in stored.items() if SECRET.encode() in body or b"the-key" in body]
+    assert sorted(place.read()) == list(range(12))
+
+
+async def test_the_options_of_an_exporter_hide_themselves(place: Bucket) -> None:
+    options = place.server.options
+    async with open_exporter("t", f"s3://{place.bucket}/x", bootstrap_servers="localhost:1", sink_options=options) as exporter:
+        assert SECRET not in repr(vars(exporter._sink))
+        assert SECRET not in repr(exporter._options)
+
+
+# --- responses that are lost ---
+
+
+def test_a_write_whose_response_was_lost_has_happened(s3: S3Server) -> None:
+    place = Bucket(s3, s3.bucket("forgetful"))
+    store = place.store()
+    store.open()
+    export(store, 12)
+    store.close()
+    assert sorted(place.read()) == list(range(12))
+
+
+def test_an_upload_of_many_parts_appears_whole_and_keeps_its_mark_when_it_is_copied(place: Bucket, tmp_path: Path) -> None:
+    store = place.store()
+    store.open()
+    plan = planned(store, 6)
+    assert plan is not None
+    store.store_plan(plan)
+    pieces = store.pieces(plan, plan.ranges[0])
+    staged = pieces.stage()
+    staged.write_bytes(b"0\n1\n2\n3\n4\n5\n" + b" " * 11_000_000)
+    size = staged.stat().st_size
+    pieces.decide(ExportPiece(0, 6, (StagedFile(staged.name, plan.ranges[0].name, 6, size),)))
+    assert not staged.exists(), "the local copy is gone"
+    finish(store, plan)
+    store.close()
+    assert sorted(place.read()) == list(range(6))
+    names = list(place.server.objects(place.bucket))
+    assert not [name for name in names if "/work/" in name], "nothing is left of the work"
+
+
+# --- a lock that is lost to another ---
+
+
+def taken_over(place: Bucket) -> tuple[ObjectStore, ObjectStore]:
+    """Two exports in their work: one that slept while its lock ran out, and the one that has it now."""
+    first: Any = place.store(lease="1")
+    first.open()
+    plan = planned(first, 12)
+    assert plan is not None
+    first.store_plan(plan)
+    write(first.pieces(plan, plan.ranges[0]), plan.ranges[0])
+    first.give_up()  # it sleeps
+    second: Any = place.store()
+    with pytest.raises(ExportError, match="its lock was renewed"):
+        second.open()
+    deadline = time.monotonic() + 10
+    while True:  # the store's clock tells seconds
+        try:
+            second.open()
+            return first, second
+        except ExportError:
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+
+
+def test_an_export_that_slept_while_another_took_over_can_do_no_harm_at_any_step(place: Bucket) -> None:
+    first, second = taken_over(place)
+    plan = second.load().unfinished
+    assert plan is not None
+    asleep, late = first.pieces(plan, plan.ranges[1]), first.pieces(plan, plan.ranges[1])
+    stale = planned_by_hand(first, 30)
+    here = second.pieces(plan, plan.ranges[1])
+    here.decide(piece_of(here, 6, 9))
+    assert asleep.decide(piece_of(asleep, 6, 12)).end == 9, "it goes on from what the other has decided"
+    results = first.settle(plan, plan.ranges)  # the sleeper ends the plan: both are at it now
+    with pytest.raises(ExportError, match="has been ended"):
+        here.decide(piece_of(here, 9, 12))
+    again = second.load()
+    assert again.settled
+    assert [result.reached for result in second.settle(plan, plan.ranges)] == [result.reached for result in results] == [6, 9]
+    finish(second, plan)
+    with pytest.raises(ExportError, match="is there already"):
+        first.publish(dataclasses.replace(complete(plan, results), finished="later"))
+    with pytest.raises(ExportError, match="is gone"):
+        late.decide(piece_of(late, 9, 12))
+    first._clear()
+    export(second, 30)
+    with pytest.raises(ExportError, match="is there already"):
+        first.store_plan(stale)
+    first._clear()
+    assert sorted(place.read()) == list(range(30))
+    second.close()
+    first.close()
+    assert not place_is_locked(place)
+    whole = place.store()
+    whole.open()
+    assert whole.load().carried == ()
+    whole.close()
+
+
+def planned_by_hand(store: ObjectStore, end: int) -> Any:
+    """The plan of somebody who has seen only the first manifest: number 2."""
+    state = store.load()
+    assert state.unfinished is not None
+    return dataclasses.replace(state.unfinished, number=2, plan_id="of the sleeper")
+
+
+def place_is_locked(place: Bucket) -> bool:
+    return b'"released": false' in place.server.objects(place.bucket)["lake/t/_trikafka/lock"]
+
+
+def test_an_owner_that_is_awake_keeps_its_lock_and_one_that_lost_it_says_so(place: Bucket) -> None:
+    store: Any = place.store(lease="1")
+    store.open()
+    before = lock_of(place)
+    deadline = time.monotonic() + 10
+    while lock_of(place) == before:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    unheard = lock_of(place).replace(b'"beat"', b'"beat": 0, "beat"')  # a renewal of its own, of which it never heard
+    obstore.put(place.server.store(place.bucket), "lake/t/_trikafka/lock", unheard)
+    while lock_of(place) == unheard:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    assert not store._lease.lost
+    obstore.put(place.server.store(place.bucket), "lake/t/_trikafka/lock", b"{}")  # somebody has taken it
+    while not store._lease.lost:
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    plan = planned(store, 6)
+    assert plan is not None
+    with pytest.raises(ExportError, match=r"another export has taken s3://.* over, .* nothing is lost or doubled by that"):
+        store.store_plan(plan)
+    store.close()
+    assert lock_of(place) == b"{}", "it does not touch what is not its own"
+    with pytest.raises(ExportError, match="is not a lock of an export; remove it"):
+        place.store().open()
+
+
+def lock_of(place: Bucket) -> bytes:
+    return place.server.objects(place.bucket)["lake/t/_trikafka/lock"]
+
+
+# --- looking at what is there ---
+
+
+def test_check_counts_lost_changed_and_foreign_objects(place: Bucket, tmp_path: Path) -> None:
+    store = place.store()
+    store.open()
+    plan = planned(store, 18)
+    assert plan is not None
+    store.store_plan(plan)
+    for whole in plan.ranges:
+        pieces = store.pieces(plan, whole)
+        staged = pieces.stage()
+        pq.write_table(pa.table({"offset": list(range(whole.start, whole.end))}), staged)
+        size = staged.stat().st_size
+        pieces.decide(ExportPiece(whole.start, whole.end, (StagedFile(staged.name, whole.name, 6, size),)))
+    finish(store, plan)
+    found = check(store)
+    assert (found.files, found.rows, found.problems) == (3, 18, ())
+    bucket, names = place.server.store(place.bucket), [whole.name for whole in plan.ranges]
+    obstore.delete(bucket, f"lake/t/{names[0]}")
+    obstore.put(bucket, f"lake/t/{names[1]}", b"not Parquet")
+    obstore.put(bucket, "lake/t/date=1/more.parquet", b"x")
+    problems = check(store).problems
+    store.close()
+    assert [problem.partition(" is ")[0] for problem in problems] == [names[0], names[1], "date=1/more.parquet"]
+    for word, problem in zip(("lost", "not a whole", "in no manifest"), problems, strict=True):
+        assert word in problem
+
+
+def test_a_damaged_ledger_is_one_sentence_with_its_name(place: Bucket) -> None:
+    store: Any = place.store()
+    store.open()
+    plan = planned(store, 6)
+    assert plan is not None
+    store.store_plan(plan)
+    pieces = store.pieces(plan, plan.ranges[0])
+    for body in (b"", b"[]", b"\xff", b'{"version": 1, "range": ["t", 0, 0, 6], "closed": false, "pieces": [{"from": 3}]}'):
+        obstore.put(place.server.store(place.bucket), f"lake/t/{pieces._ledger}", body)
+        with pytest.raises(ExportError, match=r"s3://.*\.json is not the ledger of a range"):
+            pieces.pieces()
+    store.close()
+
+
+async def test_a_cancelled_export_does_not_wait_for_a_store_that_says_nothing() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        options = {"store.endpoint": f"http://127.0.0.1:{silent.getsockname()[1]}", "store.region": "x"}
+        options |= {"store.access_key_id": "k", "store.secret_access_key": "s"}
+        began = trio.current_time()
+        with trio.move_on_after(0.3) as scope:
+            async with open_exporter("t", "s3://bucket/x", bootstrap_servers="localhost:1", sink_options=options):
+                pass
+        assert scope.cancelled_caught
+        assert trio.current_time() - began < 1.3
+
+
+async def test_a_cancelled_exporter_leaves_its_lock_to_a_store_that_has_stopped_answering(place: Bucket) -> None:
+    destination, options = f"s3://{place.bucket}/lake/t", place.server.options
+    try:
+        with trio.CancelScope() as scope:
+            async with open_exporter("t", destination, bootstrap_servers="localhost:1", sink_options=options):
+                place.server.allow(place.bucket, 0, hold="yes")
+                began = trio.current_time()
+                scope.cancel()
+                await trio.sleep_forever()
+        assert trio.current_time() - began < 1.3
+    finally:
+        place.server.allow(place.bucket, -1)

@@ -1,0 +1,64 @@
+"""A standalone cluster with two workers: our packages shipped by ``--py-files``, an executor that is killed, a broker that goes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import trio
+from spark_kafka import check_whole, data_files, make_topic
+from standalone import Standalone, standalone, zipped
+from trikafka_broker import Cluster
+
+import trikafka
+
+CHILD = Path(__file__).with_name("standalone_child.py")
+RECORDS = 4_000
+
+
+async def test_a_job_with_what_is_shipped_while_an_executor_and_the_broker_die(make_kafka_cluster: Any, tmp_path: Path) -> None:
+    """Batch read, exactly-once write and export, by executors that have trikafka from a zip, and nothing compiled with it.
+
+    In the export an executor is killed, and the broker is away for a second: Spark starts another executor, whose tasks go on
+    from what the killed one has decided, and wait for the broker.
+    """
+    kafka = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
+    topic = await make_topic(kafka.bootstrap_servers, "t", RECORDS, 4)
+    target, root, archive = await make_topic(kafka.bootstrap_servers, "u", 0, 4), tmp_path / "out", zipped(tmp_path / "shipped.zip")
+    environment = os.environ | {"TMPDIR": str(tmp_path), "PYSPARK_PYTHON": sys.executable}
+    killed: list[int] = []
+    with standalone(tmp_path) as cluster, trio.fail_after(300):
+        command = [sys.executable, str(CHILD), cluster.master, str(archive), kafka.bootstrap_servers, topic, target, str(root)]
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_trouble, cluster, kafka, root, killed)
+            done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False, env=environment)
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads(done.stdout)
+    assert len(killed) == 1
+    assert (found["counted"], found["exported"]) == ([100] * 4, RECORDS)
+    for path, form, warnings in found["looks"]:
+        assert archive.name in path
+        assert form.startswith("pure: it is in a zip archive")
+        assert warnings <= 1
+    check_whole(root, RECORDS, 4)
+    settings: dict[str, Any] = {"bootstrap_servers": kafka.bootstrap_servers, "isolation_level": "read_committed"}
+    async with trikafka.open_consumer(**settings) as consumer:
+        tps = [trikafka.TopicPartition(target, number) for number in range(4)]
+        consumer.assign(tps)
+        consumer.seek_to_beginning()
+        with trio.fail_after(20):
+            assert sum([len(batch) async for batch in consumer.batches(until=await consumer.end_offsets(tps))]) == 400
+
+
+async def _trouble(cluster: Standalone, kafka: Cluster, root: Path, killed: list[int]) -> None:
+    while len(data_files(root)) < 10:  # noqa: ASYNC110  (other processes make them)
+        await trio.sleep(0.01)
+    killed += cluster.executors()[:1]
+    os.kill(killed[0], signal.SIGKILL)
+    await kafka.brokers[0].kill()
+    await trio.sleep(1)  # so long there is none
+    await kafka.brokers[0].start()

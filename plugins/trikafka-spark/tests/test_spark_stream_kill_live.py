@@ -1,0 +1,18 @@
+"""A stream that is killed again and again (``make stream-exactly-once`` is long): each record once, by librdkafka's count."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import trio
+
+from benchmarks.stream_exactly_once.run import Options, run
+
+
+async def test_a_stream_that_is_killed_and_started_again_copies_each_record_once(kafka_broker: Any, tmp_path: Path) -> None:
+    with trio.fail_after(300):
+        figures = await run(Options(seed=7, records=4_000, kills=3, pause=1.0), kafka_broker.bootstrap_servers, tmp_path)
+    assert figures.exact, (figures, (tmp_path / "runs.log").read_text()[-2_000:])
+    assert (figures.fed, figures.kills) == (4_000, 3)
+    assert figures.batches >= 4

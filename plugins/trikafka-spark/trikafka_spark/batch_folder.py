@@ -1,0 +1,168 @@
+"""A folder of Parquet files that consumers of a group write, one file a batch, each whole from the moment that it is seen.
+
+A file is named by the offset of its first record, staged aside, and linked to its name, which never replaces another. Its footer
+says where it ends. So a batch that comes again, after a worker was killed between writing and committing, finds the file of
+its beginning there, and only what that lacks is written; and so does a worker that has lost its partition and does not know yet.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import threading
+import time
+import uuid
+from contextlib import suppress
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import trio
+
+from trikafka import ConfigurationError, ExportError
+from trikafka.interfaces import SinkBatch
+
+from .sink_options import SinkOptions
+
+if TYPE_CHECKING:
+    import pyarrow
+
+#: Where files are staged, below the destination. Readers that glob skip it.
+_ASIDE = "_trikafka_batches"
+_FOOTER_KEY = "trikafka.batch"
+#: What a killed worker has staged is removed after so long (seconds).
+_LEFT = 86_400.0
+
+
+class BatchFolder:
+    """Opened for :func:`trikafka.sink_batches`. Members of one group write to one folder, from as many machines as share it."""
+
+    def __init__(self, root: Path, options: SinkOptions) -> None:
+        parsed = any((options.parsing.of(column).format or "binary") != "binary" for column in ("key", "value"))
+        if options.partition_by or parsed:
+            told = "partition_by, key_format and value_format are for exports: sink_batches() writes keys and values as they are"
+            raise ConfigurationError(told)
+        self._root, self._options = root, options
+        self._limiter = trio.CapacityLimiter(options.threads)
+        self._closed = threading.Event()
+
+    async def __aenter__(self) -> Self:
+        await trio.to_thread.run_sync(self._open, limiter=self._limiter)
+        return self
+
+    async def __aexit__(
+        self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._closed.set()  # a thread whose caller was cancelled publishes nothing any more
+        await trio.lowlevel.checkpoint()
+
+    async def write(self, batch: SinkBatch) -> None:
+        """Write what of the batch the folder does not hold. Durable on return: file and folder are synced."""
+        await trio.to_thread.run_sync(self._write, batch, abandon_on_cancel=True, limiter=self._limiter)
+
+    # In threads.
+
+    def _open(self) -> None:
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            if (self._root / "_trikafka").exists():
+                raise ExportError(f"{self._root} belongs to an export, which counts its files; choose another destination")
+            aside = self._root / _ASIDE
+            aside.mkdir(exist_ok=True)
+            found = aside.lstat()
+            if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():
+                raise ExportError(f"{aside} is not a folder of this user; remove it")
+            _sync(self._root)
+            _sync(self._root.parent)
+            for old in aside.glob("*.partial"):
+                with suppress(FileNotFoundError):  # others clear as well
+                    if old.lstat().st_mtime < time.time() - _LEFT:
+                        old.unlink()
+        except OSError as error:
+            raise ExportError(f"cannot write to {self._root}: {error.strerror or error}") from error
+
+    def _write(self, batch: SinkBatch) -> None:
+        from .columns import spark_table  # imports pyarrow, which is slow: here in a thread
+
+        try:
+            start, table = batch.start, batch.table
+            while table.num_rows and not self._closed.is_set():
+                if (held := self._held_to(batch, start)) > start:
+                    table = _from(table, held)
+                    if table.num_rows:
+                        start = int(table["offset"][0].as_py())
+                    continue
+                self._publish(spark_table(table.to_batches()), batch, start)
+        except OSError as error:
+            raise ExportError(f"cannot write {batch} to {self._root}: {error.strerror or error}") from error
+
+    def _held_to(self, batch: SinkBatch, offset: int) -> int:
+        """The end of the file that may hold ``offset``: that with the last beginning up to there. 0: there is none."""
+        pattern = re.compile(re.escape(_prefix(batch)) + r"(\d{20})\.parquet")
+        found = [int(match[1]) for entry in os.scandir(self._root) if (match := pattern.fullmatch(entry.name))]
+        before = max((start for start in found if start <= offset), default=None)
+        return 0 if before is None else _end_of(self._path(batch, before))
+
+    def _publish(self, table: pyarrow.Table, batch: SinkBatch, start: int) -> None:
+        """Write the file that begins at ``start``, unless somebody else has meanwhile."""
+        import pyarrow.parquet as pq
+
+        from .columns import SCHEMA
+
+        own = self._options
+        staged = self._root / _ASIDE / f"{uuid.uuid4()}.partial"
+        footer = json.dumps([batch.topic, batch.partition, start, batch.end])
+        compression: Any = own.compression.upper()
+        try:
+            with staged.open("xb") as file:
+                with pq.ParquetWriter(file, SCHEMA.with_metadata({_FOOTER_KEY: footer}), compression=compression) as writer:
+                    writer.write_table(table, row_group_size=own.row_group_rows)
+                file.flush()
+                os.fsync(file.fileno())
+            if not self._closed.is_set():
+                with suppress(FileExistsError):
+                    os.link(staged, self._path(batch, start), follow_symlinks=False)
+                _sync(self._root)
+        finally:
+            staged.unlink(missing_ok=True)
+
+    def _path(self, batch: SinkBatch, start: int) -> Path:
+        return self._root / f"{_prefix(batch)}{start:020d}.parquet"
+
+
+def refuse_batches(root: Path) -> None:
+    """Raise :exc:`ExportError` if consumers write to this folder: an export would not know their files."""
+    if (root / _ASIDE).exists():
+        raise ExportError(f"{root} is written by consumers (sink_batches); choose another destination for an export")
+
+
+def _prefix(batch: SinkBatch) -> str:
+    return f"{batch.topic}-{batch.partition:05d}-"
+
+
+def _end_of(path: Path) -> int:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        footer = pq.read_metadata(path).metadata or {}
+        return int(json.loads(footer[_FOOTER_KEY.encode()])[3])
+    except (pa.ArrowException, KeyError, ValueError, IndexError, TypeError) as error:
+        raise ExportError(f"{path} was not written by sink_batches(); move it away") from error
+
+
+def _from(table: pyarrow.Table, offset: int) -> pyarrow.Table:
+    """The rows from ``offset`` on. Copied: what is sliced has no columns of its own."""
+    import pyarrow.compute as pc
+
+    return table.filter(pc.greater_equal(table["offset"], offset))
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

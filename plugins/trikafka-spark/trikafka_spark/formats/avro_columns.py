@@ -1,0 +1,325 @@
+"""A quick way for plain schemas: each field of many Avro values is read at once, by numpy, from the bytes where they lie.
+
+It reads what was written by the very schema that it is read by, and records whose fields have come or gone since. Whatever is
+odd about one value, a byte too many or text that is no UTF-8, ends it for all of them: :class:`AvroDecoder` has fastavro read
+these again, and say which it was. Without numpy everything is read so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
+#: Zero bytes behind the last value: a number may be looked for beyond the end, which is seen afterwards.
+_GUARD = 16
+_MOST_FIXED = 64
+#: Items of an array, of which each is a turn.
+_MOST_ITEMS = 256
+#: Positions, and where each value ends; what is read, and the positions behind it.
+Reader = Callable[["_Data", Any, Any], tuple[pa.Array, Any]]
+
+
+class OddError(Exception):
+    """Something that is not read here."""
+
+
+class _Data:
+    """The bytes of many values: for numpy, with guards, and as Arrow's buffer."""
+
+    def __init__(self, column: pa.BinaryArray) -> None:
+        _, offsets, data = column.buffers()
+        self.offsets = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
+        first, last = int(self.offsets[0]), int(self.offsets[-1])
+        found = np.zeros(last - first + _GUARD, np.uint8)
+        if last > first:
+            found[: last - first] = np.frombuffer(data, np.uint8)[first:last]
+        self.bytes = found
+        self.offsets -= first
+        self.buffer = pa.py_buffer(found)
+
+
+def reader_of(schema: Any, named: Mapping[str, Any], type: pa.DataType) -> Callable[[pa.BinaryArray], pa.Array] | None:
+    """What reads values of a parsed schema into that type, or raises :exc:`OddError`; ``None`` where the schema is not so plain."""
+    if np is None:
+        return None
+    try:
+        read = _reader(schema, named, type)
+    except OddError:
+        return None
+
+    def whole(column: pa.BinaryArray) -> pa.Array:
+        data = _Data(column)
+        try:
+            array, at = read(data, data.offsets[:-1].copy(), data.offsets[1:])
+        except (pa.ArrowException, OverflowError) as error:
+            raise OddError from error
+        _check(at == data.offsets[1:])
+        return array
+
+    return whole
+
+
+def resolved_reader_of(
+    written: Callable[[pa.BinaryArray], pa.Array], fields: Sequence[tuple[pa.Field, Any]]
+) -> Callable[[pa.BinaryArray], pa.Array]:
+    """Of records read by ``written``: these fields, each with its default where it was not written."""
+
+    def whole(column: pa.BinaryArray) -> pa.Array:
+        found = written(column)
+        none = pa.array(np.zeros(len(column), np.int64))
+        arrays = [
+            found.field(field.name) if found.type.get_field_index(field.name) >= 0 else pa.array([default], field.type).take(none)
+            for field, default in fields
+        ]
+        return pa.StructArray.from_arrays(arrays, fields=[field for field, _ in fields])
+
+    return whole
+
+
+def _reader(schema: Any, named: Mapping[str, Any], type: pa.DataType) -> Reader:
+    if isinstance(schema, list):
+        return _union(schema, named, type)
+    if isinstance(schema, dict) and isinstance(schema["type"], dict | list):
+        return _reader(schema["type"], named, type)
+    kind = schema if isinstance(schema, str) else schema["type"]
+    if isinstance(schema, dict) and schema.get("logicalType") == "decimal":
+        return _decimal(type, schema.get("size"))
+    if kind == "record":
+        return _record(schema, named, type)
+    if kind == "array":
+        return _array(_reader(schema["items"], named, type.value_type), type)
+    if kind == "map":
+        return _map(_text(pa.string()), _reader(schema["values"], named, type.item_type), type)
+    if kind == "enum":
+        return _enum(schema["symbols"])
+    if kind == "fixed":
+        return _fixed(schema["size"])
+    if kind in _SIMPLE:
+        return _SIMPLE[kind](type)
+    if kind in named:
+        return _reader(named[kind], named, type)
+    raise OddError
+
+
+def _check(right: Any) -> None:
+    if not right.all():
+        raise OddError
+
+
+def _longs(data: _Data, at: Any, end: Any) -> tuple[Any, Any]:
+    """Whole numbers: seven bits a byte, the lowest first, the sign in the lowest bit."""
+    found = data.bytes[at].astype(np.uint64)
+    at = at + 1
+    left = np.flatnonzero(found & 0x80)
+    found &= 0x7F
+    for shift in range(7, 64, 7):
+        if not len(left):
+            break
+        more = data.bytes[at[left]].astype(np.uint64)
+        at[left] += 1
+        _check((more <= 1) | (shift < 63))
+        found[left] |= (more & 0x7F) << np.uint64(shift)
+        left = left[(more & 0x80) != 0]
+    if len(left):
+        raise OddError
+    _check(at <= end)
+    return (found >> np.uint64(1)).astype(np.int64) ^ -(found & 1).astype(np.int64), at
+
+
+def _int(type: pa.DataType) -> Reader:
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        found, at = _longs(data, at, end)
+        _check((found >= -(2**31)) & (found < 2**31))
+        return pa.array(found.astype(np.int32)).view(type), at
+
+    return read
+
+
+def _long(type: pa.DataType) -> Reader:
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        found, at = _longs(data, at, end)
+        return pa.array(found).view(type), at
+
+    return read
+
+
+def _gathered(data: _Data, at: Any, end: Any, size: int) -> tuple[Any, Any]:
+    """So many bytes of each."""
+    _check(at + size <= end)
+    return data.bytes[at[:, None] + np.arange(size)], at + size
+
+
+def _floating(code: str) -> Callable[[pa.DataType], Reader]:
+    def of(type: pa.DataType) -> Reader:
+        def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+            found, at = _gathered(data, at, end, np.dtype(code).itemsize)
+            return pa.array(found.view(code).reshape(-1), type), at
+
+        return read
+
+    return of
+
+
+def _boolean(type: pa.DataType) -> Reader:
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        found = data.bytes[at]
+        _check((found <= 1) & (at < end))
+        return pa.array(found.astype(np.bool_)), at + 1
+
+    return read
+
+
+def _text(type: pa.DataType) -> Reader:
+    """Text and bytes lie in the order of the values: they and what is between them are one array; every second one is meant."""
+
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        length, at = _longs(data, at, end)
+        _check((length >= 0) & (length <= end - at))
+        edges = np.empty(2 * len(at) + 1, np.int32)
+        edges[:-1:2], edges[1::2], edges[-1] = at, at + length, len(data.bytes)
+        every = pa.Array.from_buffers(pa.binary(), 2 * len(at), [None, pa.py_buffer(edges), data.buffer])
+        return every.take(pa.array(np.arange(0, 2 * len(at), 2))).cast(type), at + length
+
+    return read
+
+
+def _decimal(type: pa.DataType, size: int | None) -> Reader:
+    """Of the bytes of a whole number, the highest first, to as many as Arrow has, the lowest first."""
+    width = 16
+    if not pa.types.is_decimal128(type) or (size is not None and not 0 < size <= width):
+        raise OddError
+
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        length, at = _longs(data, at, end) if size is None else (np.full(len(at), size), at)
+        _check((length >= 0) & (length <= end - at) & (length <= width))
+        places = (at + length)[:, None] - 1 - np.arange(width)
+        below = np.where((length > 0) & (data.bytes[at] >= 0x80), 0xFF, 0).astype(np.uint8)
+        found = np.where(places >= at[:, None], data.bytes[np.maximum(places, 0)], below[:, None])
+        array = pa.Array.from_buffers(type, len(at), [None, pa.py_buffer(np.ascontiguousarray(found))])
+        array.validate(full=True)  # it may have more digits than its type
+        return array, at + length
+
+    return read
+
+
+def _enum(symbols: Sequence[str]) -> Reader:
+    known = pa.array(symbols, pa.string())
+
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        found, at = _longs(data, at, end)
+        _check((found >= 0) & (found < len(known)))
+        return known.take(pa.array(found)), at
+
+    return read
+
+
+def _fixed(size: int) -> Reader:
+    if not 0 < size <= _MOST_FIXED:
+        raise OddError
+
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        found, after = _gathered(data, at, end, size)
+        return pa.Array.from_buffers(pa.binary(size), len(at), [None, pa.py_buffer(np.ascontiguousarray(found))]), after
+
+    return read
+
+
+def _record(schema: Mapping[str, Any], named: Mapping[str, Any], type: pa.DataType) -> Reader:
+    fields = list(type)
+    parts = [_reader(each["type"], named, kind.type) for each, kind in zip(schema["fields"], fields, strict=True)]
+
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        arrays = []
+        for part in parts:
+            array, at = part(data, at, end)
+            arrays.append(array)
+        return pa.StructArray.from_arrays(arrays, fields=fields), at
+
+    return read
+
+
+def _array(inner: Reader, type: pa.DataType) -> Reader:
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        (items,), offsets, at = _items(data, at, end, [inner])
+        return pa.ListArray.from_arrays(offsets, items, type=type), at
+
+    return read
+
+
+def _map(key: Reader, inner: Reader, type: pa.DataType) -> Reader:
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        (keys, items), offsets, at = _items(data, at, end, [key, inner])
+        owners = np.repeat(np.arange(len(at)), np.diff(offsets.to_numpy()))
+        numbers = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
+        if len(np.unique(owners * (len(keys) + 1) + numbers)) < len(keys):  # a key twice: the last one counts
+            raise OddError
+        return pa.MapArray.from_arrays(offsets, keys, items, type=type), at
+
+    return read
+
+
+def _items(data: _Data, at: Any, end: Any, parts: Sequence[Reader]) -> tuple[list[pa.Array], pa.Array, Any]:
+    """The items of arrays, the first of all, then the second of all that have one: put into the order of what they stand in.
+
+    An array is a block of items, whose number stands before it, and an empty one behind it; more blocks are odd.
+    """
+    count, at = _longs(data, at, end)
+    _check((count >= 0) & (count <= _MOST_ITEMS))
+    offsets = np.concatenate([[0], np.cumsum(count)])
+    found: list[list[pa.Array]] = [[] for _ in parts]
+    places = []
+    for number in range(int(count.max(initial=0))):
+        chosen = np.flatnonzero(count > number)
+        after, limit = at[chosen], end[chosen]
+        for arrays, part in zip(found, parts, strict=True):
+            array, after = part(data, after, limit)
+            arrays.append(array)
+        at[chosen] = after
+        places.append(offsets[:-1][chosen] + number)
+    filled = np.flatnonzero(count > 0)
+    last, after = _longs(data, at[filled], end[filled])
+    at[filled] = after
+    _check(last == 0)
+    if not places:
+        empty = [part(data, at[:0], end[:0])[0] for part in parts]
+        return empty, pa.array(offsets, pa.int32()), at
+    order = pa.array(np.argsort(np.concatenate(places)))
+    return [pa.concat_arrays(arrays).take(order) for arrays in found], pa.array(offsets, pa.int32()), at
+
+
+def _union(schema: list[Any], named: Mapping[str, Any], type: pa.DataType) -> Reader:
+    meant = [number for number, each in enumerate(schema) if each != "null"]
+    if len(meant) != 1:
+        raise OddError
+    inner = _reader(schema[meant[0]], named, type)
+
+    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        branch, at = _longs(data, at, end)
+        _check((branch >= 0) & (branch < len(schema)))
+        there = branch == meant[0]
+        if there.all():
+            return inner(data, at, end)
+        chosen = np.flatnonzero(there)
+        array, after = inner(data, at[chosen], end[chosen])
+        at[chosen] = after
+        return array.take(pa.array(np.cumsum(there) - 1, mask=~there)), at
+
+    return read
+
+
+_SIMPLE: dict[str, Callable[[pa.DataType], Reader]] = {
+    "boolean": _boolean,
+    "int": _int,
+    "long": _long,
+    "float": _floating("<f4"),
+    "double": _floating("<f8"),
+    "string": _text,
+    "bytes": _text,
+}

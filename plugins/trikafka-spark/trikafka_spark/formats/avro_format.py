@@ -1,0 +1,89 @@
+"""Values in Avro. Plain ones are read by :mod:`.avro_columns`, all others by fastavro: many in one call, an array with marks."""
+
+from __future__ import annotations
+
+import io
+import secrets
+from collections.abc import Sequence
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from fastavro import schemaless_reader
+
+from .avro_columns import OddError
+from .avro_types import MARK_BYTES, AvroSchema
+from .rows import decode_rows, join
+
+#: Values of which a wrong one makes the others be read the slow way, too.
+_AT_ONCE = 8192
+
+
+class AvroDecoder:
+    """Reads what was written by ``writer`` as ``reader`` says, by Avro's rules of resolution."""
+
+    def __init__(self, reader: AvroSchema, writer: AvroSchema | None = None) -> None:
+        self.type = reader.type
+        self._row = pa.struct([pa.field("v", self.type), pa.field("m", pa.binary(MARK_BYTES))])
+        written = writer or reader
+        written.check_sizes()
+        self._written = written.rows()
+        self._wanted = None if written.same(reader) else reader.rows()
+        self._quick = reader.quick_reader(written)
+        self._mark = secrets.token_bytes(MARK_BYTES)  # that no record can know
+
+    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        """As :meth:`Decoder.decode`."""
+        arrays: list[pa.Array] = []
+        bad: dict[int, str] = {}
+        for at in range(0, len(column), _AT_ONCE):
+            array, wrong = self._part(column.slice(at, _AT_ONCE))
+            arrays.append(array)
+            bad |= {at + number: why for number, why in wrong.items()}
+        return join(arrays, self.type), bad
+
+    def _part(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        if self._quick is not None:
+            try:
+                return self._quick(column), {}
+            except OddError:
+                pass
+        return decode_rows(column.to_pylist(), self._block, self.type, self._check)
+
+    def _block(self, values: Sequence[bytes]) -> pa.Array:
+        data = b"".join((_count(len(values)), self._mark.join(values), self._mark, b"\0"))
+        file = io.BytesIO(data)
+        rows = schemaless_reader(file, self._written, self._wanted)
+        if len(rows) != len(values) or file.tell() != len(data):
+            raise ValueError("the value does not end where its schema says")
+        array = pa.array(rows, self._row)
+        if not pc.all(pc.equal(array.field("m"), pa.scalar(self._mark, self._row["m"].type))).as_py():
+            raise ValueError("the value does not end where its schema says")
+        return array.field("v")
+
+    def _check(self, value: bytes) -> None:
+        """As :meth:`_block` of one value, without what Arrow makes of it."""
+        data = b"".join((b"\x02", value, self._mark, b"\0"))
+        file = io.BytesIO(data)
+        (row,) = schemaless_reader(file, self._written, self._wanted)
+        if file.tell() != len(data) or row["m"] != self._mark:
+            raise ValueError("the value does not end where its schema says")
+
+
+class RawDecoder:
+    """Of a schema that is bytes alone a registry's serializers write these as they are, without Avro's length before them."""
+
+    type = pa.binary()
+
+    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        """As :meth:`Decoder.decode`."""
+        return column, {}
+
+
+def _count(number: int) -> bytes:
+    """As Avro writes a whole number: doubled, seven bits a byte, the lowest first."""
+    number, found = number << 1, bytearray()
+    while number > 0x7F:
+        found.append(number & 0x7F | 0x80)
+        number >>= 7
+    found.append(number)
+    return bytes(found)

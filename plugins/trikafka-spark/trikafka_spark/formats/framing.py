@@ -1,0 +1,87 @@
+"""Values that name their schema: a zero byte, four bytes with the schema's id, and what follows.
+
+A batch is taken apart by these first bytes as a whole: mostly all are alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from .errors import UnreadableError
+from .rows import Decoder, join
+
+_HEAD = 5
+
+
+class Framed:
+    """Values of many schemas, each read by the decoder of its id, which ``by_id`` gives (or :exc:`UnreadableError`)."""
+
+    def __init__(self, type: pa.DataType, by_id: Callable[[int], Decoder]) -> None:
+        self.type = type
+        self._by_id = by_id
+        self._decoders: dict[int, Decoder | str] = {}
+
+    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        """As :meth:`Decoder.decode`."""
+        return by_head(column, _HEAD, self.type, self._of)
+
+    def _of(self, head: bytes) -> tuple[Decoder | str, int]:
+        if len(head) < _HEAD or head[0]:
+            return "it does not begin with a zero byte and the id of a schema", _HEAD
+        id = int.from_bytes(head[1:], "big")
+        if id not in self._decoders:
+            try:
+                self._decoders[id] = self._by_id(id)
+            except UnreadableError as error:
+                self._decoders[id] = str(error)
+        return self._decoders[id], _HEAD
+
+
+def by_head(
+    column: pa.BinaryArray, size: int, type: pa.DataType, decoder_of: Callable[[bytes], tuple[Decoder | str, int]]
+) -> tuple[pa.Array, dict[int, str]]:
+    """Read values with the decoder of their first ``size`` bytes, or with why there is none.
+
+    ``decoder_of`` also says how many bytes it wants left out.
+    """
+    arrays, places = [], []
+    bad: dict[int, str] = {}
+    for head, indices in _groups(column, size):
+        decoder, skipped = decoder_of(head)
+        chosen = column if indices is None else column.take(indices)
+        if isinstance(decoder, str):
+            array, wrong = pa.nulls(len(chosen), type), dict.fromkeys(range(len(chosen)), decoder)
+        else:
+            array, wrong = decoder.decode(_after(chosen, skipped) if skipped else chosen)
+        if indices is None:
+            return array, wrong
+        arrays.append(array)
+        places.append(indices)
+        numbers = indices.to_pylist() if wrong else []
+        bad |= {numbers[number]: why for number, why in wrong.items()}
+    if not arrays:
+        return pa.nulls(0, type), {}
+    # Sorting the places that the rows came from gives the order that leads back.
+    return join(arrays, type).take(pc.sort_indices(pa.concat_arrays(places))), bad
+
+
+def _after(column: pa.BinaryArray, skipped: int) -> pa.BinaryArray:
+    # Without an end pyarrow (26) reckons the size wrong where values are short, and raises.
+    return pc.binary_slice(column, skipped, max(skipped, pc.max(pc.binary_length(column)).as_py() or 0))
+
+
+def _groups(column: pa.BinaryArray, size: int) -> Iterator[tuple[bytes, pa.Array | None]]:
+    """Each beginning, and where it stands; ``None``: everywhere."""
+    heads = pc.binary_slice(column, 0, size).dictionary_encode()
+    if len(heads.dictionary) == 1:
+        yield heads.dictionary[0].as_py(), None
+        return
+    order = pc.sort_indices(heads.indices).cast(pa.int64())
+    counts = {each["values"]: each["counts"] for each in pc.value_counts(heads.indices).to_pylist()}
+    at = 0
+    for number, head in enumerate(heads.dictionary.to_pylist()):
+        yield head, order.slice(at, counts[number])
+        at += counts[number]

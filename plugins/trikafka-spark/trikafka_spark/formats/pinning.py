@@ -1,0 +1,191 @@
+"""What a plan says of keys and values: formats that a destination keeps, and schemas that are looked up once."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import TYPE_CHECKING, Any
+
+from trikafka import ConfigurationError, ExportError, OffsetRange, TrikafkaError
+
+from .errors import UnreadableError
+from .options import COLUMNS, ParseOptions, RegistrySettings, check_package
+
+if TYPE_CHECKING:
+    from ..task import Stopper
+
+_SCHEMAS = {"value": "schemas", "key": "key_schemas"}
+#: Records that a schema is looked for in, at most; and ids of schemas that the registry is asked for, till it knows one.
+_SAMPLE, _MOST_IDS = 1000, 20
+_HEAD = 5
+
+
+def formats(asked: ParseOptions) -> dict[str, Any]:
+    """How a new destination's keys and values are read, but for the schemas."""
+    found: dict[str, Any] = {"value": asked.value.format or "binary"}
+    if asked.key.format not in (None, "binary"):
+        found["key"] = asked.key.format
+    for column in COLUMNS:
+        if asked.registry is not None and found.get(column, "binary") != "binary":
+            found[f"{column}_framing"] = "registry"
+    return found
+
+
+def check(format: Mapping[str, Any], asked: ParseOptions, destination: str) -> None:
+    """Raise :exc:`ConfigurationError` where what is asked contradicts what a destination keeps, or cannot be done here."""
+    read = [column for column in COLUMNS if format.get(column, "binary") != "binary"]
+    for column in COLUMNS:
+        kept, wanted = format.get(column, "binary"), asked.of(column).format
+        if wanted is not None and wanted != kept:
+            raise ConfigurationError(
+                f"{destination} was exported with {column}_format={kept!r} and keeps it; "
+                f"choose another destination for {wanted!r}"
+            )
+        known = format.get(_SCHEMAS[column], {})
+        schema = asked.of(column).schema
+        if schema is not None and any(each != schema for each in known.values()):
+            raise ConfigurationError(
+                f"{destination} was exported with another {column}_schema and keeps it: {str(known)[:500]}"
+            )
+        check_package(kept)
+        framed = f"{column}_framing" in format
+        if framed and asked.registry is None:
+            raise ConfigurationError(f"the {column}s of {destination} name schemas of a registry: give schema_registry, its URL")
+        if column in read and not framed and asked.registry is not None:
+            raise ConfigurationError(
+                f"{destination} was exported without schema_registry and keeps that; choose another destination"
+            )
+    if not read and (asked.registry is not None or asked.dead_letter_topic is not None):
+        name = "schema_registry" if asked.registry is not None else "dead_letter_topic"
+        raise ConfigurationError(f"{name} needs value_format or key_format: nothing is read otherwise")
+
+
+def unpinned(format: Mapping[str, Any], asked: ParseOptions, topics: Iterable[str]) -> list[tuple[str, str]]:
+    """Columns and topics whose schema has to be looked up. ``format`` gets those that were given."""
+    found = []
+    for column in COLUMNS:
+        if format.get(column, "binary") == "binary":
+            continue
+        schemas = format[_SCHEMAS[column]]
+        for topic in topics:
+            if topic in schemas:
+                continue
+            given = asked.of(column).schema
+            if given is not None:
+                schemas[topic] = given
+            else:
+                found.append((column, topic))
+    return found
+
+
+def with_schemas(format: Mapping[str, Any]) -> dict[str, Any]:
+    """A copy in which schemas can be added."""
+    found = dict(format)
+    for column in COLUMNS:
+        if found.get(column, "binary") != "binary":
+            found[_SCHEMAS[column]] = dict(found.get(_SCHEMAS[column], {}))
+    return found
+
+
+def pin(format: dict[str, Any], column: str, topic: str, schema: Mapping[str, Any]) -> None:
+    """Add what was looked up."""
+    format[_SCHEMAS[column]][topic] = schema
+
+
+def look_up(
+    format: Mapping[str, Any],
+    column: str,
+    ranges: Sequence[OffsetRange],
+    settings: Mapping[str, Any],
+    registry: RegistrySettings | None,
+    stopper: Stopper,
+) -> Mapping[str, Any]:
+    """The schema of one topic's keys or values: inferred from the first ones (JSON), or the newest that one of the last ones names.
+
+    Blocks. Raises :exc:`ExportError`, what the registry raises, and :exc:`SchemaError`.
+    """
+    kind, framed = format[column], f"{column}_framing" in format
+    topic = ranges[0].topic
+    if kind == "json":
+        from .json_format import infer
+
+        values = _sample(ranges, settings, stopper, column)
+        return infer([value[_HEAD:] if framed and value is not None else value for value in values], topic)
+    assert registry is not None  # or there would be a schema
+    newest = [OffsetRange(each.topic, each.partition, max(each.start, each.end - _share(ranges)), each.end) for each in ranges]
+    for sample in (newest, ranges):
+        heads = _heads(_sample(sample, settings, stopper, column))
+        if heads:
+            return _FROM_REGISTRY[kind](heads, registry, stopper.wait)
+    raise ExportError(f"no {column} of {topic!r} names a schema of the registry; give {column}_schema, or value_format=binary")
+
+
+def _share(ranges: Sequence[OffsetRange]) -> int:
+    return max(1, _SAMPLE // len(ranges))
+
+
+def _sample(ranges: Sequence[OffsetRange], settings: Mapping[str, Any], stopper: Stopper, column: str) -> list[bytes | None]:
+    """The first keys or values of the ranges."""
+    from ..reading import read_range
+
+    client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
+    found: list[bytes | None] = []
+    failed: TrikafkaError | None = None
+    for wanted in ranges:
+        try:
+            stopper.check()
+            reading = read_range(wanted, client, fail_on_data_loss=False, on_start=stopper.add)
+            with closing(reading) as batches:
+                records = itertools.chain.from_iterable(batches)
+                found += [getattr(record, column) for record in itertools.islice(records, _share(ranges))]
+        except TrikafkaError as error:
+            failed = error
+    if not found and failed is not None:
+        raise ExportError(f"no schema could be found for {ranges[0].topic!r}: {failed}") from failed
+    return found
+
+
+def _heads(values: Iterable[bytes | None]) -> dict[int, bytes]:
+    """The ids that values name, the highest first, each with what follows it in one of them."""
+    found: dict[int, bytes] = {}
+    for value in values:
+        if value is not None and len(value) >= _HEAD and value[0] == 0:
+            found.setdefault(int.from_bytes(value[1:_HEAD], "big"), value[_HEAD:])
+    return dict(sorted(found.items(), reverse=True)[:_MOST_IDS])
+
+
+def _avro(heads: Mapping[int, bytes], registry: RegistrySettings, wait: Callable[[float], None]) -> Mapping[str, Any]:
+    from .avro_types import AvroSchema
+
+    found = _newest(heads, registry, wait, "AVRO")[0]
+    texts = [text for _, text in found.references]
+    return AvroSchema.of_texts(found.text, texts, f"schema {found.id} of the registry").checked().pinned()
+
+
+def _protobuf(heads: Mapping[int, bytes], registry: RegistrySettings, wait: Callable[[float], None]) -> Mapping[str, Any]:
+    from .protobuf_format import indexes_of
+    from .protobuf_registry import schema_of
+
+    found, rest = _newest(heads, registry, wait, "PROTOBUF")
+    return schema_of(found, indexes_of(rest)[0]).checked().pinned()
+
+
+def _newest(heads: Mapping[int, bytes], registry: RegistrySettings, wait: Callable[[float], None], type: str) -> tuple[Any, bytes]:
+    """The newest schema of this type that the registry knows; what else values seem to name will be seen record by record."""
+    from .registry import client_of
+
+    client, why = client_of(registry), ""
+    for id, rest in heads.items():
+        try:
+            found = client.schema(id, serialized=type == "PROTOBUF", wait=wait)
+        except UnreadableError as error:
+            why = why or str(error)
+            continue
+        if found.type == type:
+            return found, rest
+        why = why or f"schema {id} of the registry {client.url} is one of {found.type}, not of {type}"
+    raise ExportError(f"no schema could be found: {why}")
+
+
+_FROM_REGISTRY = {"avro": _avro, "protobuf": _protobuf}

@@ -1,0 +1,213 @@
+"""Protobuf's descriptors: read from a descriptor set or from a registry, and what a message becomes as an Arrow type."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Self
+
+from .errors import SchemaError
+
+#: The most messages that stand in each other.
+_DEEPEST = 60
+
+
+class ProtobufSchema:
+    """A message, and the files that define it. Raises :exc:`SchemaError`; ``where`` begins what it says."""
+
+    def __init__(self, files: Sequence[bytes], message: str, where: str = "the Protobuf schema") -> None:
+        self._files, self.message, self._where = list(files), message.lstrip("."), where
+        self._pool = pool_of(self._files, where)
+        try:
+            self.descriptor = self._pool.FindMessageTypeByName(self.message)
+        except KeyError:
+            known = ", ".join(names_in(self._files)[:20])
+            raise SchemaError(f"{where} has no message {self.message!r}; it has: {known or 'none'}") from None
+
+    @classmethod
+    def of_set(cls, data: bytes, message: str, where: str = "the Protobuf schema") -> Self:
+        """From a descriptor set, as ``protoc --include_imports --descriptor_set_out`` writes it."""
+        from google.protobuf import descriptor_pb2
+        from google.protobuf.message import DecodeError
+
+        try:
+            found = descriptor_pb2.FileDescriptorSet.FromString(data)
+        except DecodeError as error:
+            how = "protoc --include_imports --descriptor_set_out=FILE makes one"
+            raise SchemaError(f"{where} is no descriptor set ({how}): {error}") from error
+        return cls([each.SerializeToString(deterministic=True) for each in found.file], message, where)
+
+    @classmethod
+    def of_pinned(cls, pinned: Mapping[str, Any], where: str = "the Protobuf schema") -> Self:
+        """From what a plan says."""
+        return cls([base64.b64decode(each) for each in pinned["files"]], pinned["message"], where)
+
+    def pinned(self) -> dict[str, Any]:
+        """What a plan says of it."""
+        return {"message": self.message, "files": [base64.b64encode(each).decode() for each in self._files]}
+
+    def checked(self) -> Self:
+        """Raise :exc:`SchemaError` if it cannot become a column."""
+        _ = self.type
+        return self
+
+    @property
+    def type(self) -> Any:
+        """The Arrow type of the message."""
+        return message_type(self.descriptor, self._where, "", ())
+
+    @property
+    def parse(self) -> Callable[[bytes], Any]:
+        """Makes a message of bytes."""
+        from google.protobuf import message_factory
+
+        made: Callable[[bytes], Any] = message_factory.GetMessageClass(self.descriptor).FromString
+        return made
+
+
+def pool_of(files: Iterable[bytes], where: str) -> Any:
+    """The types of files, and of those of Google's own (``google/protobuf/...``) that they import. Raises :exc:`SchemaError`."""
+    from google.protobuf import descriptor_pb2, descriptor_pool
+    from google.protobuf.message import DecodeError
+
+    pool, waiting = descriptor_pool.DescriptorPool(), {}
+    try:
+        for each in files:
+            file = descriptor_pb2.FileDescriptorProto.FromString(each)
+            waiting[file.name] = file
+    except DecodeError as error:
+        raise SchemaError(f"{where} is no description of a file of Protobuf's: {error}") from error
+    done: set[str] = set()
+
+    def add(name: str, above: tuple[str, ...]) -> None:
+        if name in done:
+            return
+        file = waiting.get(name) or _googles(name)
+        if file is None:
+            raise SchemaError(f"{where} imports {name!r}, which is not there: make it by protoc --include_imports")
+        if name in above:
+            raise SchemaError(f"{where} imports {name!r} in a circle")
+        for each in file.dependency:
+            add(each, (*above, name))
+        try:
+            pool.Add(file)
+        except (TypeError, ValueError, KeyError) as error:
+            raise SchemaError(f"{where}: {name} is wrong: {str(error)[:300]}") from error
+        done.add(name)
+
+    for name in waiting:
+        add(name, ())
+    return pool
+
+
+def names_in(files: Iterable[bytes]) -> list[str]:
+    """The messages that stand by themselves, by their whole names."""
+    from google.protobuf import descriptor_pb2
+
+    found = []
+    for each in files:
+        file = descriptor_pb2.FileDescriptorProto.FromString(each)
+        found += [f"{file.package}.{message.name}".lstrip(".") for message in file.message_type]
+    return found
+
+
+def name_at(file: bytes, indexes: Sequence[int]) -> str | None:
+    """The message that a registry's indexes lead to, from a file's messages to those that stand in them; ``None`` if to none."""
+    from google.protobuf import descriptor_pb2
+
+    proto = descriptor_pb2.FileDescriptorProto.FromString(file)
+    name, inside = proto.package, proto.message_type
+    for index in indexes:
+        if not 0 <= index < len(inside):
+            return None
+        name, inside = f"{name}.{inside[index].name}", inside[index].nested_type
+    return str(name).lstrip(".")
+
+
+def _googles(name: str) -> Any:
+    """The description of one of the files that Protobuf comes with."""
+    if not name.startswith("google/protobuf/"):
+        return None
+    import importlib
+
+    from google.protobuf import descriptor_pb2
+
+    try:
+        module = importlib.import_module(f"google.protobuf.{name.removeprefix('google/protobuf/').removesuffix('.proto')}_pb2")
+    except ImportError:
+        return None
+    found = descriptor_pb2.FileDescriptorProto()
+    module.DESCRIPTOR.CopyToProto(found)
+    return found
+
+
+# --- types ---
+
+#: Messages that stand for one value each, and the Arrow type.
+TIMESTAMP = "google.protobuf.Timestamp"
+WRAPPERS = frozenset(
+    f"google.protobuf.{name}Value" for name in ("Double", "Float", "Int64", "UInt64", "Int32", "UInt32", "Bool", "String", "Bytes")
+)
+#: These contain themselves: they become their JSON.
+AS_JSON = frozenset(f"google.protobuf.{name}" for name in ("Struct", "Value", "ListValue"))
+
+
+def repeated(field: Any) -> bool:
+    """Whether there are many."""
+    return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
+
+
+def is_map(field: Any) -> bool:
+    """Whether it is a map."""
+    return bool(field.message_type is not None and field.message_type.GetOptions().map_entry and repeated(field))
+
+
+def message_type(descriptor: Any, where: str, path: str, above: tuple[str, ...]) -> Any:
+    """The Arrow type of a message. Raises :exc:`SchemaError`."""
+    import pyarrow as pa
+
+    name = descriptor.full_name
+    at = f"{where}: field {path.lstrip('.')}" if path else where
+    if name == TIMESTAMP:
+        return pa.timestamp("us", tz="UTC")
+    if name in WRAPPERS:
+        return field_type(descriptor.fields_by_name["value"], where, path, above)
+    if name in AS_JSON:
+        return pa.string()
+    if name in above or len(above) > _DEEPEST:
+        raise SchemaError(f"{at} is the message {name} again, in itself: no column can hold that")
+    if not descriptor.fields:
+        if not above:
+            raise SchemaError(f"{at} is the message {name}, which has no fields: Parquet cannot hold that")
+        return pa.bool_()  # whether it is there
+    fields = []
+    for field in descriptor.fields:
+        inner = f"{path}.{field.name}"
+        if is_map(field):
+            key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
+            of_value = field_type(value, where, f"{inner}{{}}", (*above, name))
+            fields.append(pa.field(field.name, pa.map_(field_type(key, where, inner, above), of_value)))
+        elif repeated(field):
+            fields.append(pa.field(field.name, pa.list_(field_type(field, where, f"{inner}[]", (*above, name)))))
+        else:
+            fields.append(pa.field(field.name, field_type(field, where, inner, (*above, name))))
+    return pa.struct(fields)
+
+
+def field_type(field: Any, where: str, path: str, above: tuple[str, ...]) -> Any:
+    """The Arrow type of one value of a field."""
+    import pyarrow as pa
+
+    if field.message_type is not None:
+        return message_type(field.message_type, where, path, above)
+    return {
+        field.CPPTYPE_INT32: pa.int32(),
+        field.CPPTYPE_INT64: pa.int64(),
+        field.CPPTYPE_UINT32: pa.uint32(),
+        field.CPPTYPE_UINT64: pa.uint64(),
+        field.CPPTYPE_DOUBLE: pa.float64(),
+        field.CPPTYPE_FLOAT: pa.float32(),
+        field.CPPTYPE_BOOL: pa.bool_(),
+        field.CPPTYPE_ENUM: pa.string(),
+        field.CPPTYPE_STRING: pa.binary() if field.type == field.TYPE_BYTES else pa.string(),
+    }[field.cpp_type]

@@ -1,0 +1,95 @@
+"""What all formats have in common: bytes of many records become one Arrow array, and what cannot be read is told apart."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import pyarrow as pa
+
+#: Values that are decoded at once: the objects that a library makes of them live so long.
+_AT_ONCE = 4096
+#: The most that is told of an error, in characters.
+_MOST_TEXT = 500
+
+
+class Decoder(Protocol):
+    """Reads one format."""
+
+    @property
+    def type(self) -> pa.DataType:
+        """Of the column."""
+
+    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        """Read values, none of which is null; return as many, and what is wrong with those that cannot be read (they are null)."""
+
+
+def decode_rows(
+    values: Sequence[bytes],
+    block: Callable[[Sequence[bytes]], pa.Array],
+    type: pa.DataType,
+    check: Callable[[bytes], object] | None = None,
+) -> tuple[pa.Array, dict[int, str]]:
+    """Read them with ``block``, which reads many at once or raises: then they are halved until the culprits stand alone.
+
+    ``check`` looks at a single value and raises where it is wrong, as far as that is quick to see.
+    """
+    arrays: list[pa.Array] = []
+    bad: dict[int, str] = {}
+    left = [(at, min(at + _AT_ONCE, len(values))) for at in range(0, len(values), _AT_ONCE)][::-1]
+    while left:
+        low, high = left.pop()
+        try:
+            arrays.append(block(values[low:high]))
+        except MemoryError:
+            raise
+        except Exception as error:
+            if high - low == 1:
+                bad[low] = reason(error)
+                arrays.append(pa.nulls(1, type))
+            elif check is not None and (wrong := _wrong(values[low:high], check)):
+                good = [number for number in range(high - low) if number not in wrong]
+                array, also = decode_rows([values[low + number] for number in good], block, type)
+                arrays.append(spread(array, good, high - low))
+                bad |= {low + number: why for number, why in wrong.items()}
+                bad |= {low + good[number]: why for number, why in also.items()}
+            else:
+                middle = (low + high) // 2
+                left += [(middle, high), (low, middle)]
+    return join(arrays, type), bad
+
+
+def _wrong(values: Sequence[bytes], check: Callable[[bytes], object]) -> dict[int, str]:
+    found = {}
+    for number, value in enumerate(values):
+        try:
+            check(value)
+        except MemoryError:
+            raise
+        except Exception as error:
+            found[number] = reason(error)
+    return found
+
+
+def spread(array: pa.Array, places: Sequence[int], length: int) -> pa.Array:
+    """An array of that length with the values in these places, and null in the others."""
+    found: list[int | None] = [None] * length
+    for number, place in enumerate(places):
+        found[place] = number
+    return array.take(pa.array(found, pa.int64()))
+
+
+def join(arrays: Sequence[pa.Array], type: pa.DataType) -> pa.Array:
+    """One after the other."""
+    if len(arrays) == 1:
+        return arrays[0]
+    return pa.concat_arrays(arrays) if arrays else pa.nulls(0, type)
+
+
+def reason(error: Exception) -> str:
+    """What a dead letter says of the error: never more than a line."""
+    lines = str(error).splitlines()
+    text = lines[0].strip() if lines else ""
+    if type(error).__module__.startswith(("trikafka", "pyarrow")) or type(error) is ValueError:
+        return (text or type(error).__name__)[:_MOST_TEXT]
+    return f"{type(error).__name__}: {text}".removesuffix(": ")[:_MOST_TEXT]

@@ -1,0 +1,163 @@
+"""While a very large response is read Python's garbage collector is off: it stood still for seconds to go through what was made."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import trio
+from netting import connected, metadata_request
+from test_net_large import metadata_of
+
+from trikafka._managers.metadata import read_metadata
+from trikafka._net import decoding
+from trikafka._net.decoding import use_up, worked_out
+
+MANY = 100_000
+
+
+@pytest.fixture(autouse=True)
+def as_it_was() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+    gc.enable()
+
+
+@contextmanager
+def collections() -> Iterator[list[int]]:
+    """The generations that are collected meanwhile."""
+    seen: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "start":
+            seen.append(info["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        yield seen
+    finally:
+        gc.callbacks.remove(note)
+
+
+def objects() -> list[list[int]]:
+    return [[number] for number in range(MANY)]
+
+
+async def test_nothing_is_collected_while_a_very_large_response_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with connected() as line:
+        asked = line.ask(type(metadata_request())(topics=None, allow_auto_topic_creation=False, max_version=5))
+        request = await line.peer.request()
+        frame = metadata_of(MANY, request.header.correlation_id)
+        within: list[list[int]] = []
+        inner = decoding._collector.kept_away
+
+        @contextmanager
+        def counted() -> Iterator[None]:
+            with inner(), collections() as seen:
+                yield
+            within.append(seen)
+
+        monkeypatch.setattr(decoding._collector, "kept_away", counted)
+        await line.peer.stream.send_all(frame)
+        with trio.fail_after(60):
+            response = await asked.outcome()
+            topics = response.topics
+            snapshot = await read_metadata(response)
+        assert within == [[], []]  # while it was decoded, and while it was looked through
+        assert gc.isenabled()
+        assert len(snapshot.topics["t"].partitions) == MANY
+        assert topics == []  # used up where other threads run meanwhile
+
+
+async def test_it_goes_on_afterwards_and_does_not_begin_with_what_was_made() -> None:
+    assert gc.isenabled()
+    made = await worked_out(MANY, objects)
+    assert gc.isenabled()
+    assert gc.get_freeze_count() == 0
+    with collections() as seen:
+        young = gc.get_count()[0]
+        more = [[number] for number in range(gc.get_threshold()[0] * 2)]
+    assert young < MANY
+    assert 0 in seen
+    assert len(more) < len(made) == MANY
+
+
+async def test_garbage_of_meanwhile_is_found_later() -> None:
+    class Cycle:
+        def __init__(self) -> None:
+            self.me = self
+
+    cycle = Cycle()
+    gone = weakref.ref(cycle)
+
+    def work() -> None:
+        nonlocal cycle
+        del cycle
+        objects()
+
+    await worked_out(MANY, work)
+    gc.collect()
+    assert gone() is None
+
+
+async def test_a_program_that_has_switched_it_off_or_has_frozen_objects_finds_it_so() -> None:
+    gc.disable()
+    await worked_out(MANY, objects)
+    assert not gc.isenabled()
+    gc.enable()
+    gc.freeze()
+    assert gc.get_freeze_count()
+    await worked_out(MANY, objects)
+    assert gc.get_freeze_count()
+    assert gc.isenabled()
+
+
+async def test_a_failure_switches_it_on_again() -> None:
+    def fail() -> None:
+        assert not gc.isenabled()
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        await worked_out(MANY, fail)
+    assert gc.isenabled()
+
+
+async def test_what_is_not_very_large_leaves_it_alone() -> None:
+    on: list[bool] = []
+    await worked_out(decoding.MANY, lambda: on.append(gc.isenabled()))
+    assert on == [True]
+
+
+async def test_loops_in_two_threads_share_it() -> None:
+    """Who is ready first does not switch it on for the other one."""
+    begun, other_is_done = threading.Event(), threading.Event()
+    states: list[bool] = []
+
+    def slow() -> None:
+        begun.set()
+        other_is_done.wait(10)
+        states.append(gc.isenabled())
+
+    def quick() -> None:
+        begun.wait(10)
+        states.append(gc.isenabled())
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, lambda: trio.run(worked_out, MANY, slow))
+        await trio.to_thread.run_sync(lambda: trio.run(worked_out, MANY, quick))
+        states.append(gc.isenabled())
+        other_is_done.set()
+    assert states == [False] * 3
+    assert gc.isenabled()
+
+
+def test_a_list_is_used_up() -> None:
+    items: list[Any] = objects()
+    use_up(items)
+    assert items == []
+    use_up(None)
