@@ -51,6 +51,7 @@ def rows_of(
             for index in batch.column(0).to_pylist():
                 yield from _read(reads[index], settings, secret, counter)
 
+    ignore_pandas()
     return spark.range(0, len(reads), 1, len(reads)).mapInArrow(read, SCHEMA_DDL)
 
 
