@@ -64,6 +64,7 @@ test-spark: env-test .spark/$(SPARK)
 	@PYTHONPATH=$(CURDIR)/.spark/$(SPARK) $(TEST) python -m pytest -q plugins/trikafka-spark/tests $(ARGS)
 
 .spark/%:
+	@rm -rf $@.new
 	@$(TEST) python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --target $@.new pyspark==$*
 	@mv $@.new $@
 
