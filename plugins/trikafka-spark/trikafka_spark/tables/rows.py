@@ -17,6 +17,7 @@ from trikafka import OffsetRange
 
 from ..columns import DDL, HEADERS_DDL, spark_table
 from ..reading import read_groups
+from ..session import ignore_pandas
 from ..task import marked
 
 if TYPE_CHECKING:
