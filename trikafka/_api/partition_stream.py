@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import trio
 
 from .._state.assignment import AssignedPartition
+from .._state.partition_state import PartitionState
 from .._state.progress import Cursor
 from .._wire.columns import RecordBatch
 from ..types import OffsetAndMetadata, Record, TopicPartition
@@ -206,7 +207,7 @@ class PartitionStream:
     @property
     def _gone(self) -> bool:
         """Whether the partition is the consumer's no more. One that is about to be revoked is, until its handler has come back."""
-        return self._assigned.gone
+        return self._assigned.state is PartitionState.GONE
 
     async def _until_ended(self) -> None:
         """Wait until it hands out nothing more."""

@@ -69,11 +69,6 @@ class AssignedPartition:
         return self.state not in (_S.REVOKING, _S.GONE)
 
     @property
-    def gone(self) -> bool:
-        """Whether it is not this consumer's any more: given up, or lost."""
-        return self.state is _S.GONE
-
-    @property
     def awaits_callback(self) -> bool:
         """Whether the listeners have not been told yet that it was assigned."""
         return self.state is _S.AWAITING_CALLBACK

@@ -13,7 +13,7 @@ from spark_kafka import data_files
 from trikafka_spark.batch_folder import BatchFolder
 from trikafka_spark.columns import SCHEMA
 from trikafka_spark.sink import SparkSink
-from trikafka_spark.sink_options import SinkOptions
+from trikafka_spark.sink_options import SinkOptions, sink_options
 
 from trikafka import ConfigurationError, ExportError, RecordBatch
 from trikafka.interfaces import SinkBatch
@@ -125,7 +125,7 @@ async def test_a_file_of_somebody_elses_is_not_taken_for_ours(tmp_path: Path) ->
             await folder.write(batch_of(0, 10))
 
 
-@pytest.mark.parametrize("options", [{"partition_by": ("date",)}, {"value_format": "json"}])
+@pytest.mark.parametrize("options", [{"partition_by": "date"}, {"value_format": "json"}, {"key_format": "json"}])
 def test_what_is_for_exports(tmp_path: Path, options: dict[str, Any]) -> None:
     with pytest.raises(ConfigurationError, match="are for exports"):
-        BatchFolder(tmp_path, SinkOptions(**options))
+        BatchFolder(tmp_path, sink_options(options))

@@ -19,6 +19,7 @@ from trikafka_spark.formats.rows import decode_rows
 from trikafka_spark.sink import SparkSink, pinned
 from trikafka_spark.sink_options import sink_options
 
+import trikafka
 from trikafka import ConfigurationError
 from trikafka.interfaces import ExportState
 
@@ -135,6 +136,20 @@ async def test_an_option_that_is_wrong_does_not_show_the_secrets_beside_it(tmp_p
         with pytest.raises(ConfigurationError) as caught:
             SparkSink.from_options({"destination": str(tmp_path), "value_format": "json", **wrong})
         search.text("error", f"{caught.value!r}")
+    search.verify()
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"threads": 0}, {"schema_registry_token": "MARK-1"}, {"schema_registry_timeout_ms": 0}, {"value_format": "xml"}],
+    ids=str,
+)
+async def test_an_export_that_is_refused_shows_no_secrets_in_its_frames(wrong: dict[str, Any], tmp_path: Path) -> None:
+    options = {"value_format": "json", "schema_registry": "http://me:MARK-1@b", "schema_registry_auth": "me:MARK-1", **wrong}
+    with pytest.raises(ConfigurationError) as caught:
+        await trikafka.export("t", tmp_path / "out", bootstrap_servers="127.0.0.1:1", sink_options=options)
+    search = Search("MARK-1")
+    search.error(caught.value)
     search.verify()
 
 

@@ -38,7 +38,7 @@ def written(root: Path, format: dict[str, Any], records: list[tuple[bytes | None
         {"key": key, "value": value, "topic": "t", "partition": 0, "offset": offset, "timestamp": 1, "headers": None}
         for offset, (key, value) in enumerate(records)
     ]
-    writer._waiting.append(pa.RecordBatch.from_pylist(rows, schema=SCHEMA))
+    writer._write(pa.Table.from_pylist(rows, schema=SCHEMA))
     piece, _ = writer.finish(1_000)
     (file,) = (each for each in piece.files if each.data)
     return piece, pq.ParquetFile(root / file.name).read()
@@ -84,8 +84,8 @@ def test_what_cannot_be_read_at_all_leaves_no_data_file(tmp_path: Path) -> None:
     writer = PieceWriter(RangeWork(tmp_path, 1, PLANNED, folder=tmp_path / "work"), PLANNED, 0, Shape(), format)
     row = {"key": None, "value": b"\xff", "topic": "t", "partition": 0, "offset": 0, "timestamp": None}
     row["headers"] = [{"key": "h", "value": None}]
-    writer._waiting.append(pa.RecordBatch.from_pylist([row] * 3, schema=SCHEMA))
-    piece, rows = writer.finish(1_000)
+    rows = writer._write(pa.Table.from_pylist([row] * 3, schema=SCHEMA))
+    piece, _ = writer.finish(1_000)
     assert (rows, piece.dead_letters, [file.data for file in piece.files]) == (3, 3, [False])
 
 
