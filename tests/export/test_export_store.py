@@ -381,3 +381,5 @@ def test_addresses_of_directories() -> None:
     for wrong in ("file://elsewhere/data", "file://"):
         with pytest.raises(ConfigurationError, match="does not name a directory of this machine"):
             DirectoryStore.directory_of(wrong)
+    with pytest.raises(ConfigurationError, match="'s3://bucket/data' is not a directory"):  # it was a folder named s3:
+        DirectoryStore.directory_of("s3://bucket/data")

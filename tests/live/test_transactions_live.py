@@ -4,6 +4,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from typing import TYPE_CHECKING, Any
@@ -209,15 +212,40 @@ async def code_of_keeping_it(bootstrap: str, name: str) -> int:
         return code
 
 
+_PREPARES = """
+import sys, trio, trikafka
+
+async def main(bootstrap, topic):
+    settings = {"bootstrap_servers": bootstrap, "transactional_id": topic, "two_phase_commit": True}
+    async with trikafka.open_producer(**settings) as producer, producer.transaction() as txn:
+        await producer.send(topic, b"kept")
+        print(await txn.prepare(), flush=True)
+        await trio.sleep_forever()
+
+trio.run(main, *sys.argv[1:])
+"""
+
+
+async def prepared_by_a_program_that_is_killed(bootstrap: str, topic: str) -> str:
+    """Prepare a transaction in a process of its own; SIGKILL it, and return the text that it has kept."""
+    process = await trio.lowlevel.open_process([sys.executable, "-c", _PREPARES, bootstrap, topic], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    text = b""
+    while not text.endswith(b"\n"):
+        text += (read := await process.stdout.receive_some())
+        assert read, "it has ended"
+    process.kill()
+    assert await process.wait() == -signal.SIGKILL
+    return text.decode().strip()
+
+
 async def test_two_phases(make_kafka_cluster: MakeKafkaCluster) -> None:
     unstable = {"transaction.two.phase.commit.enable": "true", "unstable.api.versions.enable": "true"}
     bootstrap = make_kafka_cluster(properties=unstable).bootstrap_servers
     with trio.fail_after(120):
         topic = await make_topic(bootstrap)
         settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic, "two_phase_commit": True}
-        async with trikafka.open_producer(**settings) as producer, producer.transaction() as txn:
-            await producer.send(topic, b"kept")
-            prepared = str(await txn.prepare())
+        prepared = await prepared_by_a_program_that_is_killed(bootstrap, topic)
         assert await by_librdkafka(bootstrap, topic) == []
         assert await code_of_keeping_it(bootstrap, topic) == ErrorCode.UNSUPPORTED_VERSION, "docs/transactions.md says so"
         async with trikafka.open_producer(**settings, commit_prepared=prepared) as producer, producer.transaction() as txn:

@@ -56,7 +56,9 @@ async def goes_on(cluster: ScriptedCluster, producer: Producer, consumer: Consum
 
 
 @pytest.mark.parametrize("limit_ms", [0, 1, 10_000])
-async def test_the_last_time_out_comes_out_with_the_first_as_its_cause(limit_ms: float, autojump_clock: Clock) -> None:
+async def test_the_last_time_out_comes_out_with_the_first_as_its_cause(
+    limit_ms: float, autojump_clock: Clock, caplog: pytest.LogCaptureFixture
+) -> None:
     async with ScriptedCluster(topics={"t": 2}) as cluster:
         input_of(cluster)
         async with producer_of(cluster) as producer, trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer:
@@ -64,6 +66,8 @@ async def test_the_last_time_out_comes_out_with_the_first_as_its_cause(limit_ms:
             with pytest.raises(KafkaTimeoutError) as raised, trio.fail_after(100):
                 await trikafka.process(consumer, producer, handler, task_timeout_ms=limit_ms)
             assert raised.value is handler.errors[-1]
+            told = [line for line in caplog.messages if line.startswith("the transaction timed out, and is tried again in")]
+            assert len(told) == len(handler.errors) - 1
             since = [end - handler.ends[0] for end in handler.ends]
             if limit_ms == 0:
                 assert since == [0]

@@ -86,7 +86,6 @@ async def open_exporter(
         if name in _OURS:
             raise ConfigurationError(f"{name} is not a setting of an export")
     client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines
-    sink_options = _hidden(sink_options)
     config = ConsumerConfig.build({**client_settings, "group_id": group_id})
     options = ExportOptions(
         destination=os.fspath(destination),

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
 import socket
 import uuid
@@ -49,6 +50,8 @@ class DirectoryStore(ExportStore):
             if address.netloc not in ("", "localhost") or not address.path:
                 raise ConfigurationError(f"{destination!r} does not name a directory of this machine; write file:///path")
             destination = unquote(address.path)
+        elif re.match(r"[A-Za-z][A-Za-z0-9+.-]*://", destination):
+            raise ConfigurationError(f"{destination!r} is not a directory, to which alone this kind of export is written")
         if not destination.strip():
             raise ConfigurationError("the destination of an export is empty; write '.' for the current folder")
         return Path(destination).absolute()

@@ -72,9 +72,9 @@ async def process(
     check_task_timeout(task_timeout_ms)
 
     def trials(who: str) -> Trials:
-        return Trials(who, [TaskTimer(task_timeout_ms)], Retry(producer._config))
+        return Trials(who, [TaskTimer(task_timeout_ms)], Retry(producer._config), _timed_out)
 
-    await trials("what the last call left open").until_done(partial(settle, consumer, producer))
+    await trials("settling what the last call left open").until_done(partial(settle, consumer, producer))
     receiving, transacting = trials("the receive"), trials("the transaction")
     while True:
         work = Round(consumer)
@@ -98,6 +98,10 @@ async def process(
             if not may_be_done_again(error):
                 raise
             await trio.sleep(_wait(transacting if work.count else receiving, work.count, error))
+
+
+def _timed_out(who: str, delay: float, error: Exception) -> None:
+    _log.warning("%s timed out, and is tried again in %.3g s: %s", who, delay, error)
 
 
 def _wait(trials: Trials, count: int, error: BaseException) -> float:

@@ -20,6 +20,7 @@ from .handling import Handling
 
 _log = logging.getLogger("trikafka.tasks")
 Prepare = Callable[[TopicPartition], Awaitable[object]]
+Warn = Callable[[str, float, Exception], object]
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,20 @@ class Ending:
                 return
 
 
+def _skipped(who: str, delay: float, error: Exception) -> None:
+    _log.warning("%s is skipped for now and tried again in %.3g s: %s", who, delay, error)
+
+
 class Trials:
-    """The attempts of one task, or of several tasks by one call: their timers, and how long to wait before the next attempt."""
+    """The attempts of one task, or of several tasks by one call: their timers, and how long to wait before the next attempt.
 
-    __slots__ = ("_retry", "_timers", "_who")
+    ``warn(who, delay, error)`` tells the log of one that is to follow.
+    """
 
-    def __init__(self, who: str, timers: Iterable[TaskTimer], retry: Retry) -> None:
-        self._who, self._timers, self._retry = who, tuple(timers), retry
+    __slots__ = ("_retry", "_timers", "_warn", "_who")
+
+    def __init__(self, who: str, timers: Iterable[TaskTimer], retry: Retry, warn: Warn = _skipped) -> None:
+        self._who, self._timers, self._retry, self._warn = who, tuple(timers), retry, warn
 
     def failed(self, error: Exception) -> float:
         """An attempt failed; returns the seconds to wait. Raises ``error`` if it is no time-out, and the last one of a task."""
@@ -140,7 +148,7 @@ class Trials:
         if over := [timer for timer in self._timers if timer.timed_out(timed_out, now)]:
             raise over[0].last_word(timed_out)
         delay = self.wait()
-        _log.warning("%s is skipped for now and tried again in %.3g s: %s", self._who, delay, timed_out)
+        self._warn(self._who, delay, timed_out)
         return delay
 
     def wait(self) -> float:

@@ -93,6 +93,13 @@ def test_what_makes_no_sense_is_one_sentence_without_what_is_secret(destination:
     assert SECRET not in str(caught.value)
 
 
+def test_tables_are_not_written_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigurationError, match="'s3://bucket/x' is not a directory, to which alone this kind of export"):
+        find_sink("s3://bucket/x", {"format": "delta"})
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_bucket_that_is_not_there_and_a_store_that_does_not_answer_are_one_sentence(s3: S3Server) -> None:
     with pytest.raises(ExportError, match="cannot write to s3://nowhere/x: there is no such bucket: s3://nowhere/x"):
         store_of("s3://nowhere/x", s3.options)[0].open()
