@@ -36,7 +36,7 @@ class Spawner:
         threading.Thread(target=self._run, name="trikafka-broker spawner", daemon=True).start()
 
     def start(self, make: Callable[[], subprocess.Popen[bytes]]) -> Future[subprocess.Popen[bytes]]:
-        """Have the thread call `make`; what it will return or raise. Not after :meth:`end`, when nobody would."""
+        """Have the thread call `make`; what it will return or raise. Not after `end`, when nobody would."""
         made: Future[subprocess.Popen[bytes]] = Future()
 
         def start() -> None:
