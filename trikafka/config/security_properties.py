@@ -97,7 +97,8 @@ def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any
     if _OPTIONS.fullmatch(text, entry.end()) is None:  # nothing of it is told: what looks like a name may be of a password
         raise ConfigurationError(
             f"sasl.jaas.config cannot be read after {entry[0].strip()!r}: options are <name>=<value> with spaces between them, a"
-            " value that has a space, a quote or a semicolon in it stands in quotes, and in these a quote or backslash behind a backslash"
+            " value that has a space, a quote or a semicolon in it stands in quotes, and in these a quote or backslash behind a"
+            " backslash"
         )
     options = {name: _unquoted(value) for name, value in _PAIR.findall(text[entry.end() :])}
     module = entry[1].rpartition(".")[2]

@@ -94,8 +94,8 @@ class Guardian:
     ) -> subprocess.Popen[bytes]:
         """Run `command` as a process group of its own, with both its outputs going to `output`.
 
-        It inherits the descriptors `keep_open` and no others. Raises `BrokerError` if the guardian is gone or was closed,
-        perhaps by another thread at this moment: nothing is started that nobody would end.
+        It inherits the descriptors `keep_open` and no others. Raises `BrokerError` if the guardian is gone or was
+        closed, perhaps by another thread at this moment: nothing is started that nobody would end.
         """
         self.check()
 
