@@ -37,4 +37,4 @@ def test_a_key_table_that_is_no_use_is_named(
         Kerberos("kafka", "127.0.0.1", principal, f"{prefix}{file}").first()
     who = "" if principal is None else " for 'alice' (sasl_kerberos_principal)"
     table = f"'{prefix}{file}' (sasl_kerberos_keytab)"
-    assert str(caught.value).startswith(f"no ticket of Kerberos{who} by the key table {table}: {says}")
+    assert str(caught.value).startswith(f"GSSAPI: there is no ticket{who} by the key table {table}: {says}")

@@ -65,7 +65,7 @@ def _credentials(gssapi: Any, principal: str | None, keytab: str | None) -> Any:
         who = "" if principal is None else f" for {principal!r} (sasl_kerberos_principal)"
         table = f"{keytab!r} (sasl_kerberos_keytab)"
         why = _fault(keytab) or f"it has no key of that name, or no key distribution centre gave a ticket: {error}"
-        raise HandshakeError(f"no ticket of Kerberos{who} by the key table {table}: {why}") from error
+        raise HandshakeError(f"GSSAPI: there is no ticket{who} by the key table {table}: {why}") from error
 
 
 def _fault(keytab: str) -> str | None:
