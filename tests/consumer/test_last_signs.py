@@ -10,7 +10,7 @@ from consuming import T0, T1, T2, cluster_of, consumer_of, member_of
 from trio.testing import MockClock as Clock
 
 from trikafka import ErrorCode, KafkaConnectionError, NotLeaderError
-from trikafka.errors import CoordinatorError
+from trikafka.errors import CoordinatorError, ProtocolError
 
 BEATS = {"classic": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
 
@@ -135,6 +135,22 @@ async def test_a_position_that_the_user_gave_needs_no_look_up(autojump_clock: Cl
             await consumer.receive_batch(timeout=5)
             assert isinstance(consumer.health().last_error, CoordinatorError)
             consumer.seek(T0, 0)
+            await consumer.receive_batch()
+            await consumer.receive_batch(timeout=5)
+            assert consumer.health().last_error is None
+
+
+async def test_a_broker_of_which_nothing_is_fetched_any_more(autojump_clock: Clock) -> None:
+    """Its responses were no use; now another one leads."""
+    with trio.fail_after(200):
+        async with cluster_of(nodes=2, records=3) as cluster, consumer_of(cluster, metadata_max_age_ms=1_000) as consumer:
+            cluster.move_leader("t", 0, 0)
+            cluster.damage("Fetch", None, node=0, change=lambda frame: frame[:-1] + b"x")
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            await consumer.receive_batch(timeout=5)
+            assert isinstance(consumer.health().last_error, ProtocolError)
+            cluster.move_leader("t", 0, 1)
             await consumer.receive_batch()
             await consumer.receive_batch(timeout=5)
             assert consumer.health().last_error is None
