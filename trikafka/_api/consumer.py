@@ -179,7 +179,7 @@ class Consumer(LookUps, Committing):
         return statistics_of(self._parts, closed=self._closed)
 
     def health(self) -> ConsumerHealth:
-        """Whether the consumer works, and if not, why: for a liveness probe. Plain and quick; raises nothing."""
+        """Whether the consumer works, and if not, why: for a liveness probe. Plain and quick; raises nothing in a Trio task."""
         return consumer_health(self._parts, closed=self._closed)
 
     # Receiving.
