@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
-from trikafka import ConfigurationError, ExportError
+from trikafka import ConfigurationError, DirectoryStore, ExportError
 from trikafka.interfaces import SinkBatch
 
 from .sink_options import SinkOptions
@@ -41,8 +41,11 @@ class BatchFolder:
 
     def __init__(self, root: Path, options: SinkOptions) -> None:
         parsed = any((options.parsing.of(column).format or "binary") != "binary" for column in ("key", "value"))
-        if options.partition_by or parsed:
-            told = "partition_by, key_format and value_format are for exports: sink_batches() writes keys and values as they are"
+        if options.partition_by or parsed or options.parsing.registry or options.parsing.dead_letter_topic:
+            told = (
+                "partition_by, key_format, value_format, schema_registry and dead_letter_topic are for exports:"
+                " sink_batches() writes keys and values as they are"
+            )
             raise ConfigurationError(told)
         self._root, self._options = root, options
         self._limiter = trio.CapacityLimiter(options.threads)
@@ -69,6 +72,7 @@ class BatchFolder:
             self._root.mkdir(parents=True, exist_ok=True)
             if (self._root / "_trikafka").exists():
                 raise ExportError(f"{self._root} belongs to an export, which counts its files; choose another destination")
+            refuse_delta(self._root)
             aside = self._root / _ASIDE
             aside.mkdir(exist_ok=True)
             found = aside.lstat()
@@ -138,8 +142,14 @@ def refuse_batches(root: Path) -> None:
         raise ExportError(f"{root} is written by consumers (sink_batches); choose another destination for an export")
 
 
+def refuse_delta(root: Path) -> None:
+    """Raise :exc:`ExportError` if it is a Delta table: readers would not see our files there, and ``VACUUM`` would remove them."""
+    if (root / "_delta_log").exists():
+        raise ExportError(f"{root} is a Delta table, to which files are not just added; choose another destination")
+
+
 def _prefix(batch: SinkBatch) -> str:
-    return f"{batch.topic}-{batch.partition:05d}-"
+    return f"{DirectoryStore.name_of_topic(batch.topic)}-{batch.partition:05d}-"
 
 
 def _end_of(path: Path) -> int:
