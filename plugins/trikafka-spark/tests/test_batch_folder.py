@@ -77,6 +77,19 @@ async def test_what_comes_again_is_not_there_twice(tmp_path: Path) -> None:
     assert list((root / "_trikafka_batches").iterdir()) == []
 
 
+async def test_a_topic_that_was_created_anew_is_not_taken_for_what_comes_again(tmp_path: Path) -> None:
+    """Its records have the offsets of the old one's: left out, they would be lost, and their offsets committed."""
+    async with BatchFolder(tmp_path, SinkOptions()) as folder:
+        await folder.write(batch_of(0, 50, offsets=[0, 1, 5]))
+        later = batch_of(1, 60, offsets=[1, 7, 52])
+        times = pa.array([1_800_000_000_000] * 3, later.table["timestamp"].type)
+        table = later.table.set_column(later.table.schema.get_field_index("timestamp"), "timestamp", times)
+        with pytest.raises(ExportError, match=r"\.parquet has other records at the offsets of t-0.*: the topic was created"):
+            await folder.write(SinkBatch("t", 0, 1, 60, table))
+        await folder.write(batch_of(2, 60, offsets=[3, 5, 52]))  # what was compacted in between is no sign of that
+    assert offsets_of(tmp_path) == [0, 1, 5, 52]
+
+
 async def test_a_batch_counts_as_far_as_its_end(tmp_path: Path) -> None:
     """What lies between the last record and the end holds no record: a marker of a transaction, or what was compacted."""
     async with BatchFolder(tmp_path, SinkOptions()) as folder:

@@ -93,7 +93,9 @@ class BatchFolder:
         try:
             start, table = batch.start, batch.table
             while table.num_rows and not self._closed.is_set():
-                if (held := self._held_to(batch, start)) > start:
+                path, held = self._holder(batch, start)
+                if path is not None and held > start:
+                    _check_same(path, held, table, batch)
                     table = _from(table, held)
                     if table.num_rows:
                         start = int(table["offset"][0].as_py())
@@ -102,12 +104,12 @@ class BatchFolder:
         except OSError as error:
             raise ExportError(f"cannot write {batch} to {self._root}: {error.strerror or error}") from error
 
-    def _held_to(self, batch: SinkBatch, offset: int) -> int:
-        """The end of the file that may hold ``offset``: that with the last beginning up to there. 0: there is none."""
+    def _holder(self, batch: SinkBatch, offset: int) -> tuple[Path | None, int]:
+        """The file that may hold ``offset``, that with the last beginning up to there, and its end."""
         pattern = re.compile(re.escape(_prefix(batch)) + r"(\d{20})\.parquet")
         found = [int(match[1]) for entry in os.scandir(self._root) if (match := pattern.fullmatch(entry.name))]
         before = max((start for start in found if start <= offset), default=None)
-        return 0 if before is None else _end_of(self._path(batch, before))
+        return (None, 0) if before is None else (path := self._path(batch, before), _end_of(path))
 
     def _publish(self, table: pyarrow.Table, batch: SinkBatch, start: int) -> None:
         """Write the file that begins at ``start``, unless somebody else has meanwhile."""
@@ -161,6 +163,26 @@ def _end_of(path: Path) -> int:
         return int(json.loads(footer[_FOOTER_KEY.encode()])[3])
     except (pa.ArrowException, KeyError, ValueError, IndexError, TypeError) as error:
         raise ExportError(f"{path} was not written by sink_batches(); move it away") from error
+
+
+def _check_same(path: Path, end: int, table: pyarrow.Table, batch: SinkBatch) -> None:
+    """Raise :exc:`ExportError` if what comes again before ``end`` are other records than the file has at these offsets."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from .columns import spark_table
+
+    again = spark_table(table.to_batches())
+    again = again.filter(pc.less(again["offset"], end))
+    known = pq.ParquetFile(path).read(["offset", "timestamp"])
+    places = pc.index_in(again["offset"], known["offset"])
+    there = pc.is_valid(places)
+    same = pc.equal(again["timestamp"].filter(there), known["timestamp"].take(places.filter(there)))
+    if not pc.all(same, min_count=0).as_py():
+        raise ExportError(
+            f"{path} has other records at the offsets of {batch}: the topic was created anew, or is another cluster's;"
+            " choose another destination"
+        )
 
 
 def _from(table: pyarrow.Table, offset: int) -> pyarrow.Table:
