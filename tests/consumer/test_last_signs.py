@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import trio
 from consuming import T0, T1, T2, cluster_of, consumer_of, member_of
 from trio.testing import MockClock as Clock
 
 from trikafka import ErrorCode, KafkaConnectionError, NotLeaderError
-from trikafka.errors import CoordinatorError
+from trikafka.errors import CoordinatorError, ProtocolError
 
 BEATS = {"classic": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
 
@@ -121,6 +123,37 @@ async def test_the_last_error_is_why_a_broker_is_away_until_it_is_back(autojump_
             health = consumer.health()
             assert (health.ok, health.last_error) == (True, None)
             assert health.last_fetch[T0] <= 1
+
+
+async def test_a_position_that_the_user_gave_needs_no_look_up(autojump_clock: Clock) -> None:
+    """None follows that could succeed: what the last one failed with is over all the same."""
+    settings: dict[str, Any] = {"group_id": "g", "enable_auto_commit": False}
+    with trio.fail_after(200):
+        async with cluster_of(records=3) as cluster, consumer_of(cluster, **settings) as consumer:
+            cluster.fail("OffsetFetch", ErrorCode.COORDINATOR_NOT_AVAILABLE, None)
+            consumer.assign([T0])
+            await consumer.receive_batch(timeout=5)
+            assert isinstance(consumer.health().last_error, CoordinatorError)
+            consumer.seek(T0, 0)
+            await consumer.receive_batch()
+            await consumer.receive_batch(timeout=5)
+            assert consumer.health().last_error is None
+
+
+async def test_a_broker_of_which_nothing_is_fetched_any_more(autojump_clock: Clock) -> None:
+    """Its responses were no use; now another one leads."""
+    with trio.fail_after(200):
+        async with cluster_of(nodes=2, records=3) as cluster, consumer_of(cluster, metadata_max_age_ms=1_000) as consumer:
+            cluster.move_leader("t", 0, 0)
+            cluster.damage("Fetch", None, node=0, change=lambda frame: frame[:-1] + b"x")
+            consumer.assign([T0])
+            consumer.seek(T0, 0)
+            await consumer.receive_batch(timeout=5)
+            assert isinstance(consumer.health().last_error, ProtocolError)
+            cluster.move_leader("t", 0, 1)
+            await consumer.receive_batch()
+            await consumer.receive_batch(timeout=5)
+            assert consumer.health().last_error is None
 
 
 async def test_a_broker_that_does_not_respond(autojump_clock: Clock) -> None:

@@ -70,8 +70,9 @@ class Fetcher:
 
     @property
     def last_error(self) -> TrikafkaError | None:
-        """Why the responses of a broker are no use, which it has not mended since; ``None`` if those of all are."""
-        return next(iter(self._told.values()), None)
+        """Why the responses of a broker are no use from which something is to be fetched; ``None`` if those of all are."""
+        sessions = self._plan.sessions
+        return next((error for node_id, error in self._told.items() if node_id in sessions and sessions[node_id].wanted), None)
 
     async def run(self) -> None:
         """Start a task for each broker from which something is to be fetched. Ends with the client."""

@@ -62,6 +62,7 @@ class PositionsManager:
         while True:
             if not (unlocated := {partition: partition.ticket for partition in self._assignment.unlocated}):
                 retry.reset()
+                self._reason.clear()  # the user has said where to, or they went: no look-up follows that could succeed
                 await self._wake.wait()
                 continue
             errors = await self._resolve(unlocated)
