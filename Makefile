@@ -15,7 +15,7 @@ BROKERS ?= 3.3.2 3.9.1 4.0.0 4.1.1 4.3.1
 SPARK ?= 4.3.0
 
 #: Of pytest, which share the tests (conftest.py); ARGS="-n 0" keeps all in one, in the order of the files.
-PROCESSES ?= 2
+PROCESSES ?= 3
 
 .PHONY: help demo test test-brokers test-spark lint style types pytest fuzz bench chaos exactly-once export-exactly-once stream-exactly-once smoke docs locks wheels clean python env-demo env-test
 

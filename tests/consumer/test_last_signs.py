@@ -40,6 +40,20 @@ async def test_who_is_in_no_group_sends_no_heartbeat(autojump_clock: Clock) -> N
         assert consumer.health().last_heartbeat is None
 
 
+async def test_who_has_left_the_group_owes_it_no_heartbeat(autojump_clock: Clock) -> None:
+    """A probe that looks at the age must not take a consumer for dead that reads by itself now."""
+    with trio.fail_after(120):
+        async with cluster_of(records=3) as cluster, member_of(cluster) as consumer:
+            await consumer.receive_batch()
+            await consumer.receive_batch(timeout=5)
+            assert consumer.health().last_heartbeat is not None
+            await consumer.unsubscribe()
+            assert consumer.health().last_heartbeat is None
+            consumer.assign([T0])
+            await consumer.receive_batch(timeout=60)
+            assert consumer.health().last_heartbeat is None
+
+
 async def test_the_age_of_the_last_fetch_of_each_partition(autojump_clock: Clock) -> None:
     """Of one that has nothing new, too: a session's response says so by not naming it."""
     with trio.fail_after(120):

@@ -15,8 +15,13 @@ import trio
 from benchmarks import plan
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-#: What is like another case but for its size and its compression is left out.
-CASES = {case.name: case for case in plan.all_cases(cap=2_000, quick=True) if case.setup.main}
+#: What is like another case but for its size and its compression, or half of its security, is left out.
+LIKE_ANOTHER = {("connect", plan.TLS), ("connect", plan.SCRAM)}
+CASES = {
+    case.name: case
+    for case in plan.all_cases(cap=2_000, quick=True)
+    if case.setup.main and (case.kind, case.port) not in LIKE_ANOTHER
+}
 FIGURES = {"seconds", "records_per_second", "mb_per_second", "cpu_per_million", "idle_mb", "peak_mb"}
 MORE_FIGURES = {
     "latency": {"p50_ms", "p99_ms", "max_ms"},

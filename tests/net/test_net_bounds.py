@@ -40,11 +40,13 @@ async def test_what_is_too_large_is_refused_by_its_length_alone() -> None:
         asked = line.ask(list_offsets(3))
         await line.peer.request()
         tracemalloc.start()
-        await line.peer.stream.send_all(struct.pack(">i", LARGE))  # the rest would take its time
-        with trio.fail_after(5), pytest.raises(DamagedResponseError, match=r"60,000,000 bytes in response to ListOffsetsRequest"):
-            await asked.outcome()
-        assert tracemalloc.get_traced_memory()[1] < 5_000_000
-        tracemalloc.stop()
+        try:
+            await line.peer.stream.send_all(struct.pack(">i", LARGE))  # the rest would take its time
+            with trio.fail_after(5), pytest.raises(DamagedResponseError, match="60,000,000 bytes in response to ListOffsets"):
+                await asked.outcome()
+            assert tracemalloc.get_traced_memory()[1] < 5_000_000
+        finally:
+            tracemalloc.stop()
         assert line.connection.broken
 
 
@@ -61,6 +63,15 @@ async def test_the_bound_is_that_of_the_oldest_request() -> None:
         await line.peer.stream.send_all(struct.pack(">i", LEAST * 2))
         with pytest.raises(DamagedResponseError, match="more than was asked for"):
             await second.outcome()
+
+
+async def test_what_nothing_was_asked_for_is_refused_by_its_length_too() -> None:
+    async with connected() as line:
+        await line.peer.stream.send_all(struct.pack(">i", LARGE))
+        with trio.fail_after(5):
+            while not line.connection.broken:
+                await trio.lowlevel.checkpoint()
+        assert "60,000,000 bytes and was not asked for anything" in str(line.connection.failure)
 
 
 @pytest.mark.parametrize("partitions", [1, 20_000])

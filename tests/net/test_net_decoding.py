@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 import weakref
 from collections.abc import Iterator
@@ -154,6 +155,17 @@ async def test_loops_in_two_threads_share_it() -> None:
         other_is_done.set()
     assert states == [False] * 3
     assert gc.isenabled()
+
+
+def test_a_process_that_is_forked_meanwhile_collects() -> None:
+    """By ``multiprocessing``, say: the thread that would let it run again is the parent's, and the lock may be anybody's."""
+    with decoding._collector.kept_away(), decoding._collector._lock:
+        child = os.fork()
+        if not child:
+            free = decoding._collector._lock.acquire(blocking=False)
+            os._exit(0 if gc.isenabled() and free else 1)
+        assert not gc.isenabled()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 
 def test_a_list_is_used_up() -> None:

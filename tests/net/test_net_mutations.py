@@ -247,3 +247,21 @@ async def test_an_api_in_versions_that_cannot_be_is_not_offered(autojump_clock: 
             assert "t" in await client.list_topics()
             with pytest.raises(trikafka.UnsupportedVersionError, match="does not offer ListGroupsRequest"):
                 await client.list_groups()
+
+
+async def test_a_group_that_a_response_leaves_out_is_asked_for_again(autojump_clock: Clock) -> None:
+    """A damaged name was a ``KeyError``."""
+    async with ScriptedCluster() as cluster:
+        settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+
+        async def another(request: Any, default: Any) -> Any:
+            response = await default()
+            response.groups[0].group_id = "h"
+            return response
+
+        async with trikafka.open_admin(**settings) as client:
+            cluster.on("DescribeGroups", another, 1)
+            assert (await client.describe_groups(["g"]))["g"].state == "Dead"
+            cluster.on("DescribeGroups", another)
+            with pytest.raises(trikafka.KafkaTimeoutError, match="leaves out 'g', which was asked for"):
+                await client.describe_groups(["g"], timeout=5)

@@ -165,6 +165,11 @@ def test_the_names_of_others(properties: dict[str, str], settings: dict[str, Any
             {"sasl.jaas.config": f"x.ScramLoginModule required username=a password={SECRET} tokenauth=true;"},
             "gives ScramLoginModule what trikafka does not know: tokenauth",
         ),
+        # A quote without its backslash: what follows it is of the password, however much it looks like options.
+        ({"sasl.jaas.config": f'x.PlainLoginModule required username=a password="p"{SECRET}=x";'}, "cannot be read after"),
+        ({"sasl.jaas.config": f'x.PlainLoginModule required username=a password="p" {SECRET}=x";'}, "cannot be read after"),
+        ({"sasl.jaas.config": f"x.PlainLoginModule required username=a password=p;{SECRET};"}, "cannot be read after"),
+        ({"sasl.jaas.config": "x.PlainLoginModule required username=a password=p; y.PlainLoginModule required;"}, "cannot be read"),
         ({"sasl.jaas.config": "x.Krb5LoginModule required keyTab=k principal=p;"}, "keyTab without useKeyTab=true"),
         ({"sasl.jaas.config": "x.Krb5LoginModule required useKeyTab=true principal=p;"}, "useKeyTab=true and no keyTab"),
         ({"sasl.jaas.config": "x.Krb5LoginModule required ticketCache=/tmp/c;"}, "KRB5CCNAME"),

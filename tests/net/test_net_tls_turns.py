@@ -40,7 +40,7 @@ async def test_a_hundred_megabytes_at_once(direction: str) -> None:
             longest, before = max(longest, now - before), now
 
     with socket.create_server(("127.0.0.1", 0)) as server:
-        thread = threading.Thread(target=peer)
+        thread = threading.Thread(target=peer, daemon=True)  # no failure here is to hang on it
         thread.start()
         transport = await connect(Node(0, "localhost", server.getsockname()[1]))
         memory = memoryview(bytearray(SIZE if direction == "received" else 9))

@@ -25,7 +25,14 @@ from .._state.member import Identity
 from .._wire.extra_messages import ConsumerGroupDescribeRequest
 from ..config import AdminConfig
 from ..error_codes import ErrorCode
-from ..errors import ConfigurationError, KafkaConnectionError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import (
+    ConfigurationError,
+    DamagedResponseError,
+    KafkaConnectionError,
+    RequestTimedOutError,
+    TrikafkaError,
+    from_code,
+)
 from ..interfaces import CoordinatorKind
 from ..types import GroupDescription, Node, OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, TopicPartition
 from . import admin_messages as messages
@@ -206,6 +213,8 @@ class Admin:
             )
             if any(group.state == "Dead" for group in found.values()):
                 await self._name_other_protocols(call, found)
+            if missing := [group for group in chosen if group not in found]:
+                raise DamagedResponseError(f"the response to DescribeGroups leaves out {missing[0]!r}, which was asked for")
             return {group: found[group] for group in chosen}
 
         return await self._call("describe_groups", attempt, timeout, chosen)

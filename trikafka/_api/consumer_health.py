@@ -24,9 +24,10 @@ class ConsumerHealth:
     work, if anything did.
 
     ``last_heartbeat`` is how long ago (seconds) the last heartbeat was sent that the coordinator answered; ``None`` if there was
-    none yet. ``last_fetch`` is the same of fetches: how long ago the last response came that was about the partition too and had no
-    error for it. A paused partition, and one of which enough is buffered, is not fetched; one that never was is not in it. A plugin
-    in the seat of the fetch manager, or of the heartbeats, tells nothing of this.
+    none yet, and without a subscription in a group, when none is due. ``last_fetch`` is the same of fetches: how long ago the last
+    response came that was about the partition too and had no error for it. A paused partition, and one of which enough is buffered,
+    is not fetched; one that never was is not in it. A plugin in the seat of the fetch manager, or of the heartbeats, tells nothing
+    of this.
 
     ``last_error`` is what something failed with last that has not worked since: connecting, heartbeats, fetching, looking up
     positions, auto commit. ``None`` while all of it works.
@@ -60,7 +61,7 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
         parts.brokers.connected(),
         MappingProxyType(unreachable),
         fatal,
-        None if member.last_heartbeat is None else now - member.last_heartbeat,
+        None if member.last_heartbeat is None or not parts.core.subscription.grouped else now - member.last_heartbeat,
         MappingProxyType(_last_fetches(parts, now)),
         next(_errors(parts, fatal), None),
     )

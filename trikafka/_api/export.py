@@ -75,7 +75,7 @@ async def open_exporter(
     **client_settings: Any,
 ) -> AsyncIterator[Exporter]:
     """Open an :class:`Exporter`; the arguments are those of :func:`export`, which says what is raised."""
-    sink_options = _hidden(sink_options)
+    sink_options = hidden_options(sink_options)
     names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
     if not names or not all(isinstance(name, str) and name for name in names):
         raise ConfigurationError("export needs the names of one or more topics")
@@ -133,7 +133,7 @@ async def export(
     at work there, when records are gone from the log, and when the work failed; :exc:`PluginError` when no plugin can
     write there; :exc:`ConfigurationError`. Cancelling leaves an unfinished plan, which the next export finishes.
     """
-    client_settings, sink_options = ConsumerConfig.hidden(client_settings), _hidden(sink_options)
+    client_settings, sink_options = ConsumerConfig.hidden(client_settings), hidden_options(sink_options)
     async with open_exporter(
         topics,
         destination,
@@ -157,7 +157,7 @@ async def check_export(
     Nothing is asked of Kafka. Raises :exc:`ExportError` when an export is at work there or its manifests are damaged, and
     :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
     """
-    sink: Sink = find_sink(os.fspath(destination), _hidden(sink_options), plugins)
+    sink: Sink = find_sink(os.fspath(destination), hidden_options(sink_options), plugins)
     if not isinstance(sink, CheckableSink):
         raise PluginError(f"what writes to {os.fspath(destination)!r} cannot check it")
     async with sink:
@@ -186,11 +186,11 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
     return sink
 
 
-def _hidden(options: Mapping[str, Any] | None) -> dict[str, Any]:
+def hidden_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy in which what may be secret hides itself: a sink knows more of its options, but is not asked yet."""
 
     def is_secret(name: str, value: Any) -> bool:
-        told = name.startswith("store.") or any(word in name for word in _SECRET_WORDS)  # ``store.NAME`` leads into a store
+        told = name.startswith("store.") or any(word in name.lower() for word in _SECRET_WORDS)  # ``store.NAME`` leads into a store
         return isinstance(value, str) and (told or holds_secret(value))
 
     return {name: secret(value) if is_secret(name, value) else value for name, value in (options or {}).items()}

@@ -14,7 +14,7 @@ from ..errors import ConfigurationError
 from ..interfaces import BatchSink
 from .batches import arrow_loaded
 from .consumer import Consumer
-from .export import find_sink
+from .export import find_sink, hidden_options
 from .sink_task import SinkPlan, SinkTask
 from .task_plan import check_task_timeout
 from .task_run import TaskRun
@@ -59,7 +59,7 @@ async def sink_batches(
     check_stop_on(stop_on)
     check_commits(consumer, "sink_batches")
     config = consumer._config
-    sink: BatchSink = find_sink(os.fspath(destination), sink_options or {}, config.plugins, BatchSink)
+    sink: BatchSink = find_sink(os.fspath(destination), hidden_options(sink_options), config.plugins, BatchSink)
     await arrow_loaded()
     async with sink.open_batches() as writer:
         limiter = trio.CapacityLimiter(2)

@@ -120,6 +120,6 @@ class Heartbeats:
             )
             response = await self._brokers.request(node, request, purpose="coordinator")
         if scope.cancelled_caught:
-            raise RequestTimedOutError(f"no response to a heartbeat of group {self._group!r} within {limit:g} s")
+            raise RequestTimedOutError(f"no response to a heartbeat of group {self._group!r} within {round(limit, 3):g} s")
         if response.error_code and identity == self._member.identity:
             raise from_code(response.error_code, f"heartbeat of group {self._group!r}", operation="Read")

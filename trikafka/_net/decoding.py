@@ -7,6 +7,7 @@ thread runs meanwhile: that was two thirds of the time, a second at a stretch. S
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
@@ -87,6 +88,13 @@ class _Collector:
                 if not self._users:
                     self._back()
 
+    def forked(self) -> None:
+        """This is a child process: who kept it away in its parent is not here, and nobody else would let it run again."""
+        self._lock = threading.Lock()
+        if self._users:
+            self._users = 0
+            self._back()
+
     def _back(self) -> None:
         if not gc.get_freeze_count():
             # All objects count as old from now on: else it would begin by going through all that was made. What a program has
@@ -98,6 +106,8 @@ class _Collector:
 
 
 _collector = _Collector()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_collector.forked)
 
 
 def _limiter() -> trio.CapacityLimiter:

@@ -148,7 +148,7 @@ class RequestQueue:
     def excess(self, size: int) -> str | None:
         """What is wrong with a response of ``size`` bytes now; ``None``: nothing. It belongs to the oldest request in flight."""
         oldest = next(iter(self.in_flight.values()), None)
-        return None if oldest is None else bounds.excess(oldest.outgoing, size)
+        return f"sent {size:,} bytes and was not asked for anything" if oldest is None else bounds.excess(oldest.outgoing, size)
 
     def responded(self, correlation_id: int) -> InFlightRequest | None:
         """Take out the request whose response has come; ``None`` if it was not made, or is not the oldest one in flight.

@@ -28,6 +28,7 @@ OTHER_NAMES = (
 )  # fmt: skip
 _PEM_ADVICE = "trikafka reads PEM: convert it with keytool and openssl, and give {} the file"
 _PAIR = re.compile(r"""\s+([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""")
+_OPTIONS = re.compile(rf"(?:{_PAIR.pattern})*\s*;?\s*")
 _LOGIN_MODULE = re.compile(r"\s*([\w.$]+)\s+(?:required|requisite|sufficient|optional)\b")
 
 
@@ -92,6 +93,12 @@ def _take_jaas(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any
         raise ConfigurationError(
             "sasl.jaas.config must be '<login module> required <option>=<value> ...;', such as"
             f" '...PlainLoginModule required username=\"...\" password=\"...\";'{hint}"
+        )
+    if _OPTIONS.fullmatch(text, entry.end()) is None:  # nothing of it is told: what looks like a name may be of a password
+        raise ConfigurationError(
+            f"sasl.jaas.config cannot be read after {entry[0].strip()!r}: options are <name>=<value> with spaces between them, a"
+            " value that has a space, a quote or a semicolon in it stands in quotes, and in these a quote or backslash behind a"
+            " backslash"
         )
     options = {name: _unquoted(value) for name, value in _PAIR.findall(text[entry.end() :])}
     module = entry[1].rpartition(".")[2]

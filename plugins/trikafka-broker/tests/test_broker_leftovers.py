@@ -15,7 +15,8 @@ import pytest
 from broker_waiting import COMMAND, eventually, first_line, processes_naming, running
 
 import trikafka_broker
-from trikafka_broker import KafkaCluster
+from trikafka_broker import BrokerError, KafkaCluster
+from trikafka_broker.guardian import Guardian
 from trikafka_broker.probe import registered_brokers
 
 PROGRAM = """
@@ -123,6 +124,17 @@ def handled(pid: int) -> int:
     """The signals that a process has handlers for, as bits."""
     status = Path(f"/proc/{pid}/status").read_text()
     return int(status.partition("SigCgt:")[2].split()[0], 16)
+
+
+def test_a_closed_guardian_starts_nothing() -> None:
+    """Nobody would end it; and no thread is there any more that would start it."""
+    guardian = Guardian()
+    guardian.start()
+    with guardian.spawn(["sleep", "60"], subprocess.DEVNULL) as child:
+        guardian.close()
+        assert child.wait(10) == -signal.SIGKILL
+    with pytest.raises(BrokerError, match="was closed; start a new one"):
+        guardian.spawn(["sleep", "60"], subprocess.DEVNULL)
 
 
 def test_a_cluster_without_its_guardian_starts_nothing_and_cleans_up_itself(temporary: Path) -> None:

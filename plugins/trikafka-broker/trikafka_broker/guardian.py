@@ -35,8 +35,8 @@ class Spawner:
         self._wanted: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         threading.Thread(target=self._run, name="trikafka-broker spawner", daemon=True).start()
 
-    def start(self, make: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
-        """Have the thread call `make`; what it returns or raises."""
+    def start(self, make: Callable[[], subprocess.Popen[bytes]]) -> Future[subprocess.Popen[bytes]]:
+        """Have the thread call `make`; what it will return or raise. Not after `end`, when nobody would."""
         made: Future[subprocess.Popen[bytes]] = Future()
 
         def start() -> None:
@@ -46,7 +46,7 @@ class Spawner:
                 made.set_exception(error)
 
         self._wanted.put(start)
-        return made.result()
+        return made
 
     def end(self) -> None:
         """End the thread, and so all that it has started."""
@@ -94,8 +94,8 @@ class Guardian:
     ) -> subprocess.Popen[bytes]:
         """Run `command` as a process group of its own, with both its outputs going to `output`.
 
-        It inherits the descriptors `keep_open` and no others. Raises `BrokerError` if the guardian is gone: nothing is
-        started that nobody would end.
+        It inherits the descriptors `keep_open` and no others. Raises `BrokerError` if the guardian is gone or was
+        closed, perhaps by another thread at this moment: nothing is started that nobody would end.
         """
         self.check()
 
@@ -110,11 +110,18 @@ class Guardian:
             )
 
         with self._lock:
+            if self._process is None:
+                raise _closed()
             spawner = self._spawner = self._spawner or Spawner()
-        process = spawner.start(make)
+            started = spawner.start(make)
+        process = started.result()
         self._tell("group", process.pid)
         assert process.stdin is not None
         with contextlib.suppress(BrokenPipeError), process.stdin:
+            if self._process is None:  # the guardian may not have heard of it: it ends without its line
+                process.kill()
+                process.wait()
+                raise _closed()
             process.stdin.write(b"go\n")
         return process
 
@@ -169,6 +176,10 @@ class Guardian:
         with self._lock, contextlib.suppress(BrokenPipeError):
             process.stdin.write(json.dumps(command).encode() + b"\n")
             process.stdin.flush()
+
+
+def _closed() -> BrokerError:
+    return BrokerError("The cluster was closed; start a new one")
 
 
 def signal_group(process: subprocess.Popen[bytes], number: signal.Signals) -> None:

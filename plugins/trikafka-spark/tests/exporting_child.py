@@ -20,8 +20,6 @@ from trikafka import ExportProgress
 
 
 def is_at(stage: str, step: ExportProgress) -> bool:
-    if stage == "reading":  # of a table, whose ranges are written at once
-        return step.stage == "writing" and step.rows_done > 0
     if stage == "partly":
         return step.stage == "writing" and 0 < step.ranges_done < step.ranges_total
     return step.stage == stage

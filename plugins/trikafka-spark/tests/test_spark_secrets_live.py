@@ -91,7 +91,13 @@ async def test_an_export_that_loses_its_broker(
 
     with caplog.at_level(logging.DEBUG), trio.fail_after(120), pytest.raises(trikafka.ExportError) as caught:
         await trikafka.export(
-            "marked", tmp_path / "out", on_progress=progress, default_api_timeout_ms=1_000, close_timeout_ms=500, **settings
+            "marked",
+            tmp_path / "out",
+            on_progress=progress,
+            default_api_timeout_ms=1_000,
+            close_timeout_ms=500,
+            task_timeout_ms=1_000,  # for so long the broker is hoped for
+            **settings,
         )
     search.error(caught.value)
     stored = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]

@@ -159,6 +159,24 @@ async def test_a_write_that_comes_late_adds_nothing_to_a_plan_that_was_given_up(
     check_delta(spark, root, 400)
 
 
+async def test_a_cancelled_export_is_finished_by_the_next(kafka_broker: Any, new_topic: Any, tmp_path: Path, spark: Any) -> None:
+    """Wherever the cancel finds it: before the commit, or after."""
+    servers, root = kafka_broker.bootstrap_servers, tmp_path / "out"
+    topic = await new_topic(4_000)
+    for _ in range(2):
+        with trio.CancelScope() as scope:
+
+            def stop(step: ExportProgress, scope: trio.CancelScope = scope) -> None:
+                if step.stage == "writing":
+                    scope.cancel()
+
+            await trikafka.export(topic, root, bootstrap_servers=servers, sink_options=DELTA, on_progress=stop)
+        assert scope.cancelled_caught
+    result = await trikafka.export(topic, root, bootstrap_servers=servers, sink_options=DELTA)
+    assert (result.resumed, result.rows) == (True, 4_000)
+    check_delta(spark, root, 4_000)
+
+
 def test_the_command_says_what_it_wrote_and_counts_it(
     kafka_broker: Any, new_topic: Any, tmp_path: Path, spark: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:

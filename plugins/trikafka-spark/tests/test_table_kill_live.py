@@ -19,7 +19,7 @@ from test_spark_kill_live import child, wait_for_line
 import trikafka
 
 RECORDS = 4_000
-_ALL = ["planned", "reading", "written", "published"]
+_ALL = ["planned", "writing", "written", "published"]
 MOMENTS = _ALL if os.environ.get("TRIKAFKA_ALL_KILLS") else ["planned", "written"]
 
 
@@ -33,7 +33,8 @@ async def test_an_export_killed_there_is_finished_by_the_next(
     with child(tmp_path / "tmp", servers, topic, str(root), moment, options) as process:
         await trio.to_thread.run_sync(wait_for_line, process, "standing")
         committed = moment in ("written", "published")
-        assert (root / "_delta_log").exists() is committed
+        if moment != "writing":  # then Spark works on, and may be done in this moment
+            assert (root / "_delta_log").exists() is committed
         if committed:  # a reader sees a plan whole or not at all
             check_delta(spark, root, RECORDS)
     assert (root / "_trikafka" / "plan-000001.json").exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from trikafka_spark.plugin import trikafka_sink
 from trikafka_spark.sink_options import sink_options
 from trikafka_spark.tables.commits import Commit
 from trikafka_spark.tables.gaps import cut
@@ -47,8 +48,11 @@ def test_options_of_the_writer_and_of_spark_are_passed_on() -> None:
     assert not is_table({"format": "parquet"})
     assert not is_table({})
     assert sink_options({"format": "parquet"}) == sink_options({})
+
+
+def test_a_table_in_an_object_store_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="format=delta is for folders of a file system"):
-        sink_options({"format": "delta"})
+        trikafka_sink("s3", {"destination": "s3://bucket/prefix", "format": "delta"})
 
 
 def test_a_write_tells_what_it_is_of() -> None:

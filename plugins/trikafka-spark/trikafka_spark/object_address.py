@@ -73,7 +73,7 @@ class ObjectAddress:
                 f"{scheme}:// destinations need the package {_PACKAGE}: pip install 'trikafka-spark[stores]'"
                 " (from a clone: pip install './plugins/trikafka-spark[stores]')"
             )
-        given = {name.removeprefix(PREFIX).lower(): str(value) for name, value in options.items()}
+        given = {name.removeprefix(PREFIX).lower(): secret(str(value)) for name, value in options.items()}
         lease = _lease(given.pop("lease", "30"))
         client: dict[str, Any] = {"timeout": "120s", "connect_timeout": "5s"}
         client |= {name: given.pop(name) for name in CLIENT if name in given}
@@ -112,7 +112,8 @@ def _check_endpoint(url: str, endpoint: str) -> None:
 
 
 def _of_environment(prefix: str) -> dict[str, str]:
-    return {known: os.environ[prefix + name] for name, known in _ENVIRONMENT[prefix].items() if os.environ.get(prefix + name)}
+    known = ((name, os.environ.get(prefix + variable)) for variable, name in _ENVIRONMENT[prefix].items())
+    return {name: secret(value) for name, value in known if value}
 
 
 def _lease(text: str) -> float:

@@ -22,7 +22,6 @@ from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError,
 from obstore.store import from_url
 
 from trikafka import ConfigurationError
-from trikafka.config.secrets import plain
 
 from .object_address import ObjectAddress
 
@@ -55,8 +54,8 @@ class Objects:
 
     def __init__(self, address: ObjectAddress) -> None:
         self.title = address.url
-        config: Any = {name: plain(value) for name, value in address.config.items()}
-        client: Any = {name: plain(value) for name, value in address.client.items()}
+        config: Any = dict(address.config)  # whose values hide themselves also in the frames of an error
+        client: Any = dict(address.client)
         try:
             self._store: Any = from_url(address.url, config=config, client_options=client, retry_config=_RETRIES)
         except UnknownConfigurationKeyError as error:

@@ -20,7 +20,7 @@ def trikafka_sink(scheme: str, options: Mapping[str, Any]) -> Sink | None:
         return None
     from .tables.options import is_table
 
-    if is_table(options):
+    if scheme == "file" and is_table(options):
         from .tables.sink import TableSink
 
         return TableSink.from_options(options)

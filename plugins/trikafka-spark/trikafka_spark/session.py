@@ -176,8 +176,7 @@ def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkC
     _compile_quietly()
     from pyspark import SparkConf
 
-    # PySpark imports pandas, where it is installed, for its own checks.
-    warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
+    ignore_pandas()
     spark_conf = SparkConf(loadDefaults=False)
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with tempfile.TemporaryFile() as said:
@@ -188,6 +187,11 @@ def _start(master: str | None, app_name: str, conf: Mapping[str, str]) -> SparkC
             return _launch(spark_conf, said)
         except Exception as error:
             raise ExportError(f"Spark could not be started: {_last_words(said) or first_line(error)}") from error
+
+
+def ignore_pandas() -> None:
+    """PySpark imports pandas, where it is installed, for its own checks, and warns of a new one, which is not used here."""
+    warnings.filterwarnings("ignore", "PySpark does not yet fully support", FutureWarning)
 
 
 def _make_scratch() -> None:

@@ -56,7 +56,7 @@ def sink_option_names() -> tuple[str, ...]:
 
 def sink_options(given: Mapping[str, Any]) -> SinkOptions:
     """Check what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
-    conf = {name: str(value) for name, value in given.items() if name.startswith("spark.")}
+    conf = {name: text_of(value) for name, value in given.items() if name.startswith("spark.")}
     rest = {name: value for name, value in given.items() if name not in conf and name != "format"}
     if (format := str(given.get("format", "parquet"))).lower() != "parquet":
         raise ConfigurationError(f"format={format} is for folders of a file system: tables elsewhere are not written")
@@ -76,6 +76,11 @@ def sink_options(given: Mapping[str, Any]) -> SinkOptions:
         rest["partition_by"] = partition_by(rest["partition_by"])
     parsing = parse_options(rest)  # takes its own out of the rest
     return SinkOptions(conf=conf, parsing=parsing, **rest)
+
+
+def text_of(value: Any) -> str:
+    """The text of an option's value; what is secret stays hidden."""
+    return value if isinstance(value, str) else str(value)
 
 
 def _whole(name: str, value: Any, least: int) -> int:

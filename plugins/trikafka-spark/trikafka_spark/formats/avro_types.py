@@ -6,7 +6,8 @@ Dates and times are read as the whole numbers that they are, and become Arrow's 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any, Self
 
@@ -14,6 +15,8 @@ from .errors import SchemaError
 
 #: The most records, arrays and maps that stand in each other: more would end in the stack's depth.
 _DEEPEST = 60
+#: Fields of all records that stand in each other. A few records, each twice in the next, are soon more than any memory holds.
+_MOST_FIELDS = 10_000
 #: What stands behind each value when many are read at once: so one that takes too few bytes or too many is found.
 MARK_BYTES = 8
 
@@ -70,14 +73,33 @@ class AvroSchema:
 
     def checked(self) -> Self:
         """Raise :exc:`SchemaError` if it cannot become a column."""
-        _ = self.type
+        from .column_type import check_column
+
+        found = self.type
         self.check_sizes()
+        check_column(found, self._where)
+        self.rows()
+        self.quick_reader(self)
         return self
+
+    @contextmanager
+    def _said(self) -> Iterator[None]:
+        """Whatever a strange schema brings about (sizes that are no sizes, defaults that are none) as :exc:`SchemaError`.
+
+        A registry has the schemas that any producer gave it: one must not end the export of records that others have written.
+        """
+        try:
+            yield
+        except (SchemaError, ImportError, MemoryError):
+            raise
+        except Exception as error:
+            raise SchemaError(f"{self._where} cannot be used: {type(error).__name__}: {str(error)[:300]}") from error
 
     @property
     def type(self) -> Any:
         """The Arrow type of what it describes. Raises :exc:`SchemaError`."""
-        found = _Types(self._logical, self._where).of(self._full, "")
+        with self._said():
+            found = _Types(self._logical, self._where).of(self._full, "")
         import pyarrow as pa
 
         if pa.types.is_null(found):
@@ -86,10 +108,18 @@ class AvroSchema:
 
     def check_sizes(self) -> None:
         """Raise :exc:`SchemaError` if it is endless, or a few bytes could become endless arrays: whatever it is read as."""
-        _Sizes(self._named, self._where).walk(self._parsed, (), 0)
+        with self._said():
+            _Sizes(self._named, self._where).walk(self._parsed, (), 0)
 
     def quick_reader(self, writer: AvroSchema) -> Callable[[Any], Any] | None:
-        """What reads many values, written by ``writer``, without objects between; ``None`` where the schemas are not so plain."""
+        """What reads many values, written by ``writer``, without objects between; ``None`` where the schemas are not so plain.
+
+        Raises :exc:`SchemaError`.
+        """
+        with self._said():
+            return self._quick_reader(writer)
+
+    def _quick_reader(self, writer: AvroSchema) -> Callable[[Any], Any] | None:
         from .avro_columns import reader_of, resolved_reader_of
 
         if writer.same(self):
@@ -119,7 +149,11 @@ class AvroSchema:
         return found
 
     def rows(self) -> Any:
-        """For fastavro: an array of records ``v``, the value, and ``m``, the mark behind it."""
+        """For fastavro: an array of records ``v``, the value, and ``m``, the mark behind it. Raises :exc:`SchemaError`."""
+        with self._said():
+            return self._rows()
+
+    def _rows(self) -> Any:
         from fastavro import parse_schema
 
         names: dict[str, Any] = {}
@@ -216,11 +250,15 @@ class _Types:
 
     def __init__(self, named: Mapping[str, Any], where: str) -> None:
         self._named, self._where = named, where
+        self._found = 0
 
     def of(self, schema: Any, path: str, above: tuple[str, ...] = ()) -> Any:
         """The type. All may be null: where a record has no value, none of its fields has one."""
         import pyarrow as pa
 
+        self._found += 1
+        if self._found > 2 * _MOST_FIELDS:  # a field and its type, or the union that it is in
+            raise SchemaError(f"{self._where} has more than {_MOST_FIELDS:,} fields")
         if isinstance(schema, list):
             return self._union(schema, path, above)
         if isinstance(schema, dict) and isinstance(schema["type"], dict | list):

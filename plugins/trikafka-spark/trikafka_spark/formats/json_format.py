@@ -17,6 +17,9 @@ from trikafka import ConfigurationError, ExportError
 
 from .rows import decode_rows
 
+#: Objects and lists that stand in each other, in values from which a schema is inferred: readers of Parquet go no deeper than 100.
+_DEEPEST = 30
+
 
 class JsonDecoder:
     """Objects of one schema."""
@@ -48,7 +51,9 @@ class JsonDecoder:
         arrays = [column.combine_chunks() for column in table.columns]
         if not arrays:
             return pa.array([{}] * len(values), self.type)
-        return pa.StructArray.from_arrays(arrays, fields=list(self._schema))
+        array = pa.StructArray.from_arrays(arrays, fields=list(self._schema))
+        array.validate(full=True)  # pyarrow's reader takes text that is no UTF-8, for which others refuse the whole file
+        return array
 
 
 def _check_object(value: bytes) -> None:
@@ -74,12 +79,22 @@ def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
 
 
 def spec_of(type: pa.DataType) -> Any:
-    """The entry of a schema for an Arrow type, as inferred. What was never seen is text."""
+    """The entry of a schema for an Arrow type, as inferred. What was never seen is text.
+
+    ``None`` for objects that were empty whenever they were seen: no column of Parquet can hold these, so they are left out.
+    """
     if pa.types.is_struct(type):
-        return {field.name: spec_of(field.type) for field in type}
+        known = {field.name: spec_of(field.type) for field in type}
+        return {name: spec for name, spec in known.items() if spec is not None} or None
     if pa.types.is_list(type):
-        return [spec_of(type.value_type)]
+        inner = spec_of(type.value_type)
+        return None if inner is None else [inner]
     return "string" if pa.types.is_null(type) else str(type)
+
+
+def _depth(value: Any) -> int:
+    inside = value.values() if isinstance(value, dict) else value if isinstance(value, list) else None
+    return 0 if inside is None else 1 + max(map(_depth, inside), default=0)
 
 
 def infer(values: Iterable[bytes | None], topic: str) -> dict[str, Any]:
@@ -87,15 +102,18 @@ def infer(values: Iterable[bytes | None], topic: str) -> dict[str, Any]:
     good = []
     for value in values:
         try:
-            if value is not None and isinstance(found := json.loads(value), dict):
-                good.append(json.dumps(found).encode())
+            if value is not None and isinstance(known := json.loads(value), dict) and _depth(known) <= _DEEPEST:
+                good.append(json.dumps(known).encode())
         except (ValueError, RecursionError):
             continue
     if good:
         try:
             text = b"\n".join(good) + b"\n"
             schema = pj.read_json(io.BytesIO(text), pj.ReadOptions(use_threads=False, block_size=len(text) + 1)).schema
-            return {field.name: spec_of(field.type) for field in schema}
         except pa.ArrowException as error:
             raise ExportError(f"no schema fits the first {len(good)} values of {topic!r}; give value_schema: {error}") from error
+        if (spec := spec_of(pa.struct(list(schema)))) is None:
+            raise ExportError(f"the first {len(good)} values of {topic!r} are empty objects; give value_schema")
+        found: dict[str, Any] = spec
+        return found
     raise ExportError(f"no value of {topic!r} is a JSON object, so there is no schema to infer; give value_schema")

@@ -157,9 +157,10 @@ def _protobuf_schema(column: str, schema: Any, message: str | None) -> Mapping[s
 
 
 def _check_json(schema: Mapping[str, Any], where: str) -> None:
+    from .column_type import check_column
     from .json_format import JsonDecoder
 
-    JsonDecoder(schema, where)
+    check_column(JsonDecoder(schema, where).type, where)
 
 
 def _check_avro(schema: Mapping[str, Any], where: str) -> None:
@@ -225,8 +226,11 @@ def _is_url(url: str) -> bool:
     try:
         parts = urlsplit(str.__str__(url))
         _ = parts.port
+        (parts.hostname or "").encode("idna")
     except ValueError:
         return False
+    if not parts.path.isascii() or any(sign <= " " for sign in f"{parts.hostname}{parts.path}"):
+        return False  # no request can be made of it, which would be seen much later
     return parts.scheme in ("http", "https") and bool(parts.hostname) and not parts.query and not parts.fragment
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -108,10 +109,13 @@ def look_up(
     kind, framed = format[column], f"{column}_framing" in format
     topic = ranges[0].topic
     if kind == "json":
-        from .json_format import infer
+        from .column_type import check_column
+        from .json_format import JsonDecoder, infer
 
         values = _sample(ranges, settings, stopper, column)
-        return infer([value[_HEAD:] if framed and value is not None else value for value in values], topic)
+        found = infer([value[_HEAD:] if framed and value is not None else value for value in values], topic)
+        check_column(JsonDecoder(found).type, f"the schema of the {column}s of {topic!r}")
+        return found
     assert registry is not None  # or there would be a schema
     newest = [OffsetRange(each.topic, each.partition, max(each.start, each.end - _share(ranges)), each.end) for each in ranges]
     for sample in (newest, ranges):
@@ -147,12 +151,18 @@ def _sample(ranges: Sequence[OffsetRange], settings: Mapping[str, Any], stopper:
 
 
 def _heads(values: Iterable[bytes | None]) -> dict[int, bytes]:
-    """The ids that values name, the highest first, each with what follows it in one of them."""
+    """The ids that values name, the highest first, each with what follows it in one of them.
+
+    Of too many, those that are named most often: some stray values must not keep the registry from being asked for the others'.
+    """
     found: dict[int, bytes] = {}
+    counts: Counter[int] = Counter()
     for value in values:
         if value is not None and len(value) >= _HEAD and value[0] == 0:
-            found.setdefault(int.from_bytes(value[1:_HEAD], "big"), value[_HEAD:])
-    return dict(sorted(found.items(), reverse=True)[:_MOST_IDS])
+            id = int.from_bytes(value[1:_HEAD], "big")
+            counts[id] += 1
+            found.setdefault(id, value[_HEAD:])
+    return {id: found[id] for id, _ in sorted(counts.most_common(_MOST_IDS), reverse=True)}
 
 
 def _avro(heads: Mapping[int, bytes], registry: RegistrySettings, wait: Callable[[float], None]) -> Mapping[str, Any]:

@@ -19,6 +19,8 @@ from .rows import Decoder, decode_rows, spread
 _FIRST, _LAST = -62_135_596_800, 253_402_300_800
 #: Message indexes are no deeper, and no longer in bytes.
 _MOST_INDEXES = 32
+#: Indexes whose message is remembered: to find it takes the whole description of the file.
+_MOST_KNOWN = 256
 
 
 class ProtobufDecoder:
@@ -43,6 +45,7 @@ class IndexedDecoder:
     def __init__(self, inner: ProtobufDecoder, name_at: Callable[[Sequence[int]], str | None], message: str) -> None:
         self.type = inner.type
         self._inner, self._name_at, self._message = inner, name_at, message
+        self._known: dict[tuple[int, ...], ProtobufDecoder | str] = {}
         self._first: Decoder | str = self._checked([0])
 
     def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
@@ -55,6 +58,14 @@ class IndexedDecoder:
         return _Long(self.type, self._inner, self._checked), 0
 
     def _checked(self, indexes: Sequence[int]) -> ProtobufDecoder | str:
+        key = tuple(indexes)
+        if key not in self._known:
+            if len(self._known) >= _MOST_KNOWN:  # they are what records say: anything
+                self._known.clear()
+            self._known[key] = self._named(indexes)
+        return self._known[key]
+
+    def _named(self, indexes: Sequence[int]) -> ProtobufDecoder | str:
         name = self._name_at(indexes)
         if name == self._message:
             return self._inner

@@ -10,6 +10,8 @@ from .errors import SchemaError
 
 #: The most messages that stand in each other.
 _DEEPEST = 60
+#: Fields of all messages that stand in each other. A few messages, each twice in the next, are soon more than any memory holds.
+_MOST_FIELDS = 10_000
 
 
 class ProtobufSchema:
@@ -48,12 +50,15 @@ class ProtobufSchema:
 
     def checked(self) -> Self:
         """Raise :exc:`SchemaError` if it cannot become a column."""
-        _ = self.type
+        from .column_type import check_column
+
+        check_column(self.type, self._where)
         return self
 
     @property
     def type(self) -> Any:
-        """The Arrow type of the message."""
+        """The Arrow type of the message. Raises :exc:`SchemaError`."""
+        _check_width(self.descriptor, self._where)
         return message_type(self.descriptor, self._where, "", ())
 
     @property
@@ -160,6 +165,23 @@ def repeated(field: Any) -> bool:
 def is_map(field: Any) -> bool:
     """Whether it is a map."""
     return bool(field.message_type is not None and field.message_type.GetOptions().map_entry and repeated(field))
+
+
+def _check_width(descriptor: Any, where: str) -> None:
+    known: dict[str, int] = {}
+
+    def width(message: Any) -> int:
+        name = message.full_name
+        if name not in known:
+            known[name] = 1  # till it is known: what contains itself is refused elsewhere
+            known[name] = sum(1 if field.message_type is None else 1 + width(field.message_type) for field in message.fields)
+        return known[name]
+
+    try:
+        if width(descriptor) > _MOST_FIELDS:
+            raise SchemaError(f"{where} has more than {_MOST_FIELDS:,} fields")
+    except RecursionError:
+        raise SchemaError(f"{where} is nested too deep") from None
 
 
 def message_type(descriptor: Any, where: str, path: str, above: tuple[str, ...]) -> Any:

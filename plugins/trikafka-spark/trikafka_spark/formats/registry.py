@@ -163,7 +163,7 @@ class _Asking:
             request.add_unredirected_header("Authorization", Secret("Bearer " + self._settings.token))
         try:
             with self._opener.open(request, timeout=timeout) as response:
-                return response.status, response.read(_MOST_BYTES + 1)
+                return response.status, _body(response, time.monotonic() + timeout)
         except urllib.error.HTTPError as error:
             with error:
                 return error.code, error.read(10_000)
@@ -213,6 +213,18 @@ class _NoRedirects(urllib.request.HTTPRedirectHandler):
 
     def redirect_request(self, *args: Any, **more: Any) -> None:
         return None
+
+
+def _body(response: Any, due: float) -> bytes:
+    """What it says, or the beginning of too much. A time-out of a socket starts again with each byte: this one does not."""
+    length, found = response.length, bytearray()
+    while len(found) <= _MOST_BYTES and (part := response.read1(1 << 16)):
+        found += part
+        if time.monotonic() >= due:
+            raise TimeoutError("the response does not end")
+    if length is not None and len(found) < min(length, _MOST_BYTES):
+        raise http.client.IncompleteRead(b"", length - len(found))
+    return bytes(found)
 
 
 def _text(body: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 from trikafka import ConfigurationError
 
-from ..sink_options import partition_by, sink_option_names
+from ..sink_options import partition_by, sink_option_names, text_of
 
 _NAMES = ("format", "master", "app_name", "partition_by")
 _WRITE = "write."
@@ -56,8 +56,8 @@ def table_options(given: Mapping[str, Any]) -> TableOptions:
     name = name.lower() if "." not in name else name
     if name in _NOT:
         raise ConfigurationError(f"nothing is exported with format={name}: {_NOT[name]}")
-    conf = {key: str(rest.pop(key)) for key in list(rest) if key.startswith("spark.")}
-    write = {key[len(_WRITE) :]: str(rest.pop(key)) for key in list(rest) if key.startswith(_WRITE)}
+    conf = {key: text_of(rest.pop(key)) for key in list(rest) if key.startswith("spark.")}
+    write = {key[len(_WRITE) :]: text_of(rest.pop(key)) for key in list(rest) if key.startswith(_WRITE)}
     for key in write:
         if key.lower() in _OURS:
             raise ConfigurationError(f"{_WRITE}{key} is what an export decides itself")

@@ -17,6 +17,7 @@ from trikafka import OffsetRange
 
 from ..columns import DDL, HEADERS_DDL, spark_table
 from ..reading import read_groups
+from ..session import ignore_pandas
 from ..task import marked
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def rows_of(
             for index in batch.column(0).to_pylist():
                 yield from _read(reads[index], settings, secret, counter)
 
+    ignore_pandas()
     return spark.range(0, len(reads), 1, len(reads)).mapInArrow(read, SCHEMA_DDL)
 
 

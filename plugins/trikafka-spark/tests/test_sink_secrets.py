@@ -1,0 +1,52 @@
+"""Nothing that is secret among a sink's options shows in a repr, or in a frame of an error that refuses another option."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trikafka_spark.sink_options import sink_options
+from trikafka_spark.tables.options import table_options
+
+from trikafka import ConfigurationError
+from trikafka._api.export import find_sink, hidden_options
+
+sys.path.insert(0, str(Path(__file__).parents[3] / "tests" / "security"))
+from searching import Search
+
+MARK = "MARK-66-secret"
+SPARK = {"spark.hadoop.fs.s3a.secret.key": MARK, "spark.ssl.keyPassword": MARK}
+
+
+def test_options_for_spark_and_a_formats_writer_hide_themselves_and_are_what_they_were() -> None:
+    found = sink_options(hidden_options(SPARK))
+    table = table_options(hidden_options({"format": "delta", "write.password": MARK, **SPARK}))
+    assert MARK not in repr(found) + repr(table)
+    assert found.conf["spark.ssl.keyPassword"] == table.write["password"] == MARK
+
+
+@pytest.mark.parametrize(
+    ("destination", "options"),
+    [
+        ("/nowhere", {"nonsense": 1, **SPARK}),
+        ("/nowhere", {"format": "delta", "nonsense": 1, "write.password": MARK, **SPARK}),
+        ("s3://b/p", {"store.secret_access_key": MARK, "store.lease": "x"}),
+        ("s3://b/p", {"store.secret_access_key": MARK, "store.nonsense": "x"}),
+        ("s3://b/p", {"store.secret_access_key": MARK, "store.proxy_url": f"http://me:{MARK}@ bad"}),
+        ("gs://b/p", {"store.service_account_key": f'{{"private_key":"{MARK}"}}'}),
+        ("az://b/p", {"store.account_name": "a", "store.account_key": f"{MARK}!!"}),
+    ],
+)
+def test_a_refused_option_shows_no_other_in_any_frame(destination: str, options: dict[str, Any]) -> None:
+    if "://" in destination:
+        pytest.importorskip("obstore")
+    with pytest.raises(ConfigurationError) as caught:
+        find_sink(destination, hidden_options(options))
+    search = Search(MARK)
+    frame = caught.value.__traceback__
+    assert frame is not None  # the first is this test's own, which has the options as they are
+    caught.value.__traceback__ = frame.tb_next
+    search.error(caught.value)
+    search.verify()
