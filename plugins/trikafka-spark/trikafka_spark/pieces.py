@@ -94,7 +94,7 @@ class PieceWriter:
 
     def __post_init__(self) -> None:
         reading = self.reading or Reading.of(self.format, self.planned.topic)
-        self._parser, self._letters = reading.parser, reading.letters()
+        self._parser, self._letters = reading.parser, reading.letters(self.work)
         self._by = tuple(self.format.get("partition_by", ()))
 
     @property
@@ -119,13 +119,14 @@ class PieceWriter:
             file.close()
             name = str(Path(file.folder, self.work.name_of(self.start)))
             staged.append(StagedFile(file.staged.name, name, file.rows, file.staged.stat().st_size))
-        if (letters := self._letters.staged(self.work, self.start)) is not None:
+        if (letters := self._letters.staged(self.start)) is not None:
             staged.append(letters)
         self._files.clear()  # from here on they are the record's
         return self.work.decide(ExportPiece(self.start, end, tuple(staged), lost, self._letters.count)), rows
 
     def drop(self) -> None:
         """Remove what was staged."""
+        self._letters.drop()
         for file in self._files.values():
             try:
                 file.writer.close()
