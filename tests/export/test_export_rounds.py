@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 import trio
-from export_sinks import STALL_LIMIT
+from export_sinks import STALL_LIMIT, LinesSink
 from test_export_flow import T0, T1, Killed, World, manifest_of
 
 from trikafka import BootstrapError, ExportIncompleteError, KafkaTimeoutError
 from trikafka._api.export_report import ExportProgress
+from trikafka.interfaces import ExportState
 from trikafka.testing import ScriptedCluster
 
 
@@ -102,6 +103,33 @@ async def test_brokers_that_are_all_away_are_waited_for(autojump_clock: object, 
         result = await world.export(task_timeout_ms=200_000, max_records_per_file=10, before_file=go)
     assert 60 <= trio.current_time() - begun < 100
     assert (result.carried, result.rows) == ((), 57)
+    world.check_whole()
+
+
+@pytest.mark.parametrize("patience", [0, 100_000])
+async def test_what_the_sink_asks_before_there_is_a_plan_is_tried_again_too(
+    autojump_clock: object, world: World, monkeypatch: pytest.MonkeyPatch, patience: int
+) -> None:
+    """A registry of schemas, for one."""
+    attempts = []
+
+    async def pin(self: LinesSink, state: ExportState, wanted: Any, settings: Any) -> Any:
+        if wanted and trio.current_time() - begun < 60:
+            attempts.append(len(wanted))
+            await trio.sleep(15)
+            raise KafkaTimeoutError("asking the registry", 15.0)
+        return state.format or {"name": "lines"}
+
+    monkeypatch.setattr(LinesSink, "pin", pin)
+    begun = trio.current_time()
+    if not patience:
+        with pytest.raises(ExportIncompleteError, match=r"t-0, t-1 could not be exported: .*asking the registry") as caught:
+            await world.export(task_timeout_ms=0)
+        assert (caught.value.result.rows, attempts) == (0, [2])
+        return
+    result = await world.export(task_timeout_ms=patience)
+    assert 60 <= trio.current_time() - begun < 90
+    assert (result.rows, result.carried, set(attempts)) == (32, (), {2})
     world.check_whole()
 
 

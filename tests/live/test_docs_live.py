@@ -73,7 +73,7 @@ def test_links_lead_somewhere(document: str) -> None:
 async def test_the_programs_about_transactions(servers: str, tmp_path: Path) -> None:
     said = run(program("docs/transactions.md", "commit"), servers, tmp_path)
     assert said[0] == "aborted: the program's own"
-    assert sorted(said[1:]) == ["[b'one']", "[b'two']"]
+    assert sorted(said[1:]) == ["0 b'one'", "1 b'two'"]
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics({"shouts": trikafka.NewTopic(2, 1)})
     (line,) = run(program("docs/transactions.md", "process"), servers, tmp_path)

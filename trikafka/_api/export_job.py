@@ -209,14 +209,22 @@ class ExportJob:
         return [each for each in left if each.topic not in gone or not self.options.fail_on_data_loss]
 
     async def _plan(self, view: SourceView, work: Work) -> None:
-        wanted = [OffsetRange(*tp, at, view.ends[tp]) for tp, at in work.starts.items() if at < view.ends[tp]]
+        fresh = [OffsetRange(*tp, at, view.ends[tp]) for tp, at in work.starts.items() if at < view.ends[tp]]
+        wanted = [*work.carried, *fresh]
+        try:
+            format = await self.sink.pin(self.state, wanted, self._settings())
+        except KafkaTimeoutError as error:  # of a broker, or of whatever else the sink asks: nothing is planned till it responds
+            if not wanted:
+                raise
+            self._waiting.update({TopicPartition(each.topic, each.partition): error for each in wanted})
+            return
         plan = export_plan.new_plan(
             self.state,
             view,
             work,
             max_records_per_file=self.options.max_records_per_file,
             isolation_level=self._level,
-            format=await self.sink.pin(self.state, [*work.carried, *wanted], self._settings()),
+            format=format,
         )
         if plan is not None:
             await self.sink.store_plan(plan)

@@ -51,10 +51,15 @@ def file_name(topic: str, partition: int, start: int, end: int) -> str:
 
     Readers skip names that begin with ``_`` or ``.``, so such a topic gets an ``@`` before it; a very long one is cut.
     """
+    return f"{name_of_topic(topic)}-{partition:05d}-{start:020d}-{end:020d}.parquet"
+
+
+def name_of_topic(topic: str) -> str:
+    """The beginning of the names of a topic's files."""
     shown = f"@{topic}" if topic[:1] in "_." else topic
     if len(shown) > _TOPIC_IN_NAME:
-        shown = f"{shown[:_TOPIC_IN_NAME]}~{hashlib.sha256(topic.encode()).hexdigest()[:12]}"
-    return f"{shown}-{partition:05d}-{start:020d}-{end:020d}.parquet"
+        return f"{shown[:_TOPIC_IN_NAME]}~{hashlib.sha256(topic.encode()).hexdigest()[:12]}"
+    return shown
 
 
 def checked_name(name: str) -> str:

@@ -28,6 +28,7 @@ from ..errors import ConfigurationError, ExportError
 from ..interfaces import ExportPlan, PlannedRange, RangeResult, WrittenFile
 from . import export_files as files
 from .export_base import ExportStore
+from .export_plan import name_of_topic
 from .export_work import OURS, RangeWork, work_folder
 
 _CLOSED = ".closed"
@@ -55,6 +56,11 @@ class DirectoryStore(ExportStore):
         if not destination.strip():
             raise ConfigurationError("the destination of an export is empty; write '.' for the current folder")
         return Path(destination).absolute()
+
+    @staticmethod
+    def name_of_topic(topic: str) -> str:
+        """How the names of a topic's files begin: so that readers do not skip them, and no file system finds them too long."""
+        return name_of_topic(topic)
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -167,7 +167,8 @@ class _Run:
         if result.dead_letters:
             topic = self._dead_letter_topic
             where = f"{result.destination}/_dead_letters" if topic is None else f"the topic {topic}"
-            warn(f"{result.dead_letters:,} records could not be read as asked; they are in {where}")
+            what = "1 record" if result.dead_letters == 1 else f"{result.dead_letters:,} records"
+            warn(f"{what} could not be read as asked, and went to {where}")
         say(_sentence(result))
 
 

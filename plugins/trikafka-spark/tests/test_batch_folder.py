@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,12 @@ from trikafka_spark.batch_folder import BatchFolder
 from trikafka_spark.columns import SCHEMA
 from trikafka_spark.sink import SparkSink
 from trikafka_spark.sink_options import SinkOptions, sink_options
+from trikafka_spark.tables.named import NamedTable
+from trikafka_spark.tables.options import table_options
 
-from trikafka import ConfigurationError, ExportError, RecordBatch
-from trikafka.interfaces import SinkBatch
+from trikafka import ConfigurationError, ExportError, RecordBatch, TableStore
+from trikafka._api.export import find_sink
+from trikafka.interfaces import BatchSink, SinkBatch
 
 
 def batch_of(start: int, end: int, *, partition: int = 0, topic: str = "t", offsets: list[int] | None = None) -> SinkBatch:
@@ -73,6 +77,19 @@ async def test_what_comes_again_is_not_there_twice(tmp_path: Path) -> None:
     assert list((root / "_trikafka_batches").iterdir()) == []
 
 
+async def test_a_topic_that_was_created_anew_is_not_taken_for_what_comes_again(tmp_path: Path) -> None:
+    """Its records have the offsets of the old one's: left out, they would be lost, and their offsets committed."""
+    async with BatchFolder(tmp_path, SinkOptions()) as folder:
+        await folder.write(batch_of(0, 50, offsets=[0, 1, 5]))
+        later = batch_of(1, 60, offsets=[1, 7, 52])
+        times = pa.array([1_800_000_000_000] * 3, later.table["timestamp"].type)
+        table = later.table.set_column(later.table.schema.get_field_index("timestamp"), "timestamp", times)
+        with pytest.raises(ExportError, match=r"\.parquet has other records at the offsets of t-0.*: the topic was created"):
+            await folder.write(SinkBatch("t", 0, 1, 60, table))
+        await folder.write(batch_of(2, 60, offsets=[3, 5, 52]))  # what was compacted in between is no sign of that
+    assert offsets_of(tmp_path) == [0, 1, 5, 52]
+
+
 async def test_a_batch_counts_as_far_as_its_end(tmp_path: Path) -> None:
     """What lies between the last record and the end holds no record: a marker of a transaction, or what was compacted."""
     async with BatchFolder(tmp_path, SinkOptions()) as folder:
@@ -127,5 +144,46 @@ async def test_a_file_of_somebody_elses_is_not_taken_for_ours(tmp_path: Path) ->
 
 @pytest.mark.parametrize("options", [{"partition_by": "date"}, {"value_format": "json"}, {"key_format": "json"}])
 def test_what_is_for_exports(tmp_path: Path, options: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="are for exports"):
+        BatchFolder(tmp_path, sink_options(options))
+
+
+@pytest.mark.parametrize("topic", ["_hidden", ".hidden", "x" * 249])
+async def test_files_of_any_topic_have_names_that_readers_find_and_file_systems_take(tmp_path: Path, topic: str) -> None:
+    async with BatchFolder(tmp_path, SinkOptions()) as folder:
+        await folder.write(batch_of(0, 3, topic=topic))
+        await folder.write(batch_of(0, 3, topic=topic))
+    (file,) = data_files(tmp_path)
+    assert file.name[0] not in "_."
+    assert pq.read_table(tmp_path)["topic"].to_pylist() == [topic] * 3
+
+
+async def test_a_delta_table_gets_no_files_that_it_does_not_know(tmp_path: Path) -> None:
+    (tmp_path / "_delta_log").mkdir()
+    orc = table_options({"format": "orc"})
+    for sink in (BatchFolder(tmp_path, SinkOptions()), SparkSink(tmp_path)):
+        with pytest.raises(ExportError, match="is a Delta table, to which files are not just added"):
+            async with sink:
+                pass
+    assert os.listdir(tmp_path) == ["_delta_log"]
+    with pytest.raises(ExportError, match="is a Delta table"):
+        NamedTable(TableStore(tmp_path), orc).check()
+
+
+async def test_consumers_and_tables_keep_apart(tmp_path: Path) -> None:
+    async with BatchFolder(tmp_path, SinkOptions()):
+        pass
+    delta = find_sink(str(tmp_path), {"format": "delta"})
+    with pytest.raises(ExportError, match="is written by consumers"):
+        async with delta:
+            pass
+    async with BatchFolder(tmp_path, SinkOptions()):  # not made an export's folder by that
+        pass
+    with pytest.raises(ConfigurationError, match="nothing with format=delta"):
+        find_sink(str(tmp_path), {"format": "delta"}, shape=BatchSink).open_batches()
+
+
+@pytest.mark.parametrize("options", [{"dead_letter_topic": "x"}, {"schema_registry": "http://host"}])
+def test_what_is_about_reading_values_is_refused_and_not_passed_over(tmp_path: Path, options: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="are for exports"):
         BatchFolder(tmp_path, sink_options(options))

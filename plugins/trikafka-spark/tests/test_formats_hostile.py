@@ -119,6 +119,14 @@ def test_empty_objects_are_left_out_of_a_schema_that_is_inferred() -> None:
         infer([b'{"a": {}}'], "t")
 
 
+def test_what_looks_like_a_time_is_inferred_as_text_for_the_next_one_may_have_fractions() -> None:
+    first, later = b'{"at": "2024-01-01T00:00:00+02:00"}', b'{"at": "2024-01-01T00:00:00.5Z"}'
+    schema = infer([first], "t")
+    assert schema == {"at": "string"}
+    array, bad = JsonDecoder(schema).decode(pa.array([first, later]))
+    assert (array.to_pylist(), bad) == ([{"at": "2024-01-01T00:00:00+02:00"}, {"at": "2024-01-01T00:00:00.5Z"}], {})
+
+
 @pytest.mark.parametrize("deep", [120, 900, 100_000])
 def test_an_object_of_great_depth_is_no_part_of_a_schema(deep: int) -> None:
     assert infer([b'{"n": 1}', b'{"a":' * deep + b"1" + b"}" * deep], "t") == {"n": "int64"}

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 import trio
 
-from trikafka import ConfigurationError, ExportError
+from trikafka import ConfigurationError, DirectoryStore, ExportError
 from trikafka.interfaces import SinkBatch
 
 from .sink_options import SinkOptions
@@ -41,8 +41,11 @@ class BatchFolder:
 
     def __init__(self, root: Path, options: SinkOptions) -> None:
         parsed = any((options.parsing.of(column).format or "binary") != "binary" for column in ("key", "value"))
-        if options.partition_by or parsed:
-            told = "partition_by, key_format and value_format are for exports: sink_batches() writes keys and values as they are"
+        if options.partition_by or parsed or options.parsing.registry or options.parsing.dead_letter_topic:
+            told = (
+                "partition_by, key_format, value_format, schema_registry and dead_letter_topic are for exports:"
+                " sink_batches() writes keys and values as they are"
+            )
             raise ConfigurationError(told)
         self._root, self._options = root, options
         self._limiter = trio.CapacityLimiter(options.threads)
@@ -69,6 +72,7 @@ class BatchFolder:
             self._root.mkdir(parents=True, exist_ok=True)
             if (self._root / "_trikafka").exists():
                 raise ExportError(f"{self._root} belongs to an export, which counts its files; choose another destination")
+            refuse_delta(self._root)
             aside = self._root / _ASIDE
             aside.mkdir(exist_ok=True)
             found = aside.lstat()
@@ -89,7 +93,9 @@ class BatchFolder:
         try:
             start, table = batch.start, batch.table
             while table.num_rows and not self._closed.is_set():
-                if (held := self._held_to(batch, start)) > start:
+                path, held = self._holder(batch, start)
+                if path is not None and held > start:
+                    _check_same(path, held, table, batch)
                     table = _from(table, held)
                     if table.num_rows:
                         start = int(table["offset"][0].as_py())
@@ -98,12 +104,12 @@ class BatchFolder:
         except OSError as error:
             raise ExportError(f"cannot write {batch} to {self._root}: {error.strerror or error}") from error
 
-    def _held_to(self, batch: SinkBatch, offset: int) -> int:
-        """The end of the file that may hold ``offset``: that with the last beginning up to there. 0: there is none."""
+    def _holder(self, batch: SinkBatch, offset: int) -> tuple[Path | None, int]:
+        """The file that may hold ``offset``, that with the last beginning up to there, and its end."""
         pattern = re.compile(re.escape(_prefix(batch)) + r"(\d{20})\.parquet")
         found = [int(match[1]) for entry in os.scandir(self._root) if (match := pattern.fullmatch(entry.name))]
         before = max((start for start in found if start <= offset), default=None)
-        return 0 if before is None else _end_of(self._path(batch, before))
+        return (None, 0) if before is None else (path := self._path(batch, before), _end_of(path))
 
     def _publish(self, table: pyarrow.Table, batch: SinkBatch, start: int) -> None:
         """Write the file that begins at ``start``, unless somebody else has meanwhile."""
@@ -138,8 +144,14 @@ def refuse_batches(root: Path) -> None:
         raise ExportError(f"{root} is written by consumers (sink_batches); choose another destination for an export")
 
 
+def refuse_delta(root: Path) -> None:
+    """Raise :exc:`ExportError` if it is a Delta table: readers would not see our files there, and ``VACUUM`` would remove them."""
+    if (root / "_delta_log").exists():
+        raise ExportError(f"{root} is a Delta table, to which files are not just added; choose another destination")
+
+
 def _prefix(batch: SinkBatch) -> str:
-    return f"{batch.topic}-{batch.partition:05d}-"
+    return f"{DirectoryStore.name_of_topic(batch.topic)}-{batch.partition:05d}-"
 
 
 def _end_of(path: Path) -> int:
@@ -151,6 +163,26 @@ def _end_of(path: Path) -> int:
         return int(json.loads(footer[_FOOTER_KEY.encode()])[3])
     except (pa.ArrowException, KeyError, ValueError, IndexError, TypeError) as error:
         raise ExportError(f"{path} was not written by sink_batches(); move it away") from error
+
+
+def _check_same(path: Path, end: int, table: pyarrow.Table, batch: SinkBatch) -> None:
+    """Raise :exc:`ExportError` if what comes again before ``end`` are other records than the file has at these offsets."""
+    import pyarrow.compute as pc
+    import pyarrow.parquet as pq
+
+    from .columns import spark_table
+
+    again = spark_table(table.to_batches())
+    again = again.filter(pc.less(again["offset"], end))
+    known = pq.ParquetFile(path).read(["offset", "timestamp"])
+    places = pc.index_in(again["offset"], known["offset"])
+    there = pc.is_valid(places)
+    same = pc.equal(again["timestamp"].filter(there), known["timestamp"].take(places.filter(there)))
+    if not pc.all(same, min_count=0).as_py():
+        raise ExportError(
+            f"{path} has other records at the offsets of {batch}: the topic was created anew, or is another cluster's;"
+            " choose another destination"
+        )
 
 
 def _from(table: pyarrow.Table, offset: int) -> pyarrow.Table:

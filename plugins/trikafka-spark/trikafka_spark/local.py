@@ -110,6 +110,6 @@ class LocalJob:
 
 def _explained(task: WriteTask, error: Exception) -> ExportError:
     """As Spark's job says it: what is not trikafka's own error, such as a full disk, with the range."""
-    failure = ExportError(f"exporting {task.planned} failed: {error}")
+    failure = ExportError(f"exporting {task.planned} failed: {str(error) or type(error).__name__}")
     failure.__cause__ = error
     return failure

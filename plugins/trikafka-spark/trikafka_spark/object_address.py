@@ -48,8 +48,10 @@ _ENVIRONMENT = {
 }
 #: Options of the connection, not of the store.
 CLIENT = ("allow_http", "timeout", "connect_timeout", "proxy_url", "root_certificate")
+_BLANK = re.compile(r"\s")
 _SECONDS = re.compile(r"\d+(?:\.\d+)?")
 _PACKAGE = "obstore"
+_ENDPOINTS = {"endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "azure_endpoint", "azure_storage_endpoint"}
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,8 @@ class ObjectAddress:
         client: dict[str, Any] = {"timeout": "120s", "connect_timeout": "5s"}
         client |= {name: given.pop(name) for name in CLIENT if name in given}
         config = {**_of_environment(SCHEMES[scheme]), **given}
+        for name in _ENDPOINTS & config.keys():
+            _check_endpoint(url, config[name])
         if any(value.startswith("http://") for name, value in config.items() if "endpoint" in name):
             client.setdefault("allow_http", "true")
         return cls(url, {name: secret(value) for name, value in config.items()}, _hidden_client(client), lease)
@@ -94,6 +98,17 @@ def _checked_url(destination: str) -> tuple[str, str]:
         raise ConfigurationError(f"{destination!r} does not name a place in an object store; write {scheme}://bucket/prefix")
     shown = "s3" if scheme == "s3a" else scheme
     return scheme, f"{shown}://{address.netloc}" + (f"/{prefix}" if prefix else "")
+
+
+def _check_endpoint(url: str, endpoint: str) -> None:
+    """obstore does not refuse an address that is none, but panics at its first request. Not repeated: it may hold a password."""
+    try:
+        address = urlsplit(endpoint)
+        right = address.scheme in ("http", "https") and bool(address.hostname) and (address.port is None or address.port > 0)
+    except ValueError:
+        right = False
+    if not right or _BLANK.search(endpoint):
+        raise ConfigurationError(f"{url} cannot be used: store.endpoint must be a URL such as http://localhost:9000")
 
 
 def _of_environment(prefix: str) -> dict[str, str]:

@@ -248,4 +248,5 @@ def _line(error: BaseException) -> str:
         return f"{first} ({system[-1]})" if system else first
     code = re.search(r"<Code>([^<]*)</Code>(?:\s*<Message>([^<]*)</Message>)?", text)
     said = "" if code is None else f" ({code[1]}: {code[2]})" if code[2] else f" ({code[1]})"
-    return f"the store says {status[1].strip()}{said}"
+    advice = "; look at the credentials, and at what they may do there" if status[1].startswith(("401", "403")) else ""
+    return f"the store says {status[1].strip()}{said}{advice}"

@@ -21,11 +21,14 @@ from trikafka import ExportPiece, PieceLog, RecordBatch, StagedFile
 from trikafka.interfaces import PlannedRange
 
 from .columns import spark_table
+from .formats.parsing import Parser
 from .formats.work import Reading
 
 FOOTER_KEY = "trikafka.range"
 #: Folders of one piece that are written at a time; a piece that has rows for more of them ends.
 _MOST_FOLDERS = 64
+#: Records whose keys and values are read at a time.
+_READ_AT_ONCE = 32_768
 #: Microseconds of 0001-01-01 and 10000-01-01.
 _FIRST_DAY, _LAST_DAY = -62_135_596_800_000_000, 253_402_300_800_000_000
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -94,7 +97,7 @@ class PieceWriter:
 
     def __post_init__(self) -> None:
         reading = self.reading or Reading.of(self.format, self.planned.topic)
-        self._parser, self._letters = reading.parser, reading.letters()
+        self._parser, self._letters = reading.parser, reading.letters(self.work)
         self._by = tuple(self.format.get("partition_by", ()))
 
     @property
@@ -119,13 +122,14 @@ class PieceWriter:
             file.close()
             name = str(Path(file.folder, self.work.name_of(self.start)))
             staged.append(StagedFile(file.staged.name, name, file.rows, file.staged.stat().st_size))
-        if (letters := self._letters.staged(self.work, self.start)) is not None:
+        if (letters := self._letters.staged(self.start)) is not None:
             staged.append(letters)
         self._files.clear()  # from here on they are the record's
         return self.work.decide(ExportPiece(self.start, end, tuple(staged), lost, self._letters.count)), rows
 
     def drop(self) -> None:
         """Remove what was staged."""
+        self._letters.drop()
         for file in self._files.values():
             try:
                 file.writer.close()
@@ -144,8 +148,7 @@ class PieceWriter:
     def _write(self, table: pa.Table) -> int:
         taken: int = table.num_rows
         if self._parser is not None:
-            table, refused = self._parser.parse(table)
-            self._letters.add(refused)
+            table = pa.concat_tables(self._read(table, self._parser))
         for folder, part in self._sorted(table):
             file = self._files.get(folder) or self._open(folder, part.schema)
             file.writer.write_table(part, row_group_size=self.shape.row_group_rows)
@@ -155,6 +158,13 @@ class PieceWriter:
                 file.close()
         self._written = sum(file.size() for file in self._files.values())
         return taken
+
+    def _read(self, table: pa.Table, parser: Parser) -> Iterator[pa.Table]:
+        """The table with its columns read, in parts: where nothing can be read, each record is an object for a while."""
+        for at in range(0, max(table.num_rows, 1), _READ_AT_ONCE):
+            read, refused = parser.parse(table.slice(at, _READ_AT_ONCE))
+            self._letters.add(refused)
+            yield read
 
     def _sorted(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """The rows by partition folder. The topic is constant in a range; dates are those of the record, in UTC."""

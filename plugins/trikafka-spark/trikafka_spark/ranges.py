@@ -115,7 +115,8 @@ def _check_named(which: str, bound: Bound, tps: Sequence[TopicPartition]) -> Non
         missing = [str(tp) for tp in sorted(set(tps) - set(named))]
         parts = [f"{', '.join(strange)} is not there or not read"] * bool(strange)
         parts += [f"{', '.join(missing)} is missing"] * bool(missing)
-        raise TrikafkaError(f"{option} must name exactly the partitions that are read: {'; '.join(parts)}")
+        words = " (-2 is the beginning, -1 the end)" if bound.offsets else ""
+        raise TrikafkaError(f"{option} must name exactly the partitions that are read{words}: {'; '.join(parts)}")
 
 
 def _checked(tp: TopicPartition, start: int, stop: int, beginning: int, end: int, fail_on_data_loss: bool) -> OffsetRange:

@@ -21,9 +21,9 @@ from trikafka.config.secrets import secret
 from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
-from .batch_folder import BatchFolder, refuse_batches
+from .batch_folder import BatchFolder, refuse_batches, refuse_delta
 from .formats.options import SECRET_OPTIONS, check_schemas
-from .formats.pinning import check, formats, look_up, pin, unpinned, with_schemas
+from .formats.pinning import check, check_letters, formats, look_up, pin, unpinned, with_schemas
 from .kept_spark import CANCELLED_LIMIT, STOP_LIMIT, KeptSpark
 from .sink_options import SinkOptions, refuse_other_format, sink_options
 from .stores import store_of
@@ -89,6 +89,7 @@ class SparkSink:
     def _open(self) -> None:
         if isinstance(self._store, DirectoryStore):
             refuse_batches(self._store.root)
+            refuse_delta(self._store.root)
         self._store.open()
 
     async def _leave(self, limit: float) -> None:
@@ -124,6 +125,7 @@ class SparkSink:
     async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """The format of the destination's files: the partition folders, and how values are parsed; schemas are inferred once."""
         parsing, topics = self._options.parsing, list(dict.fromkeys(each.topic for each in wanted))
+        check_letters(parsing, [*topics, *state.topic_ids])
         format = with_schemas(pinned(state, self._options, self._store.title))
         for column, topic in unpinned(format, parsing, topics):
             ranges = [each for each in wanted if each.topic == topic]
@@ -131,7 +133,7 @@ class SparkSink:
         if topics and parsing.dead_letter_topic is not None:
             from .formats.letters import check_topic  # imports pyarrow
 
-            await check_topic(parsing.dead_letter_topic, settings, topics)
+            await check_topic(parsing.dead_letter_topic, settings)
         return format
 
     async def _looked_up(
@@ -149,6 +151,7 @@ class SparkSink:
         self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any], report: SinkReport
     ) -> Mapping[PlannedRange, Exception]:
         """Write the ranges, here or by a Spark job; a cancelled scope ends them."""
+        check_letters(self._options.parsing, plan.topic_ids)  # also those of which there was nothing new when it was planned
         report("starting", 0, 0)
         width = sum(planned.end - planned.start for planned in ranges)
         by_spark = await self._wants_spark(width)

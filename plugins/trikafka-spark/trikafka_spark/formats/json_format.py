@@ -79,7 +79,8 @@ def type_of(spec: Any, path: str, where: str = "value_schema") -> pa.DataType:
 
 
 def spec_of(type: pa.DataType) -> Any:
-    """The entry of a schema for an Arrow type, as inferred. What was never seen is text.
+    """The entry of a schema for an Arrow type, as inferred. What was never seen is text, and so is what looks like a time: pyarrow
+    takes text for times of whole seconds, without their zone, as long as all of it does, and the first fraction would not be read.
 
     ``None`` for objects that were empty whenever they were seen: no column of Parquet can hold these, so they are left out.
     """
@@ -89,7 +90,7 @@ def spec_of(type: pa.DataType) -> Any:
     if pa.types.is_list(type):
         inner = spec_of(type.value_type)
         return None if inner is None else [inner]
-    return "string" if pa.types.is_null(type) else str(type)
+    return "string" if pa.types.is_null(type) or pa.types.is_temporal(type) else str(type)
 
 
 def _depth(value: Any) -> int:

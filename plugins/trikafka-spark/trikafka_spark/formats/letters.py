@@ -7,6 +7,7 @@ import contextlib
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Protocol
 
 import trio
@@ -18,6 +19,7 @@ from trikafka import (
     PieceLog,
     ProducerConfig,
     Record,
+    RecordTooLargeError,
     StagedFile,
     TimestampType,
     UnknownTopicOrPartitionError,
@@ -28,6 +30,8 @@ from .errors import UnreadableError
 
 #: Records that are sent before their acknowledgements are waited for.
 _AT_ONCE = 1_000
+#: More than a request and a batch put around a record (bytes); each header has its lengths, too.
+_AROUND = 1 << 16
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 #: A record as a row of Spark's columns, and what is wrong with it.
 Refused = tuple[Mapping[str, Any], str]
@@ -47,36 +51,47 @@ class Letters(Protocol):
     def add(self, refused: Sequence[Refused]) -> None:
         """Take some. Blocks where they are sent; raises what a producer raises."""
 
-    def staged(self, log: PieceLog, start: int) -> StagedFile | None:
+    def staged(self, start: int) -> StagedFile | None:
         """The file that they become, if they do."""
+
+    def drop(self) -> None:
+        """Remove what was staged."""
 
 
 class FileLetters:
-    """A file of JSON lines in ``_dead_letters``: decided with the piece, so each is there once."""
+    """A file of JSON lines in ``_dead_letters``: decided with the piece, so each is there once.
 
-    def __init__(self) -> None:
-        self._lines: list[str] = []
-        self.bytes = 0
+    Staged as they come: where nothing can be read, a piece is nothing but letters, and there is one in each thread.
+    """
 
-    @property
-    def count(self) -> int:
-        """How many there are."""
-        return len(self._lines)
+    def __init__(self, log: PieceLog) -> None:
+        self._log = log
+        self._path: Path | None = None
+        self.bytes = self.count = 0
 
     def add(self, refused: Sequence[Refused]) -> None:
         """Take some."""
-        lines = [_line(row, why) for row, why in refused]
-        self._lines += lines
-        self.bytes += sum(map(len, lines))
+        if not refused:
+            return
+        self._path = self._path or self._log.stage()
+        with self._path.open("a", encoding="utf-8") as file:
+            for row, why in refused:
+                self.bytes += file.write(_line(row, why))
+        self.count += len(refused)
 
-    def staged(self, log: PieceLog, start: int) -> StagedFile | None:
+    def staged(self, start: int) -> StagedFile | None:
         """The file."""
-        if not self._lines:
+        if self._path is None:
             return None
-        path = log.stage()
-        path.write_text("".join(self._lines), encoding="utf-8")
-        name = log.name_of(start).removesuffix(".parquet") + ".jsonl"
+        path, self._path = self._path, None
+        name = self._log.name_of(start).removesuffix(".parquet") + ".jsonl"
         return StagedFile(path.name, f"_dead_letters/{name}", self.count, path.stat().st_size, data=False)
+
+    def drop(self) -> None:
+        """Remove the file."""
+        if self._path is not None:
+            self._path.unlink(missing_ok=True)
+            self._path = None
 
 
 class TopicLetters:
@@ -96,9 +111,12 @@ class TopicLetters:
             trio.run(self._stoppable, lambda: self._send(refused))
             self.count += len(refused)
 
-    def staged(self, log: PieceLog, start: int) -> StagedFile | None:
+    def staged(self, start: int) -> StagedFile | None:
         """None: they are in Kafka."""
         return None
+
+    def drop(self) -> None:
+        """Nothing: what is in Kafka stays there."""
 
     async def _stoppable(self, work: Callable[[], Awaitable[None]]) -> None:
         token = trio.lowlevel.current_trio_token()
@@ -114,21 +132,30 @@ class TopicLetters:
             raise trikafka.KafkaTimeoutError("sending dead letters, until the export was stopped,", 0.0)
 
     async def _send(self, refused: Sequence[Refused]) -> None:
-        async with trikafka.open_producer(**self._settings) as producer:
+        records = [_record(*each) for each in refused]
+        async with trikafka.open_producer(**self._settings, **room_for(records)) as producer:
             try:
-                for at in range(0, len(refused), _AT_ONCE):
-                    acks = [await producer.enqueue(self._topic, **_record(*each)) for each in refused[at : at + _AT_ONCE]]
+                for at in range(0, len(records), _AT_ONCE):
+                    acks = [await producer.enqueue(self._topic, **each) for each in records[at : at + _AT_ONCE]]
                     for ack in acks:
                         await ack.wait()
             except UnknownTopicOrPartitionError as error:
                 detail = f"the dead-letter topic {self._topic!r}; create it"
                 raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, detail) from error
+            except RecordTooLargeError as error:
+                detail = f"the dead-letter topic {self._topic!r} takes no record as large as one that cannot be read"
+                raise from_code(ErrorCode.MESSAGE_TOO_LARGE, f"{detail}: raise its max.message.bytes") from error
 
 
-async def check_topic(topic: str, settings: Mapping[str, Any], exported: Sequence[str]) -> None:
-    """Raise :exc:`trikafka.ConfigurationError` for a dead-letter topic that is not there, or is exported itself."""
-    if topic in exported:
-        raise ConfigurationError(f"dead_letter_topic {topic!r} is exported itself: what cannot be read would go round for ever")
+def room_for(records: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The settings of a producer that takes them: an export has none of a producer's own, and a record was large before."""
+    most = min(max(map(_size, records), default=0) + _AROUND, 2**31 - 1)
+    usual = ProducerConfig()
+    return {name: most for name in ("max_request_size", "buffer_memory") if most > getattr(usual, name)}
+
+
+async def check_topic(topic: str, settings: Mapping[str, Any]) -> None:
+    """Raise :exc:`trikafka.ConfigurationError` for a dead-letter topic that is not there."""
     names = set(trikafka.AdminConfig.__dataclass_fields__)
     async with trikafka.open_admin(**{name: value for name, value in settings.items() if name in names}) as admin:
         if topic not in await admin.list_topics():
@@ -143,6 +170,11 @@ def _record(row: Mapping[str, Any], why: str) -> dict[str, Any]:
     )
     about = trikafka.dead_letter_headers(record, UnreadableError(why), attempts=1)
     return {"value": record.value, "key": record.key, "headers": [*headers, *about]}
+
+
+def _size(record: Mapping[str, Any]) -> int:
+    headers = sum(len(name.encode()) + len(value or b"") for name, value in record["headers"])
+    return len(record["key"] or b"") + len(record["value"] or b"") + headers
 
 
 def _milliseconds(time: datetime) -> int:

@@ -62,6 +62,13 @@ def check(format: Mapping[str, Any], asked: ParseOptions, destination: str) -> N
         raise ConfigurationError(f"{name} needs value_format or key_format: nothing is read otherwise")
 
 
+def check_letters(asked: ParseOptions, exported: Iterable[str]) -> None:
+    """Raise :exc:`ConfigurationError` if the dead-letter topic is exported itself."""
+    topic = asked.dead_letter_topic
+    if topic is not None and topic in set(exported):
+        raise ConfigurationError(f"dead_letter_topic {topic!r} is exported itself: what cannot be read would go round for ever")
+
+
 def unpinned(format: Mapping[str, Any], asked: ParseOptions, topics: Iterable[str]) -> list[tuple[str, str]]:
     """Columns and topics whose schema has to be looked up. ``format`` gets those that were given."""
     found = []

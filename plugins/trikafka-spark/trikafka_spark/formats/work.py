@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from trikafka import PieceLog
+
 from .letters import FileLetters, Letters, TopicLetters
 from .options import RegistrySettings
 from .parsing import Parser, Wait
@@ -25,7 +27,7 @@ class Reading:
     """Of one range. ``letters`` makes those of a piece."""
 
     parser: Parser | None
-    letters: Callable[[], Letters]
+    letters: Callable[[PieceLog], Letters]
 
     @staticmethod
     def of(
@@ -42,4 +44,4 @@ class Reading:
         dead = options.dead_letter_topic
         if dead is None:
             return Reading(parser, FileLetters)
-        return Reading(parser, lambda: TopicLetters(dead, settings or {}, on_start))
+        return Reading(parser, lambda log: TopicLetters(dead, settings or {}, on_start))

@@ -61,7 +61,8 @@ class DeltaTable:
         if line not in _BUILDS:
             raise ExportError(
                 f"no build of Delta Lake is known for PySpark {version}, only for {', '.join(_BUILDS)};"
-                " if there is one by now, name it by the option spark.jars.packages"
+                f" install a PySpark of that line (pip install 'pyspark=={next(iter(_BUILDS))}.*'),"
+                " or name a build that fits by the option spark.jars.packages"
             )
         return _BUILDS[line]
 

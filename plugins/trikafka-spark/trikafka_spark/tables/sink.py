@@ -14,6 +14,7 @@ from trikafka import ConfigurationError, ExportError, OffsetRange, TableStore
 from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from .. import session
+from ..batch_folder import refuse_batches
 from ..kept_spark import CANCELLED_LIMIT, STOP_LIMIT, KeptSpark
 from ..sink_options import refuse_other_format
 from .delta import DeltaTable
@@ -47,7 +48,7 @@ class TableSink:
 
     async def __aenter__(self) -> Self:
         """Check the destination, then Spark and Java; starts nothing yet."""
-        await self._thread(self._store.open)
+        await self._thread(self._open)
         try:
             await self._thread(session.check_requirements)
             _check_pandas()
@@ -63,6 +64,15 @@ class TableSink:
     ) -> None:
         """Stop Spark if it was started here and nobody else uses it; unlock."""
         await self._leave(STOP_LIMIT if exc is None or isinstance(exc, Exception) else CANCELLED_LIMIT)
+
+    def _open(self) -> None:
+        refuse_batches(self._store.root)
+        self._store.open()
+
+    def open_batches(self) -> Any:
+        """Raise :exc:`ConfigurationError`: a consumer's batches become Parquet files."""
+        format = self._options.format
+        raise ConfigurationError(f"sink_batches() writes Parquet files to a directory, and nothing with format={format}")
 
     async def _leave(self, limit: float) -> None:
         if self._spark is not None:
