@@ -47,8 +47,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @functools.cache
 def _scope(file: str) -> str:
     """What goes to one process as a whole: a file, or those that share a Spark session, which takes ten seconds and a gigabyte."""
-    shared = file.startswith("plugins/trikafka-spark/tests/") and re.search(r"\bspark_context\b|\bspark: ", (ROOT / file).read_text())
-    return SPARK if shared else file
+    if not file.startswith("plugins/trikafka-spark/tests/"):
+        return file
+    return SPARK if re.search(r"\bspark_context\b|\bspark: ", (ROOT / file).read_text()) else file
 
 
 def _turn(nodeid: str) -> int:
