@@ -1,4 +1,4 @@
-"""How the tests are spread over processes (``make test`` has two of them, by pytest-xdist; without it nothing here is in force).
+"""How the tests are spread over processes (``make test`` has three of them, by pytest-xdist; without it nothing here is in force).
 
 A file's tests stay together, for they share a broker. Files with a real broker come first: they wait more than they work, and
 what is left for the end is quick. A test with the mark ``alone`` measures what a busy machine falsifies: nothing else runs then.
@@ -7,6 +7,8 @@ what is left for the end is quick. A test with the mark ``alone`` measures what 
 from __future__ import annotations
 
 import fcntl
+import functools
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,12 +17,16 @@ from typing import Any
 import pytest
 
 ROOT = Path(__file__).parent
-#: These take so long that whoever begins one last is waited for by all others.
+#: These take so long that whoever begins one last is waited for by all others. SPARK stands for many files.
+SPARK = "spark"
 LONGEST = [
+    SPARK,
     "tests/live/test_bench_live.py",
+    "tests/live/test_mixed_groups_live.py",
+    "plugins/trikafka-spark/tests/test_spark_stream_kill_live.py",
+    "tests/live/test_exactly_once_live.py",
+    "plugins/trikafka-spark/tests/test_spark_standalone_live.py",
 ]
-#: Files whose tests share something that is dear: a Spark session takes ten seconds and a gigabyte.
-TOGETHER = {"plugins/trikafka-spark/tests": "spark"}
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -38,11 +44,19 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items.sort(key=lambda item: _turn(item.nodeid))
 
 
+@functools.cache
+def _scope(file: str) -> str:
+    """What goes to one process as a whole: a file, or those that share a Spark session, which takes ten seconds and a gigabyte."""
+    if not file.startswith("plugins/trikafka-spark/tests/"):
+        return file
+    return SPARK if re.search(r"\bspark_context\b|\bspark: ", (ROOT / file).read_text()) else file
+
+
 def _turn(nodeid: str) -> int:
-    file = nodeid.partition("::")[0]
-    if file in LONGEST:
-        return LONGEST.index(file)
-    return len(LONGEST) + (not file.endswith("_live.py"))
+    scope = _scope(nodeid.partition("::")[0])
+    if scope in LONGEST:
+        return LONGEST.index(scope)
+    return len(LONGEST) + (not scope.endswith("_live.py"))
 
 
 @pytest.hookimpl(optionalhook=True)
@@ -51,8 +65,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     class ByFile(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
-            file = nodeid.partition("::")[0]
-            return next((name for folder, name in TOGETHER.items() if file.startswith(folder)), file)
+            return _scope(nodeid.partition("::")[0])
 
     config.option.loadscopereorder = False  # it would sort by the number of tests
     return ByFile(config, log)
