@@ -119,3 +119,15 @@ async def test_a_member_that_left_and_a_group_that_may_not_be_joined(autojump_cl
             assert not health.ok
             assert isinstance(health.error, AuthorizationError)
             assert "the group's work has stopped" in health.reasons[0]
+
+
+async def test_a_topic_that_does_not_exist_is_a_reason_until_it_does(autojump_clock: Clock) -> None:
+    with trio.fail_after(120):
+        async with cluster_of() as cluster, member_of(cluster, "nosuch", allow_auto_create_topics=False) as consumer:
+            assert await consumer.receive_batch(timeout=5) is None
+            health = consumer.health()
+            assert not health.ok
+            assert health.reasons == ("topic 'nosuch' is subscribed to and does not exist",)
+            cluster.create_topic("nosuch")
+            assert await consumer.receive_batch(timeout=60) is None
+            assert consumer.health().reasons == ()

@@ -10,6 +10,7 @@ import trio
 
 from .._managers.fetch import Fetcher
 from .._state.member import MemberState
+from ..error_codes import ErrorCode
 from ..types import Node, TopicPartition
 from .consumer_parts import ConsumerParts
 
@@ -77,6 +78,11 @@ def _reasons(parts: ConsumerParts, unreachable: Mapping[Node, str], fatal: Excep
         yield "nothing was received for max_poll_interval_ms, so the member left the group; the next receive joins again"
     if grouped and state is MemberState.FENCED and fatal is None:
         yield "the group has fenced the member; the next receive joins again"
+    if grouped:
+        known = parts.metadata.snapshot.topics
+        for topic in sorted(parts.core.subscription.topics):
+            if (info := known.get(topic)) is not None and info.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                yield f"topic {topic!r} is subscribed to and does not exist"
     if parts.brokers.outages.all_away:
         yield "no broker of the cluster can be reached: " + "; ".join(unreachable.values())
 
