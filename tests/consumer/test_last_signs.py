@@ -9,7 +9,7 @@ import trio
 from consuming import T0, T1, T2, cluster_of, consumer_of, member_of
 from trio.testing import MockClock as Clock
 
-from trikafka import ErrorCode, KafkaConnectionError, NotLeaderError
+from trikafka import AuthorizationError, ErrorCode, KafkaConnectionError, NotLeaderError
 from trikafka.errors import CoordinatorError, ProtocolError
 
 BEATS = {"classic": "Heartbeat", "consumer": "ConsumerGroupHeartbeat"}
@@ -167,3 +167,14 @@ async def test_a_broker_that_does_not_respond(autojump_clock: Clock) -> None:
             assert "unanswered" in str(health.last_error)
             assert health.last_fetch[T0] >= 19
             cluster.thaw(0)
+
+
+async def test_a_commit_of_the_users_shows_that_commits_work_again(autojump_clock: Clock) -> None:
+    with trio.fail_after(120):
+        async with cluster_of(records=3) as cluster, member_of(cluster, auto_commit_interval_ms=60_000) as consumer:
+            await consumer.receive_batch()
+            cluster.fail("OffsetCommit", ErrorCode.GROUP_AUTHORIZATION_FAILED)
+            await consumer.receive_batch(timeout=65)
+            assert isinstance(consumer.health().last_error, AuthorizationError)
+            await consumer.commit()
+            assert consumer.health().last_error is None

@@ -71,12 +71,13 @@ class AutoCommit:
             return not isinstance(error, KafkaTimeoutError)
         if self._failures:
             _log.info("auto commit works again, after %d that failed", self._failures)
-        self._failures, self.last_error = 0, None
+        self._failures = 0
         self.committed(due)
         return True
 
     def committed(self, positions: Positions) -> None:
-        """These have been committed, by whomever."""
+        """These have been committed, by whomever: so commits are possible again."""
+        self.last_error = None
         self._last.update({tp: position.offset for tp, position in positions.items()})
         for tp in positions:
             self._left_behind.pop(tp, None)
