@@ -162,11 +162,11 @@ async def test_a_delta_table_gets_no_files_that_it_does_not_know(tmp_path: Path)
     (tmp_path / "_delta_log").mkdir()
     orc = table_options({"format": "orc"})
     for sink in (BatchFolder(tmp_path, SinkOptions()), SparkSink(tmp_path)):
-        with pytest.raises(ExportError, match="is a Delta table, to which files are not just added"):
+        with pytest.raises(ConfigurationError, match="is a Delta table, to which files are not just added"):
             async with sink:
                 pass
     assert os.listdir(tmp_path) == ["_delta_log"]
-    with pytest.raises(ExportError, match="is a Delta table"):
+    with pytest.raises(ConfigurationError, match="is a Delta table"):
         NamedTable(TableStore(tmp_path), orc).check()
 
 

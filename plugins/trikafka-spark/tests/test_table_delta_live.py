@@ -193,4 +193,4 @@ def test_the_command_says_what_it_wrote_and_counts_it(
     check_delta(spark, root, 100)
     assert command([*where, "--check"]) == "100 records in 4 ranges of a table, as the manifests say\n"
     said = command(["export", topic, str(root), "-b", kafka_broker.bootstrap_servers], code=2)
-    assert "was exported with format=delta and keeps it" in said
+    assert "is a Delta table, to which files are not just added; exports go there with format=delta" in said

@@ -145,9 +145,10 @@ def refuse_batches(root: Path) -> None:
 
 
 def refuse_delta(root: Path) -> None:
-    """Raise :exc:`ExportError` if it is a Delta table: readers would not see our files there, and ``VACUUM`` would remove them."""
+    """Raise :exc:`ConfigurationError` if it is a Delta table: readers would not see our files, and ``VACUUM`` would remove them."""
     if (root / "_delta_log").exists():
-        raise ExportError(f"{root} is a Delta table, to which files are not just added; choose another destination")
+        told = "to which files are not just added; exports go there with format=delta, else choose another destination"
+        raise ConfigurationError(f"{root} is a Delta table, {told}")
 
 
 def _prefix(batch: SinkBatch) -> str:
