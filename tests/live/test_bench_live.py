@@ -17,10 +17,14 @@ from benchmarks import plan
 ROOT = Path(__file__).resolve().parent.parent.parent
 #: What is like another case but for its size and its compression, or half of its security, is left out.
 LIKE_ANOTHER = {("connect", plan.TLS), ("connect", plan.SCRAM)}
+#: Of these a peer's program is told another number and no more: once is enough.
+LADDERS = ("assigned", "many")
 CASES = {
     case.name: case
     for case in plan.all_cases(cap=2_000, quick=True)
-    if case.setup.main and (case.kind, case.port) not in LIKE_ANOTHER
+    if case.setup.main
+    and (case.kind, case.port) not in LIKE_ANOTHER
+    and (case.peer == "ours" or case.kind not in LADDERS or case.way == "1")
 }
 FIGURES = {"seconds", "records_per_second", "mb_per_second", "cpu_per_million", "idle_mb", "peak_mb"}
 MORE_FIGURES = {
