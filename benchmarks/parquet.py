@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from trikafka_broker import DownloadError
+
+from benchmarks.spark_jars import spark_jars
 
 ROOT = Path(__file__).resolve().parent.parent
 CONNECTOR, TOKEN_PROVIDER = "4.2.0", "4.1.0-preview1"
@@ -38,12 +40,6 @@ _MODULE = f"""\
                 conf="default->master" transitive="false"/>
   </dependencies>
 </ivy-module>
-"""
-_SETTINGS = """\
-<ivysettings>
-  <settings defaultResolver="central"/>
-  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
-</ivysettings>
 """
 
 
@@ -92,25 +88,7 @@ def measure(
 
 def connector_jars(tell: Callable[[str], None]) -> list[str]:
     """The jars of Spark's Kafka connector, downloaded once into the cache. Raises :exc:`NotMeasured`."""
-    from trikafka_broker.jars import cache_directory, find_ivy
-    from trikafka_broker.java import find_java
-
-    folder = cache_directory() / f"spark-kafka-{CONNECTOR}"
-    if not folder.is_dir():
-        tell(f"downloading Spark's Kafka connector {CONNECTOR} into {folder}")
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".spark-kafka-", dir=folder.parent))
-        try:
-            (aside / "ivy.xml").write_text(_MODULE)
-            (aside / "settings.xml").write_text(_SETTINGS)
-            command = [str(find_java()), "-jar", str(find_ivy()), "-settings", f"{aside}/settings.xml", "-ivy", f"{aside}/ivy.xml"]
-            command += ["-cache", str(folder.parent / "ivy"), "-types", "jar", "bundle"]
-            command += ["-retrieve", f"{aside}/jars/[artifact]-[revision].[ext]"]
-            done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-            if done.returncode or not list(aside.glob("jars/spark-sql-kafka-*.jar")):
-                words = [line.strip() for line in done.stdout.splitlines() if "not found" in line or "FAILED" in line]
-                raise NotMeasured(f"Spark's Kafka connector could not be downloaded: {'; '.join(words[-3:]) or done.returncode}")
-            (aside / "jars").rename(folder)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    return sorted(map(str, folder.glob("*.jar")))
+    try:
+        return spark_jars("kafka", CONNECTOR, _MODULE, "spark-sql-kafka-*.jar", tell)
+    except DownloadError as error:
+        raise NotMeasured(f"Spark's Kafka connector could not be downloaded: {error}") from error

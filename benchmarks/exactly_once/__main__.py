@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import random
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import trio
 from trikafka_broker import Cluster
+
+from benchmarks.soak import folder, seed_of, teller
 
 from .run import GROUPS, PROPERTIES, Figures, Options, run
 
@@ -25,7 +24,7 @@ def main() -> int:
     parser.add_argument("--logs", type=Path, help="where the workers' logs go (default: they are not kept)")
     given = parser.parse_args()
     options = Options(
-        seed=random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed,
+        seed=seed_of(given.seed),
         kills=given.kills,
         broker_kills=given.broker_kills,
         groups=tuple(
@@ -46,14 +45,9 @@ def main() -> int:
 
 
 async def _run(options: Options, logs: Path | None) -> Figures:
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch:
-        directory = logs or Path(scratch)
-        directory.mkdir(parents=True, exist_ok=True)
+    with folder(logs) as directory:
         async with Cluster.open(brokers=3, properties=PROPERTIES) as cluster:
-            return await run(
-                options, cluster, directory, lambda line: print(f"{time.monotonic() - begun:6.1f} s  {line}", flush=True)
-            )
+            return await run(options, cluster, directory, teller())
 
 
 if __name__ == "__main__":

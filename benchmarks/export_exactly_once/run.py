@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,9 +17,9 @@ import pyarrow.parquet as pq
 import trio
 
 import trikafka
+from benchmarks.soak import killed_at_the_end
 from trikafka import NewTopic, TopicPartition
 
-ROOT = Path(__file__).parents[2]
 TOPIC = "exported"
 _ROWS = 20_000  #: of one table that is sent
 
@@ -88,18 +86,9 @@ class Reader:
         return np.concatenate([np.zeros(0, np.int64), *self._seen.values()])
 
 
-@contextmanager
-def exporter(servers: str, root: Path, log: Path, *options: str) -> Iterator[subprocess.Popen[bytes]]:
+def exporter(servers: str, root: Path, log: Path, *options: str) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """``trikafka export`` in a process group of its own, killed at the end with all that it has started."""
-    command = [sys.executable, "-m", "trikafka.cli", "export", TOPIC, str(root), "-b", servers, *options]
-    with log.open("ab") as out:
-        process = subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return killed_at_the_end([sys.executable, "-m", "trikafka.cli", "export", TOPIC, str(root), "-b", servers, *options], log)
 
 
 async def run(

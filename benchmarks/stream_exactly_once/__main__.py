@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import random
 import sys
-import tempfile
-import time
 from pathlib import Path
 
 import trio
 from trikafka_broker import Cluster
+
+from benchmarks.soak import folder, seed_of, teller
 
 from .run import Figures, Options, run
 
@@ -22,7 +21,7 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=10, help="runs killed by SIGKILL (default: 10)")
     parser.add_argument("--keep", type=Path, help="where the checkpoint and the runs' log go (default: they are not kept)")
     given = parser.parse_args()
-    seed = random.SystemRandom().randrange(1_000_000) if given.seed is None else given.seed
+    seed = seed_of(given.seed)
     options = Options(seed=seed, records=given.records, kills=given.kills)
     print(f"seed {options.seed}: {options.kills} kills", flush=True)
     figures = trio.run(_run, options, given.keep)
@@ -34,16 +33,9 @@ def main() -> int:
 
 
 async def _run(options: Options, keep: Path | None) -> Figures:
-    begun = time.monotonic()
-    with tempfile.TemporaryDirectory() as scratch:
-        directory = keep or Path(scratch)
-        directory.mkdir(parents=True, exist_ok=True)
+    with folder(keep) as directory:
         async with Cluster.open() as cluster:
-
-            def say(line: str) -> None:
-                print(f"{time.monotonic() - begun:6.1f} s  {line}", flush=True)
-
-            return await run(options, cluster.bootstrap_servers, directory, say)
+            return await run(options, cluster.bootstrap_servers, directory, teller())
 
 
 if __name__ == "__main__":

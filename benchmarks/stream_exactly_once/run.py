@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +16,9 @@ import trio
 
 import trikafka
 from benchmarks.librdkafka import read_topic
+from benchmarks.soak import killed_at_the_end
 from trikafka import NewTopic
 
-ROOT = Path(__file__).parents[2]
 PARTITIONS = 2
 
 
@@ -50,21 +49,11 @@ class Figures:
         return self.fed > 0 and not (self.lost or self.doubled)
 
 
-@contextmanager
-def query(arguments: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+def query(arguments: list[str], log: Path) -> AbstractContextManager[subprocess.Popen[bytes]]:
     """The query in a process group of its own; driver, JVM and workers are killed at the end."""
     command = [sys.executable, "-m", "benchmarks.stream_exactly_once.query", *arguments]
     environment = os.environ | {"TMPDIR": str(log.parent), "PYSPARK_PYTHON": sys.executable}
-    with log.open("ab") as out:
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True
-        )
-    try:
-        yield process
-    finally:
-        with suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
+    return killed_at_the_end(command, log, environment)
 
 
 async def run(options: Options, servers: str, directory: Path, say: Callable[[str], None] = lambda line: None) -> Figures:

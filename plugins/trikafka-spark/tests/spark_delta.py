@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import tempfile
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from spark_kafka import value_of
+from trikafka_broker import DownloadError
+
+from benchmarks.spark_jars import spark_jars
 
 VERSION = "4.4.0"
 #: What it asks for, and Spark has.
@@ -29,36 +30,15 @@ _MODULE = f"""\
   </dependencies>
 </ivy-module>
 """
-_SETTINGS = """\
-<ivysettings>
-  <settings defaultResolver="central"/>
-  <resolvers><ibiblio name="central" m2compatible="true"/></resolvers>
-</ivysettings>
-"""
 
 
 def delta_jars() -> list[str]:
     """The jars; none where they cannot be had."""
-    from trikafka_broker.jars import cache_directory, find_ivy
-    from trikafka_broker.java import find_java
-
-    folder = cache_directory() / f"spark-delta-{VERSION}"
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        aside = Path(tempfile.mkdtemp(prefix=".spark-delta-", dir=folder.parent))
-        try:
-            (aside / "ivy.xml").write_text(_MODULE)
-            (aside / "settings.xml").write_text(_SETTINGS)
-            command = [str(find_java()), "-jar", str(find_ivy()), "-settings", f"{aside}/settings.xml", "-ivy", f"{aside}/ivy.xml"]
-            command += ["-cache", str(folder.parent / "ivy"), "-types", "jar", "bundle"]
-            command += ["-retrieve", f"{aside}/jars/[artifact]-[revision].[ext]"]
-            subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False)
-            if not list(aside.glob("jars/delta-spark*.jar")):
-                return []
-            (aside / "jars").rename(folder)
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
-    return sorted(map(str, folder.glob("*.jar")))
+    try:
+        return spark_jars("delta", VERSION, _MODULE, "delta-spark*.jar")
+    except DownloadError as error:
+        print(f"Delta Lake could not be downloaded: {error}", file=sys.stderr)  # pytest shows it beside the tests that fail
+        return []
 
 
 def conf(jars: list[str]) -> dict[str, str]:

@@ -40,8 +40,6 @@ def test_options_for_spark_and_a_formats_writer_hide_themselves_and_are_what_the
     ],
 )
 def test_a_refused_option_shows_no_other_in_any_frame(destination: str, options: dict[str, Any]) -> None:
-    if "://" in destination:
-        pytest.importorskip("obstore")
     with pytest.raises(ConfigurationError) as caught:
         find_sink(destination, hidden_options(options))
     search = Search(MARK)
