@@ -70,11 +70,6 @@ class Parser:
         return table, refused
 
 
-def schema_key(column: str) -> str:
-    """Where a plan's format has the schemas of a column, by topics."""
-    return _SCHEMAS[column]
-
-
 def _read(column: pa.ChunkedArray, decoder: Decoder) -> tuple[pa.Array, dict[int, str]]:
     whole = join(column.chunks, column.type)
     if not whole.null_count:
