@@ -34,9 +34,13 @@ async def records(broker: Any, topic: str) -> list[Record]:
         return sorted([record async for batch in consumer.batches(until=ends) for record in batch], key=lambda record: record[:3])
 
 
-def save(frame: DataFrame, broker: Any, **options: str) -> None:
-    spark = frame.sparkSession  # a thread that only writes has no active session, by which Spark finds Python's data sources
+def activate(spark: SparkSession) -> None:
+    """A thread that only writes, or starts a stream, has no active session, by which Spark finds Python's data sources."""
     SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # type: ignore[arg-type]
+
+
+def save(frame: DataFrame, broker: Any, **options: str) -> None:
+    activate(frame.sparkSession)
     writer = frame.write.format("trikafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
     writer.options(**options).mode("append").save()
 
@@ -107,6 +111,7 @@ async def test_a_stream_that_does_a_batch_again_writes_it_once(
     source, target = await new_topic(100, partitions=2), await new_topic(0, partitions=2)
 
     def run() -> None:
+        activate(spark)
         options = {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers}
         reader = spark.readStream.format("trikafka").options(subscribe=source, startingOffsets="earliest", **options)
         writer = reader.load().selectExpr("concat(partition, '-', offset) AS value").writeStream.format("trikafka")
