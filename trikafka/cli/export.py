@@ -183,7 +183,8 @@ def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
             for problem in found.problems:
                 say(problem)
         if found.problems:
-            raise click.ClickException(f"{destination} does not hold what its manifests say ({len(found.problems)} differences)")
+            differences = "1 difference" if len(found.problems) == 1 else f"{len(found.problems):,} differences"
+            raise click.ClickException(f"{destination} does not hold what its manifests say ({differences})")
         if not as_json:
             places = "file" if found.bytes else "range"
             where = f"{found.files:,} {places if found.files == 1 else places + 's'}"

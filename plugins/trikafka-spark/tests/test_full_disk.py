@@ -1,23 +1,29 @@
-"""A disk that is full, or a file that may not grow: the export says so, and leaves nothing that would keep the disk full.
+"""A disk that is full, a destination that goes: the export says so, and leaves nothing that would keep the disk full.
 
 The limit is the kernel's own for the size of files of this process; what is written past it fails as on a full disk.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from test_spark_groups import batch
+from trikafka_spark import local
+from trikafka_spark.local import LocalJob
 from trikafka_spark.pieces import PieceWriter, Shape
+from trikafka_spark.sink import SparkSink
+from trikafka_spark.task import WriteTask
 
 from trikafka import DirectoryStore, ExportError, ExportPiece, RangeWork, StagedFile, TopicPartition
 from trikafka._api.export_plan import SourceView, Work, new_plan
-from trikafka.interfaces import ExportPlan, ExportState
+from trikafka.interfaces import ExportPlan, ExportState, PlannedRange
 
 TP = TopicPartition("t", 0)
 
@@ -90,3 +96,37 @@ def test_a_plan_that_cannot_be_stored_is_no_plan(store: DirectoryStore) -> None:
         plan_of(store)
     assert store.load() == ExportState()
     assert sorted(path.name for path in (store.root / "_trikafka").iterdir()) == ["lock", "work"]
+
+
+async def test_what_is_wrong_with_the_whole_disk_is_one_sentence_whichever_range_meets_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that an export again and again tells it once."""
+
+    def full(task: WriteTask, *_: object) -> None:
+        raise OSError(errno.ENOSPC, f"Error writing bytes of {task.planned}")
+
+    monkeypatch.setattr(local, "write_range", full)
+    said = set()
+    for number in range(3):
+        planned = PlannedRange("t", number, 0, 10, f"t-{number}.parquet")
+        with pytest.raises(ExportError) as caught:
+            await LocalJob([WriteTask("/data", 1, planned, None, {}, True, {}, Shape())], 1).run(lambda done, rows: None)
+        said.add(str(caught.value))
+        assert isinstance(caught.value.__cause__, OSError)
+    assert said == {"cannot write to /data: No space left on device"}
+
+
+async def test_a_destination_that_goes_does_not_hide_what_has_ended_the_export(tmp_path: Path) -> None:
+    """What could not be tidied up was told instead of it."""
+
+    async def leave(root: Path, error: type[Exception] | None) -> None:
+        async with SparkSink(root):
+            shutil.rmtree(root)
+            if error is not None:
+                raise error
+
+    with pytest.raises(ZeroDivisionError):
+        await leave(tmp_path / "a", ZeroDivisionError)
+    with pytest.raises(ExportError, match="cannot tidy up"):
+        await leave(tmp_path / "b", None)
