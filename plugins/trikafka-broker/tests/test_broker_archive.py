@@ -1,4 +1,4 @@
-"""The archive of classes and the formatted directories in the cache: made once, used where they fit, never in the way."""
+"""The archive of classes and the formatted directories in the cache: made once, used, never in the way."""
 
 from __future__ import annotations
 
@@ -185,7 +185,8 @@ class Tool:
         self.runs += 1
         self.directory.mkdir(parents=True)
         (self.directory / "bootstrap.checkpoint").write_bytes(b"records")
-        (self.directory / "meta.properties").write_text(f"version=1\ncluster.id={cluster_id}\nnode.id=0\ndirectory.id=d\n")
+        ids = f"cluster.id={cluster_id}\nnode.id=0\ndirectory.id=d\n"
+        (self.directory / "meta.properties").write_text(f"version=1\n{ids}")
 
 
 def formatted(folder: Path, template: Path, brokers: int = 2) -> tuple[int, list[dict[str, str]]]:

@@ -1,9 +1,9 @@
-"""The class-data archive of a Kafka version: what a JVM maps into its memory when it starts, in place of finding, reading and
-checking some thousand classes. Owns what is named `classes-*` beside the folder of the jars.
+"""The class-data archive of a Kafka version: what a JVM maps into its memory when it starts, in place of finding,
+reading and checking some thousand classes. Owns what is named `classes-*` beside the folder of the jars.
 
-Java itself looks whether an archive fits it and the jars, and does without one that does not; but one that is damaged or cut off
-is the end of it. So an archive is written aside, tried, renamed together with its hash, and compared with that by each process
-that comes to use it. Whatever goes wrong here costs the gain, never a start.
+Java itself looks whether an archive fits it and the jars, and does without one that does not; but one that is damaged
+or cut off is the end of it. So an archive is written aside, tried, renamed together with its hash, and compared with
+that by each process that comes to use it. Whatever goes wrong here costs the gain, never a start.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def writing_options(file: Path) -> list[str]:
 
 
 def using_options(file: Path | None, given: Sequence[str]) -> list[str]:
-    """The JVM options of a process that uses the archive; none without one, or where it is `given` other options of that kind."""
+    """The JVM options of a process that uses the archive; none without one, and where others are `given`."""
     return [] if file is None or concerns(given) else [*_QUIET, f"{_USE}{file}"]
 
 
@@ -50,9 +50,9 @@ def concerns(options: Sequence[str]) -> bool:
 def prepare(java: Path, libs: Path, write: Callable[[Path], None], report: Callable[[str], None]) -> Path | None:
     """The archive of these jars for this Java, written by `write` if there is none yet; None if it has to go without.
 
-    That is so while another process is at it, where nothing can be written, where it has failed before, and for a Java of another
-    kind than OpenJDK's. `write` gets the path of a file to write, and its `BrokerError` is such a failure. When it is cancelled
-    nothing is left.
+    That is so while another process is at it, where nothing can be written, where it has failed thrice, and for a Java
+    of another kind than OpenJDK's. `write` gets the path of a file to write, and its `BrokerError` is such a failure.
+    When it is cancelled nothing is left.
     """
     if "OpenJ9" in version_text(java):
         return None
@@ -94,14 +94,14 @@ def _write_aside(java: Path, libs: Path, aside: Path, write: Callable[[Path], No
     """Raises `OSError` when it comes to nothing."""
     try:
         write(aside)
-        command = [java, *_QUIET, f"{_USE}{aside}", "-Xshare:on", "-cp", f"{libs}/*", "-version"]
+        command = [str(java), *_QUIET, f"{_USE}{aside}", "-Xshare:on", "-cp", f"{libs}/*", "-version"]
         subprocess.run(command, capture_output=True, timeout=60, check=True)
     except (BrokerError, subprocess.SubprocessError) as error:
         raise OSError(f"the archive was not written: {error}") from error
 
 
 def _fingerprint(java: Path, libs: Path) -> str:
-    """Of all that Java compares, in the order in which it finds the jars of a folder: another name is another archive."""
+    """Of all that Java compares, the jars in the order in which it finds them."""
     parts = [version_text(java), str(libs)]
     for name in os.listdir(libs):  # noqa: PTH208
         known = (libs / name).stat()
@@ -111,7 +111,7 @@ def _fingerprint(java: Path, libs: Path) -> str:
 
 @contextlib.contextmanager
 def _attempt(path: Path) -> Iterator[bool]:
-    """Whether it may be tried now; nobody else tries meanwhile. The file has a byte for each attempt that has failed."""
+    """Whether it may be tried now; nobody else tries meanwhile. The file has a byte for each failure."""
     with path.open("ab", buffering=0) as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,7 +1,7 @@
 """The data directory of a new broker, as Kafka's storage tool makes it. Owns the folders `formatted-*` beside the jars.
 
-The tool takes a JVM and a second or two, and what it writes depends on nothing but the version of Kafka, the broker's properties
-and its own options; but for the ids, which are ours to choose. So it runs once, and then there are copies.
+The tool takes a JVM and a second or two, and what it writes depends on nothing but the version of Kafka, the broker's
+properties and its own options; but for the ids, which are ours to choose. So it runs once, and then there are copies.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ def template_of(libs: Path, properties: Mapping[str, object], options: Sequence[
 
 
 def format_all(directories: Mapping[int, Path], template: Path, run_tool: Callable[[str], None]) -> None:
-    """Make the data directories of nodes, unless they are there. `run_tool` makes that of the first, of the given cluster's id."""
+    """Make the data directories of nodes, unless they are there. `run_tool` makes the first, given the cluster's id."""
     (_, first), *others = directories.items()
     if not is_formatted(first):
         shutil.rmtree(first, ignore_errors=True)
