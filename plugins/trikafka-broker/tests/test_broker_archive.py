@@ -21,8 +21,12 @@ exit 1
 """
 
 
+def jars_of(libs: Path) -> archive.Jars:
+    return archive.Jars(libs, f"{libs}/*", libs.parent)
+
+
 class Place:
-    """A cache with two jars, a Java, and what was reported and written."""
+    """A cache with two jars, a Java, and how often it was told and written."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.libs, self.java = folder, folder / "kafka" / "libs", folder / "java"
@@ -30,8 +34,7 @@ class Place:
         for name in "ab":
             (self.libs / f"{name}.jar").write_text(name)
         self.install("OpenJDK")
-        self.reported: list[str] = []
-        self.written = 0
+        self.written = self.told = 0
 
     def install(self, kind: str) -> None:
         self.java.write_text(JAVA.format(kind=kind))
@@ -42,7 +45,10 @@ class Place:
         file.write_text(text)
 
     def prepare(self, write: Callable[[Path], None] | None = None) -> Path | None:
-        return archive.prepare(self.java, self.libs, write or self.write, self.reported.append)
+        return archive.prepare(self.java, jars_of(self.libs), write or self.write, self.tell)
+
+    def tell(self) -> None:
+        self.told += 1
 
     def left(self) -> list[str]:
         return sorted(path.name for path in self.libs.parent.iterdir() if path.name != "libs")
@@ -58,7 +64,7 @@ def test_it_is_written_once_and_told(place: Place) -> None:
     assert file is not None
     assert file.read_text() == "good"
     assert place.prepare() == file
-    assert place.written == len(place.reported) == 1
+    assert place.written == place.told == 1
     assert place.left() == [file.parent.name, f"{file.parent.name}.attempts"]
     assert archive.using_options(file, ["-Xmx1g"])[-1] == f"-XX:SharedArchiveFile={file}"
 
@@ -227,8 +233,8 @@ def test_real_brokers_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     reported: list[str] = []
     for _ in range(2):
         with KafkaCluster(progress=reported.append) as cluster:
-            file = archive.prepare(find_java(), fetch_jars(), lambda file: None, reported.append)
-            assert reported == ["preparing Kafka to start more quickly from now on"]
+            file = archive.prepare(find_java(), jars_of(fetch_jars()), lambda file: None, lambda: None)
+            assert reported == [f"preparing Kafka {DEFAULT_VERSION} to start more quickly from now on"]
             assert file is not None
             assert str(file) in Path(f"/proc/{cluster.brokers[0].pid}/maps").read_text()
             version = cluster.run_tool("org.apache.kafka.tools.TopicCommand", "--version")

@@ -1,5 +1,5 @@
-"""The class-data archive of a Kafka version: what a JVM maps into its memory when it starts, in place of finding,
-reading and checking some thousand classes. Owns what is named `classes-*` beside the folder of the jars.
+"""The class-data archive of a folder of jars: what a JVM maps into its memory when it starts, in place of finding,
+reading and checking some thousand classes. Owns what is named `classes-*` where it is kept: of Kafka beside its jars.
 
 Java itself looks whether an archive fits it and the jars, and does without one that does not; but one that is damaged
 or cut off is the end of it. So an archive is written aside, tried, renamed together with its hash, and compared with
@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import BrokerError
@@ -30,6 +31,15 @@ _FILE, _HASH = "classes.jsa", "classes.sha256"
 _WRITE, _USE = "-XX:ArchiveClassesAtExit=", "-XX:SharedArchiveFile="
 # Java tells of an archive that it does not use on its standard output, which belongs to the program.
 _QUIET = ("-Xlog:cds*=off", "-Xlog:cds*=off:stderr")
+
+
+@dataclass(frozen=True)
+class Jars:
+    """The folder of jars, the class path that they are used by, and the directory in which their archives are kept."""
+
+    folder: Path
+    class_path: str
+    kept: Path
 
 
 def writing_options(file: Path) -> list[str]:
@@ -47,7 +57,7 @@ def concerns(options: Sequence[str]) -> bool:
     return any(option.startswith((_WRITE, _USE, "-Xshare")) for option in options)
 
 
-def prepare(java: Path, libs: Path, write: Callable[[Path], None], report: Callable[[str], None]) -> Path | None:
+def prepare(java: Path, jars: Jars, write: Callable[[Path], None], report: Callable[[], None]) -> Path | None:
     """The archive of these jars for this Java, written by `write` if there is none yet; None if it has to go without.
 
     That is so while another process is at it, where nothing can be written, where it has failed thrice, and for a Java
@@ -56,17 +66,17 @@ def prepare(java: Path, libs: Path, write: Callable[[Path], None], report: Calla
     """
     if "OpenJ9" in version_text(java):
         return None
-    place = libs.parent / f"classes-{_fingerprint(java, libs)}"
+    place = jars.kept / f"classes-{_fingerprint(java, jars)}"
     if _is_whole(place):
         return place / _FILE
     with contextlib.suppress(OSError), _attempt(place.with_suffix(".attempts")) as allowed:
         if allowed and not _is_whole(place):
-            for leftover in (place, *libs.parent.glob(".classes-*")):  # damaged, or of one that was killed
+            for leftover in (place, *jars.kept.glob(".classes-*")):  # damaged, or of one that was killed
                 shutil.rmtree(leftover, ignore_errors=True)
-            report("preparing Kafka to start more quickly from now on")
-            with tempfile.TemporaryDirectory(prefix=".classes-", dir=libs.parent) as aside:
+            report()
+            with tempfile.TemporaryDirectory(prefix=".classes-", dir=jars.kept) as aside:
                 (made := Path(aside, "made")).mkdir()
-                _write_aside(java, libs, made / _FILE, write)
+                _write_aside(java, jars.class_path, made / _FILE, write)
                 (made / _HASH).write_text(_hash(made / _FILE))
                 made.rename(place)
     return place / _FILE if _is_whole(place) else None
@@ -90,21 +100,21 @@ def _hash_of(file: Path, inode: int, size: int, changed: int) -> str:
         return hashlib.file_digest(archive, "sha256").hexdigest()
 
 
-def _write_aside(java: Path, libs: Path, aside: Path, write: Callable[[Path], None]) -> None:
+def _write_aside(java: Path, class_path: str, aside: Path, write: Callable[[Path], None]) -> None:
     """Raises `OSError` when it comes to nothing."""
     try:
         write(aside)
-        command = [str(java), *_QUIET, f"{_USE}{aside}", "-Xshare:on", "-cp", f"{libs}/*", "-version"]
+        command = [str(java), *_QUIET, f"{_USE}{aside}", "-Xshare:on", "-cp", class_path, "-version"]
         subprocess.run(command, capture_output=True, timeout=60, check=True)
     except (BrokerError, subprocess.SubprocessError) as error:
         raise OSError(f"the archive was not written: {error}") from error
 
 
-def _fingerprint(java: Path, libs: Path) -> str:
+def _fingerprint(java: Path, jars: Jars) -> str:
     """Of all that Java compares, the jars in the order in which it finds them."""
-    parts = [version_text(java), str(libs)]
-    for name in os.listdir(libs):  # noqa: PTH208
-        known = (libs / name).stat()
+    parts = [version_text(java), jars.class_path]
+    for name in os.listdir(jars.folder):  # noqa: PTH208
+        known = (jars.folder / name).stat()
         parts.append(f"{name} {known.st_size} {known.st_mtime_ns}")
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
