@@ -24,7 +24,7 @@ class MissingSchemas:
         self._errors, self._silent = {}, None
 
     def skips(self, topic: str, by_registry: bool) -> bool:
-        """Whether looking is of no use: another schema of the topic is missing, or the registry has not answered for another topic."""
+        """Whether looking is of no use: another schema of it is missing, or the registry has not answered for another topic."""
         if by_registry and self._silent is not None:
             self._errors.setdefault(topic, self._silent)
         return topic in self._errors

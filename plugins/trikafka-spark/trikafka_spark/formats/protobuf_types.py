@@ -162,6 +162,11 @@ def repeated(field: Any) -> bool:
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
+def is_required(field: Any) -> bool:
+    """Whether a message without it is none."""
+    return bool(field.is_required if hasattr(field, "is_required") else field.label == field.LABEL_REQUIRED)
+
+
 def is_map(field: Any) -> bool:
     """Whether it is a map."""
     return bool(field.message_type is not None and field.message_type.GetOptions().map_entry and repeated(field))
