@@ -35,7 +35,7 @@ def reader_of(schema: Any, named: Mapping[str, Any], type: pa.DataType) -> Calla
         data = Data(column)
         try:
             array, at = read(data, data.offsets[:-1].copy(), data.offsets[1:])
-        except (pa.ArrowException, OverflowError) as error:
+        except (pa.ArrowException, OverflowError, IndexError) as error:
             raise OddError from error
         check(at == data.offsets[1:])
         return array

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from .column_bytes import GUARD, Data, OddError, check, gathered, np, texts, varints
-from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, field_type, is_map, is_required, message_type, repeated
+from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, is_map, is_required, message_type, repeated, type_of
 
 #: Seconds of 0001-01-01 and 10000-01-01: what a Timestamp may hold.
 FIRST, LAST = -62_135_596_800, 253_402_300_800
@@ -38,7 +38,7 @@ def reader_of(descriptor: Any) -> Callable[[pa.BinaryArray], pa.Array] | None:
         data = Data(column)
         try:
             return read(data, data.offsets[:-1], data.offsets[1:])
-        except (pa.ArrowException, OverflowError) as error:
+        except (pa.ArrowException, OverflowError, IndexError) as error:
             raise OddError from error
 
     return whole
@@ -212,7 +212,7 @@ def _message(descriptor: Any) -> Reader:
     def read(data: Data, begin: Any, end: Any) -> pa.Array:
         found = [each.sorted() for each in _Walk(data, begin, end).run(slots, len(fields))]
         for choice in choices:  # the last one counts
-            _once(np.concatenate([found[index][0] for index in choices]), len(begin))
+            _once(np.concatenate([found[index][0] for index in choice]), len(begin))
         arrays = [part(data, begin, *each) for part, each in zip(parts, found, strict=True)]
         return pa.StructArray.from_arrays(arrays, fields=kind)
 
@@ -249,7 +249,7 @@ def _field(field: Any) -> Part:
         return _map(field)
     read = _values(field)
     if repeated(field):
-        type = pa.list_(field_type(field, "", "", ()))
+        type = pa.list_(type_of(field))
 
         def lists(data: Data, begin: Any, owners: Any, start: Any, stop: Any) -> pa.Array:
             return pa.ListArray.from_arrays(_offsets(owners, len(begin)), read(data, start, stop), type=type)
@@ -304,7 +304,7 @@ def _offsets(owners: Any, count: int) -> pa.Array:
 def _map(field: Any) -> Part:
     entry = field.message_type
     parts = [entry.fields_by_name[name] for name in ("key", "value")]
-    kind = pa.map_(*(field_type(each, "", "", ()) for each in parts))
+    kind = pa.map_(*(type_of(each) for each in parts))
     slots = sorted((slot for number, each in enumerate(parts) for slot in _slots(each, number)), key=lambda slot: slot.tag)
     reads = [(_values(each), _wire(each)) for each in parts]
 
@@ -326,7 +326,7 @@ def _values(field: Any) -> Reader:
     """Of values of a field, each alone."""
     if field.message_type is not None:
         return _message(field.message_type)
-    type = field_type(field, "", "", ())
+    type = type_of(field)
     if field.enum_type is not None:
         return _enum(field.enum_type)
     if _wire(field) == _LEN:
@@ -349,6 +349,7 @@ def _whole(field: Any, type: pa.DataType) -> Reader:
 
 
 def _signed(value: Any) -> Any:
+    value = value.astype(np.uint64, copy=False)
     return (value >> np.uint64(1)).astype(np.int64) ^ -(value & np.uint64(1)).astype(np.int64)
 
 

@@ -17,7 +17,7 @@ from .column_bytes import OddError
 from .errors import UnreadableError
 from .framing import by_head
 from .protobuf_columns import FIRST, LAST, reader_of
-from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, ProtobufSchema, field_type, is_map, message_type, repeated
+from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, ProtobufSchema, is_map, message_type, repeated, type_of
 from .protobuf_items import count_items
 from .rows import Decoder, decode_rows, join, spread
 from .sizes import Sizes
@@ -180,7 +180,7 @@ def _field(field: Any) -> ToArray:
         return _map(field, get)
     of_values = _values(field)
     if repeated(field):
-        kind = pa.list_(field_type(field, "", "", ()))
+        kind = pa.list_(type_of(field))
 
         def lists(messages: Messages) -> pa.Array:
             each = list(map(get, messages))
@@ -205,7 +205,7 @@ def _field(field: Any) -> ToArray:
 
 def _map(field: Any, get: Callable[[Any], Any]) -> ToArray:
     key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
-    kind = pa.map_(field_type(key, "", "", ()), field_type(value, "", "", ()))
+    kind = pa.map_(type_of(key), type_of(value))
     of_keys, of_values = _values(key), _values(value)
 
     def maps(messages: Messages) -> pa.Array:
@@ -221,7 +221,7 @@ def _values(field: Any) -> ToArray:
     """Of values of the field, each alone."""
     if field.message_type is not None:
         return _message(field.message_type)
-    kind = field_type(field, "", "", ())
+    kind = type_of(field)
     if field.enum_type is not None:
         names = {each.number: each.name for each in reversed(field.enum_type.values)}
 
