@@ -116,20 +116,20 @@ def read_both_ways(schema: ProtobufSchema, values: list[bytes], must: bool = Fal
 
 
 @given(st.lists(FIELDS, min_size=1, max_size=6))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_whatever_protobuf_writes_is_read_at_once_to_the_same(values: list[dict[str, Any]]) -> None:
     read_both_ways(SCHEMA, [MESSAGE(**value).SerializeToString() for value in values], must=True)
 
 
 @given(st.lists(FIELDS, min_size=2, max_size=4))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=25, deadline=None)
 def test_messages_in_two_halves_are_merged_or_left(values: list[dict[str, Any]]) -> None:
     data = [MESSAGE(**value).SerializeToString() for value in values]
     read_both_ways(SCHEMA, [data[0], b"".join(data), data[1] + data[0]])
 
 
 @given(st.lists(FIELDS, min_size=1, max_size=3), st.data())
-@settings(max_examples=250, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_damage_is_either_odd_or_read_to_the_same(values: list[dict[str, Any]], data: st.DataObject) -> None:
     encoded = [MESSAGE(**value).SerializeToString() for value in values]
     index = data.draw(st.integers(0, len(values) - 1))
@@ -150,13 +150,13 @@ add(NARROW.message_type.add(name="M2"), "x", "int64")
 
 
 @given(st.lists(st.binary(max_size=14), min_size=1, max_size=3))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_bytes_are_odd_or_read_to_the_same(values: list[bytes]) -> None:
     read_both_ways(schema_of(NARROW), values)
 
 
 @given(st.lists(st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0, 1, 2, 5]), st.binary(max_size=9)), max_size=4), min_size=1, max_size=3))  # fmt: skip
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 def test_any_fields_are_odd_or_read_to_the_same(values: list[list[tuple[int, int, bytes]]]) -> None:
     """Numbers that the schema does not know, in any order, of any wire type, more than once."""
 
