@@ -14,9 +14,9 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trikafka_spark.formats.column_bytes import OddError
 from trikafka_spark.formats.avro_format import AvroDecoder
 from trikafka_spark.formats.avro_types import AvroSchema
+from trikafka_spark.formats.column_bytes import OddError
 from trikafka_spark.formats.errors import SchemaError
 
 NOW = datetime(2024, 2, 29, 12, 30, 15, 123456, UTC)

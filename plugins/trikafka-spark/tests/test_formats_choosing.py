@@ -14,7 +14,8 @@ import pytest
 from scripted_registry import ScriptedRegistry, framed
 from test_formats_avro import encoded, field, record
 from test_formats_protobuf import a_file, add
-from trikafka_spark.formats import framing, registry as registry_module
+from trikafka_spark.formats import framing
+from trikafka_spark.formats import registry as registry_module
 from trikafka_spark.formats.choosing import choose, named
 from trikafka_spark.formats.errors import SchemaError, SchemaRegistryTimeoutError, UnreadableError
 from trikafka_spark.formats.missing import MissingSchemas

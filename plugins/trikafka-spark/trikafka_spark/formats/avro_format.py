@@ -10,8 +10,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import schemaless_reader
 
-from .column_bytes import OddError
 from .avro_types import MARK_BYTES, AvroSchema
+from .column_bytes import OddError
 from .rows import decode_rows, join
 from .sizes import Sizes, items_in
 

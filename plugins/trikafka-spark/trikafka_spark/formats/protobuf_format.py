@@ -17,8 +17,8 @@ from .column_bytes import OddError
 from .errors import UnreadableError
 from .framing import by_head
 from .protobuf_columns import FIRST, LAST, reader_of
-from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, ProtobufSchema, is_map, message_type, repeated, type_of
 from .protobuf_items import count_items
+from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, ProtobufSchema, is_map, message_type, repeated, type_of
 from .rows import Decoder, decode_rows, join, spread
 from .sizes import Sizes
 

@@ -241,5 +241,5 @@ def field_type(field: Any, where: str, path: str, above: tuple[str, ...]) -> Any
 
 
 def type_of(field: Any) -> Any:
-    """As :func:`field_type`, of a field of a message that was checked: so it stands in one, which a message without fields has to."""
+    """As :func:`field_type`, of a field of a message that was checked; it stands in one, as a message without fields has to."""
     return field_type(field, "", "", ("",))

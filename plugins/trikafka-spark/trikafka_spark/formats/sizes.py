@@ -68,8 +68,7 @@ def items_in(value: Any) -> int:
             left += one.values()
         elif isinstance(one, list):
             found += len(one)
-            if one and isinstance(one[0], list | dict) or any(isinstance(each, list | dict) for each in one):
-                left += one
+            left += [each for each in one if isinstance(each, list | dict | tuple)]
         elif isinstance(one, tuple):
             left += one
     return found
