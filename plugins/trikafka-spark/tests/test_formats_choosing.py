@@ -210,9 +210,11 @@ def test_a_topic_without_a_schema_waits_and_the_others_go_on() -> None:
 
 
 def test_a_registry_that_is_silent_is_not_asked_for_the_other_topics() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent, pytest.raises(SchemaRegistryTimeoutError) as caught:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
         url = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        RegistryClient(settings_of(url, schema_registry_timeout_ms=50)).schema(1)
+        client = RegistryClient(settings_of(url, schema_registry_timeout_ms=50))
+        with pytest.raises(SchemaRegistryTimeoutError) as caught:
+            client.schema(1)
     missing = MissingSchemas()
     missing.note("b", ExportError("other"))
     missing.note("c", caught.value)

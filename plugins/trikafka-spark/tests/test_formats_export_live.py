@@ -196,7 +196,7 @@ async def test_a_topic_whose_schema_cannot_be_found_does_not_hold_up_the_others(
     async def export(*topics: str, **more: Any) -> trikafka.ExportResult:
         return await trikafka.export(topics, root, bootstrap_servers=servers, sink_options=options, **more)
 
-    with pytest.raises(trikafka.TrikafkaError, match="no schema could be found: the schema registry .* knows no schema 77"):
+    with pytest.raises(trikafka.TrikafkaError, match=r"no schema could be found: the schema registry .* knows no schema 77"):
         await export("unknown")
     assert not list(root.rglob("plan-*")), "of a first export in which nothing can be read"
 

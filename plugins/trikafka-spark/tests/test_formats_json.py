@@ -1,4 +1,4 @@
-"""JSON: what later values make of a schema that was pinned, and what is no object. Each alone and among others: it must not matter."""
+"""JSON: what later values make of a schema that was pinned, and what is no object. Alone or among others must not matter."""
 
 from __future__ import annotations
 
@@ -116,7 +116,9 @@ def test_what_is_inferred(values: list[bytes | None], schema: dict[str, Any]) ->
     assert infer(values, "t") == schema
 
 
-@pytest.mark.parametrize("values", [[b'{"n": 1}', b'{"n": "x"}'], [b'{"n": {"x": 1}}', b'{"n": [1]}'], [b'{"n": true}', b'{"n": 1}']])
+@pytest.mark.parametrize(
+    "values", [[b'{"n": 1}', b'{"n": "x"}'], [b'{"n": {"x": 1}}', b'{"n": [1]}'], [b'{"n": true}', b'{"n": 1}']]
+)
 def test_values_that_contradict_each_other_have_no_schema(values: list[bytes]) -> None:
     with pytest.raises(ExportError, match=r"no schema fits the first 2 values of 't'; give value_schema: .*Column\(/n\) changed"):
         infer(values, "t")

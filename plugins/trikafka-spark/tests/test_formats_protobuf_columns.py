@@ -59,7 +59,8 @@ OF: dict[str, Any] = {
     **{f"{kind}64": st.integers(0, 2**64 - 1) for kind in ("uint", "fixed")},
 }  # fmt: skip
 INNER = st.fixed_dictionaries({}, optional={"x": st.floats(allow_nan=False)})
-TIMES = st.fixed_dictionaries({}, optional={"seconds": st.integers(-62_135_596_800, 253_402_300_799), "nanos": st.integers(0, 999_999_999)})
+SECONDS = st.integers(-62_135_596_800, 253_402_300_799)
+TIMES = st.fixed_dictionaries({}, optional={"seconds": SECONDS, "nanos": st.integers(0, 999_999_999)})
 FIELDS = st.fixed_dictionaries(
     {},
     optional={
@@ -155,7 +156,10 @@ def test_any_bytes_are_odd_or_read_to_the_same(values: list[bytes]) -> None:
     read_both_ways(schema_of(NARROW), values)
 
 
-@given(st.lists(st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0, 1, 2, 5]), st.binary(max_size=9)), max_size=4), min_size=1, max_size=3))  # fmt: skip
+ANY_FIELDS = st.lists(st.tuples(st.integers(1, 9), st.sampled_from([0, 1, 2, 5]), st.binary(max_size=9)), max_size=4)
+
+
+@given(st.lists(ANY_FIELDS, min_size=1, max_size=3))
 @settings(max_examples=150, deadline=None)
 def test_any_fields_are_odd_or_read_to_the_same(values: list[list[tuple[int, int, bytes]]]) -> None:
     """Numbers that the schema does not know, in any order, of any wire type, more than once."""

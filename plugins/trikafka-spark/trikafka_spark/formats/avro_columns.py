@@ -12,8 +12,13 @@ from typing import Any
 
 import pyarrow as pa
 
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
 from .avro_unions import groups
-from .column_bytes import Data, OddError, check, gathered, np, texts, varints
+from .column_bytes import Data, OddError, check, gathered, texts, varints
 
 _MOST_FIXED = 64
 #: Items of an array, of which each is a turn.

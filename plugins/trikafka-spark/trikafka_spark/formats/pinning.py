@@ -131,8 +131,8 @@ def look_up(
     assert registry is not None  # or there would be a schema
     newest = [OffsetRange(each.topic, each.partition, max(each.start, each.end - _share(ranges)), each.end) for each in ranges]
     for sample in (newest, ranges):
-        if found := named(_sample(sample, settings, stopper, column)):
-            return choose(kind, found, topic, column, registry, stopper.wait)
+        if ids := named(_sample(sample, settings, stopper, column)):
+            return choose(kind, ids, topic, column, registry, stopper.wait)
     raise ExportError(f"no {column} of {topic!r} names a schema of the registry; give {column}_schema, or value_format=binary")
 
 

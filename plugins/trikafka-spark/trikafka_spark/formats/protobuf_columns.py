@@ -12,7 +12,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from .column_bytes import GUARD, Data, OddError, check, gathered, np, texts, varints
+try:
+    import numpy as np
+except ImportError:
+    np = None  # type: ignore[assignment]
+
+from .column_bytes import GUARD, Data, OddError, check, gathered, texts, varints
 from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, is_map, is_required, message_type, repeated, type_of
 
 #: Seconds of 0001-01-01 and 10000-01-01: what a Timestamp may hold.
@@ -280,10 +285,7 @@ def _spread(data: Data, begin: Any, owners: Any, start: Any, stop: Any, wire: in
         starts, stops = begin.copy(), begin.copy()
         starts[owners], stops[owners] = start, stop
         return starts, stops
-    if wire == _VARINT:
-        values = np.zeros(len(begin), np.uint64)
-    else:
-        values = np.full(len(begin), len(data.bytes) - GUARD)
+    values = np.zeros(len(begin), np.uint64) if wire == _VARINT else np.full(len(begin), len(data.bytes) - GUARD)
     values[owners] = start
     return values, values
 

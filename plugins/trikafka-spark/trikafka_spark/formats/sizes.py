@@ -79,7 +79,7 @@ def width(type: pa.DataType) -> float:
     if pa.types.is_struct(type):
         return 0.125 + sum(width(field.type) for field in type)
     try:
-        return 0.125 + type.bit_width / 8
+        return 0.125 + float(type.bit_width) / 8
     except ValueError:  # text, lists and maps: what they hold is elsewhere
         return 4.125
 
