@@ -121,6 +121,13 @@ def test_any_union_is_read_both_ways_as_it_was_written(chosen: list[tuple[Any, A
     assert (list(bad), slow[: len(values)].to_pylist()) == ([len(values)], wanted), "by fastavro, too"
 
 
+def test_bytes_that_are_as_long_as_a_fixed_type_beside_them_are_bytes() -> None:
+    """Among values that cannot be read at once."""
+    array, bad = decoded([FIXED, "bytes", ENUM, "string"], [count(1) + encoded("bytes", b"abcd"), count(3) + b"\x02A", b"\x7f"])
+    found = [row and {name: each for name, each in row.items() if each is not None} for row in array.to_pylist()]
+    assert (found, list(bad)) == ([{"member1": b"abcd"}, {"member3": "A"}, None], [2])
+
+
 OLD = record(field("v", ["null", "int", ONE, ENUM]))
 
 

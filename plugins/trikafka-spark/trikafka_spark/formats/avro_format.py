@@ -31,8 +31,8 @@ class AvroDecoder:
         self._written = written.rows()
         self._wanted = None if written.same(reader) else reader.rows()
         self._quick = reader.quick_reader(written)
-        self._convert = reader.converter
-        # With a schema of another's fastavro finds no names for all types (1.13).
+        # Resolving one schema by another, fastavro (1.13) does not find the names of all types.
+        self._convert = reader.converter(tagged=self._wanted is None)
         self._named = self._convert is not None and self._wanted is None
         self._mark = secrets.token_bytes(MARK_BYTES)  # that no record can know
 

@@ -112,11 +112,10 @@ class AvroSchema:
         with self._said():
             _Sizes(self._named, self._where).walk(self._parsed, (), 0)
 
-    @property
-    def converter(self) -> Converter | None:
-        """What makes values of unions into what Arrow takes, if there are such."""
+    def converter(self, *, tagged: bool) -> Converter | None:
+        """What makes values of unions into what Arrow takes, if there are such: see :func:`converter`."""
         with self._said():
-            return converter(self._parsed, self._named)
+            return converter(self._parsed, self._named, tagged=tagged)
 
     def quick_reader(self, writer: AvroSchema) -> Callable[[Any], Any] | None:
         """What reads many values, written by ``writer``, without objects between; ``None`` where the schemas are not so plain.
@@ -152,7 +151,7 @@ class AvroSchema:
                 return None
             if name in known and (known[name], written.field(name).type) != (_expanded(field["type"], self._named), kind.type):
                 return None
-            made = converter(field["type"], self._named)
+            made = converter(field["type"], self._named, tagged=False)
             default = field.get("default")
             found.append((kind, default if made is None or "default" not in field else made(default)))
         return found

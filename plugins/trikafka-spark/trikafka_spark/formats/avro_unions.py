@@ -32,12 +32,12 @@ def groups(schema: Sequence[Any]) -> list[list[int]]:
     return list(found.values())
 
 
-def converter(schema: Any, named: Mapping[str, Any]) -> Converter | None:
-    """What makes of a value as fastavro gives it (with ``return_named_type``, or without) one that Arrow takes.
+def converter(schema: Any, named: Mapping[str, Any], *, tagged: bool) -> Converter | None:
+    """What makes of a value as fastavro gives it one that Arrow takes; ``tagged``: with ``return_named_type``.
 
     ``None`` where values are taken as they are. ``schema`` is parsed, and does not contain itself.
     """
-    return _converter(schema, named) if _has_choice(schema, named) else None
+    return _Converters(named, tagged).of(schema) if _has_choice(schema, named) else None
 
 
 def _has_choice(schema: Any, named: Mapping[str, Any]) -> bool:
@@ -51,20 +51,45 @@ def _has_choice(schema: Any, named: Mapping[str, Any]) -> bool:
     return any(_has_choice(each, named) for each in inner)
 
 
-def _converter(schema: Any, named: Mapping[str, Any]) -> Converter | None:
-    if isinstance(schema, list):
-        return _union(schema, named)
-    if isinstance(schema, str):
-        return _converter(named[schema], named) if schema in named else None
-    if isinstance(schema["type"], list | dict):
-        return _converter(schema["type"], named)
-    if schema["type"] == "array":
-        return _array(_converter(schema["items"], named))
-    if schema["type"] == "map":
-        return _map(_converter(schema["values"], named))
-    if schema["type"] in ("record", "error"):
-        return _record({each["name"]: _converter(each["type"], named) for each in schema["fields"]})
-    return None
+class _Converters:
+    """Makes them."""
+
+    def __init__(self, named: Mapping[str, Any], tagged: bool) -> None:
+        self._named, self._tagged = named, tagged
+
+    def of(self, schema: Any) -> Converter | None:
+        """The one of a schema, if values are to be changed."""
+        if isinstance(schema, list):
+            return self._union(schema)
+        if isinstance(schema, str):
+            return self.of(self._named[schema]) if schema in self._named else None
+        if isinstance(schema["type"], list | dict):
+            return self.of(schema["type"])
+        if schema["type"] == "array":
+            return _array(self.of(schema["items"]))
+        if schema["type"] == "map":
+            return _map(self.of(schema["values"]))
+        if schema["type"] in ("record", "error"):
+            return _record({each["name"]: self.of(each["type"]) for each in schema["fields"]})
+        return None
+
+    def _union(self, schema: list[Any]) -> Converter:
+        members = groups(schema)
+        choice = _Choice(schema, members, self._named, self._tagged)
+        inner = [None if len(places) > 1 else self.of(schema[places[0]]) for places in members]
+
+        def convert(value: Any) -> Any:
+            name = None
+            if isinstance(value, tuple):
+                name, value = value
+            if value is None:
+                return None
+            number = 0 if len(members) == 1 else choice.of(name, value)
+            own = inner[number]
+            value = value if own is None else own(value)
+            return value if len(members) == 1 else {f"member{number}": value}
+
+        return convert
 
 
 def _array(inner: Converter | None) -> Converter | None:
@@ -82,29 +107,10 @@ def _record(fields: Mapping[str, Converter | None]) -> Converter | None:
     return lambda value: value | {name: each(value[name]) for name, each in wanted.items()}
 
 
-def _union(schema: list[Any], named: Mapping[str, Any]) -> Converter:
-    members = groups(schema)
-    choice = _Choice(schema, members, named)
-    inner = [None if len(places) > 1 else _converter(schema[places[0]], named) for places in members]
-
-    def convert(value: Any) -> Any:
-        name = None
-        if isinstance(value, tuple):
-            name, value = value
-        if value is None:
-            return None
-        number = 0 if len(members) == 1 else choice.of(name, value)
-        own = inner[number]
-        value = value if own is None else own(value)
-        return value if len(members) == 1 else {f"member{number}": value}
-
-    return convert
-
-
 class _Choice:
     """Which member a value is of: by the name of its type, or by what it is, if only one can be that."""
 
-    def __init__(self, schema: list[Any], members: list[list[int]], named: Mapping[str, Any]) -> None:
+    def __init__(self, schema: list[Any], members: list[list[int]], named: Mapping[str, Any], tagged: bool) -> None:
         self._by_name: dict[str, int] = {}
         self._by_kind: dict[str, int] = {}
         self._fits: list[tuple[int, Callable[[Any], bool]]] = []
@@ -114,7 +120,8 @@ class _Choice:
             kind = _kind(one)
             if kind in _NAMED:
                 self._by_name[one["name"]] = number
-                self._fits.append((number, _fitting(one)))
+                if not tagged:  # else what has no name is of no such type
+                    self._fits.append((number, _fitting(one)))
             else:
                 self._by_kind[_PYTHON[kind] if not _is_decimal(one) else "Decimal"] = number
 
