@@ -7,6 +7,8 @@ dropped.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 from collections.abc import Callable, Sequence
 
@@ -17,6 +19,8 @@ from trikafka import ExportError
 from .task import Stopped, Stopper, WriteTask, write_range
 
 _POLL_EVERY = 0.2
+#: What is wrong with a file system, and with no file of it.
+_OF_ALL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
 #: How long a cancelled export waits for its threads (seconds): each ends at its next batch.
 _LEAVE_LIMIT = 0.8
 
@@ -109,7 +113,11 @@ class LocalJob:
 
 
 def _explained(task: WriteTask, error: Exception) -> ExportError:
-    """As Spark's job says it: what is not trikafka's own error, such as a full disk, with the range."""
-    failure = ExportError(f"exporting {task.planned} failed: {str(error) or type(error).__name__}")
+    """As Spark's job says it: what is not trikafka's own error with the range, but for what is wrong with the whole destination."""
+    if isinstance(error, OSError) and error.errno in _OF_ALL:  # whichever range meets it first: --every is to tell it once
+        text = f"cannot write to {task.root}: {os.strerror(error.errno)}"
+    else:
+        text = f"exporting {task.planned} failed: {str(error) or type(error).__name__}"
+    failure = ExportError(text)
     failure.__cause__ = error
     return failure

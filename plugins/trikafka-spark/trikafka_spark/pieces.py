@@ -78,6 +78,13 @@ class _File:
         self.writer.close()
         self.sink.close()
 
+    def drop(self) -> None:
+        """Remove it, also where it cannot be closed: of a full disk the footer is refused, and what stays would keep it full."""
+        for end in (self.writer.close, self.sink.close):
+            with contextlib.suppress(OSError, pa.ArrowException):
+                end()
+        self.staged.unlink(missing_ok=True)
+
 
 @dataclass
 class PieceWriter:
@@ -131,11 +138,7 @@ class PieceWriter:
         """Remove what was staged."""
         self._letters.drop()
         for file in self._files.values():
-            try:
-                file.writer.close()
-            finally:
-                file.sink.close()
-                file.staged.unlink(missing_ok=True)
+            file.drop()
         self._files.clear()
 
     def _flush(self) -> int:
@@ -183,14 +186,18 @@ class PieceWriter:
 
     def _open(self, folder: str, schema: pa.Schema) -> _File:
         staged = self.work.stage()
-        sink = pa.OSFile(str(staged), "wb")
-        writer = pq.ParquetWriter(
-            sink,
-            schema,
-            compression=self.shape.compression,
-            use_dictionary=[name for name in ("topic", "partition", "timestampType", "key") if name in schema.names],
-            write_statistics=["partition", "offset", "timestamp"],
-        )
+        try:
+            sink = pa.OSFile(str(staged), "wb")
+            writer = pq.ParquetWriter(
+                sink,
+                schema,
+                compression=self.shape.compression,
+                use_dictionary=[name for name in ("topic", "partition", "timestampType", "key") if name in schema.names],
+                write_statistics=["partition", "offset", "timestamp"],
+            )
+        except BaseException:
+            staged.unlink(missing_ok=True)
+            raise
         writer.add_key_value_metadata({FOOTER_KEY: footer_of(self.planned)})
         file = self._files[folder] = _File(staged, folder, writer, sink)
         return file

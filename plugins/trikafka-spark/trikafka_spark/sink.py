@@ -84,7 +84,12 @@ class SparkSink:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop Spark if it was started here and nobody else uses it; remove what is partial; unlock."""
-        await self._leave(STOP_LIMIT if exc is None or isinstance(exc, Exception) else CANCELLED_LIMIT)
+        try:
+            await self._leave(STOP_LIMIT if exc is None or isinstance(exc, Exception) else CANCELLED_LIMIT)
+        except ExportError:
+            if exc is None:
+                raise
+            _log.debug("the destination could not be tidied up", exc_info=True)  # what has ended the export says why
 
     def _open(self) -> None:
         if isinstance(self._store, DirectoryStore):
