@@ -42,7 +42,7 @@ class Watching(ConnectionObserver):
 
     def __init__(self, seen: Seen) -> None:
         self._seen = seen
-        self._before: Counter[str] = Counter()  # seconds of authenticating anew so far, by the connection's purpose
+        self._before: dict[str, float] = {}  # seconds of authenticating anew so far, by the connection's purpose
 
     @trikafka.hookimpl
     def trikafka_observer(self, context: object) -> Watching:
@@ -53,10 +53,10 @@ class Watching(ConnectionObserver):
         """See :class:`ConnectionObserver`."""
         if event.before == "reauthenticating":
             self._seen.renewed[event.purpose] += 1
-            self._seen.renewing.append(event.seconds - self._before[event.purpose])
+            self._seen.renewing.append(event.seconds - self._before.get(event.purpose, 0.0))
             self._before[event.purpose] = event.seconds
         if event.state == "closed":
-            del self._before[event.purpose]
+            self._before.pop(event.purpose, None)
             if event.error is not None:
                 self._seen.closed.append(f"{event.purpose}: {event.error}")
 
@@ -122,9 +122,9 @@ def main() -> int:
     print(f"{sum(seen.acked):,} records acknowledged, {sum(seen.read):,} read, {len(seen.wrong)} lost, doubled or out of order")
     print(f"{sum(seen.renewed.values())} authentications anew: {dict(sorted(seen.renewed.items()))}")
     print(f"connections that ended with an error: {seen.closed or 'none'}")
-    if times and renewing:
-        print(f"an authentication anew took {renewing[len(renewing) // 2] * 1e3:.1f} ms in the median, {renewing[-1] * 1e3:.1f} ms at most")
-        print(f"an acknowledgement took {times[len(times) // 2] * 1e3:.1f} ms in the median, {times[-1] * 1e3:.1f} ms at most")
+    for what, sizes in (("an authentication anew", renewing), ("an acknowledgement", times)):
+        if sizes:
+            print(f"{what} took {sizes[len(sizes) // 2] * 1e3:.1f} ms in the median, {sizes[-1] * 1e3:.1f} ms at most")
     for line in seen.wrong[:10]:
         print(line)
     good = seen.read == seen.acked and not seen.wrong and not seen.closed and bool(seen.renewed)

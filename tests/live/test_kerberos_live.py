@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -173,6 +173,12 @@ async def test_a_service_that_the_realm_does_not_know(settings: dict[str, Any]) 
             pass
 
 
+async def for_ever(again: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await again()
+        await trio.sleep(0.2)
+
+
 async def test_a_key_that_was_changed_is_told_with_the_key_table_and_whose_it_is(settings: dict[str, Any], kdc: Kdc) -> None:
     """Before, it was "Ticket expired" as soon as the last ticket by the old key had."""
     keytab = kdc.keytab("carol")
@@ -187,9 +193,7 @@ async def test_a_key_that_was_changed_is_told_with_the_key_table_and_whose_it_is
         await known()
         kdc.administer("change_password -randkey carol")
         with pytest.raises(AuthenticationError) as caught:
-            while True:  # as long as the ticket lasts
-                await known()
-                await trio.sleep(0.2)
+            await for_ever(known)  # as long as the ticket lasts
         assert str(caught.value) == (
             f"GSSAPI: there is no ticket for 'carol' (sasl_kerberos_principal) by the key table '{keytab}' (sasl_kerberos_keytab):"
             " Decrypt integrity check failed (the key was changed at the key distribution centre: a new key table is needed)"

@@ -21,7 +21,7 @@ from trikafka._net.bounds import ASSIGNED, FACTORS, NAMED, most_bytes
 from trikafka._wire import messages
 from trikafka._wire.fetch import read_fetch_response
 from trikafka.errors import DamagedResponseError
-from trikafka.testing import ScriptedCluster, encode_batch, respond
+from trikafka.testing import ScriptedCluster, encode_batch
 from trikafka.testing.messages import build
 
 SOURCES = Path(trikafka.__file__).parent

@@ -61,7 +61,7 @@ def use_up(items: Sequence[Any] | None) -> None:
 
 
 async def free(last: Callable[[], object | None], parts: list[object]) -> None:
-    """Free what ``parts`` holds, in slices beside the loop, once nobody has what was made of it: ``last``, a weak reference to that.
+    """Free what ``parts`` holds, in slices beside the loop, once nobody has what was made of it: ``last`` weakly refers to it.
 
     A million objects are a tenth of a second in the step that drops the last reference to what holds them. Whoever has it for
     minutes frees it himself.

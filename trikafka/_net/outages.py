@@ -129,7 +129,8 @@ class Outages:
         else:
             since = self._ended.get(number, trio.current_time())
             now = trio.current_time()
-            self._away[number] = Outage(node, since, error, told_at=now, tried_at=now, unlisted=None if number in self._known else now)
+            unlisted = None if number in self._known else now
+            self._away[number] = Outage(node, since, error, told_at=now, tried_at=now, unlisted=unlisted)
         _log.warning("broker %d%s is lost: %s%s", number, self._role(number), error, self._scope())
 
     def silent(self, node: Node, api: str, since: float) -> None:

@@ -181,7 +181,9 @@ class SecurityConfig:
             if any(part is not None for part in endpoint):
                 raise ConfigurationError("give sasl_oauth_token_provider, or the endpoint with client id and secret, not both")
             if self.sasl_oauth_scope is not None:
-                raise ConfigurationError("sasl_oauth_scope is asked for at sasl_oauth_token_endpoint_url: a token provider has its own")
+                raise ConfigurationError(
+                    "sasl_oauth_scope is asked for at sasl_oauth_token_endpoint_url: a token provider has its own"
+                )
         elif None in endpoint:
             raise ConfigurationError(
                 "sasl_mechanism='OAUTHBEARER' needs sasl_oauth_token_provider, or sasl_oauth_token_endpoint_url with"
