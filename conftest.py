@@ -23,9 +23,18 @@ LONGEST = [
     SPARK,
     "tests/live/test_bench_live.py",
     "tests/live/test_mixed_groups_live.py",
+    "tests/live/test_consumer_protocol_live.py",
+    "tests/live/test_transactions_live.py",
+    "tests/live/test_groups_live.py",
     "plugins/trikafka-spark/tests/test_spark_stream_kill_live.py",
+    "plugins/trikafka-spark/tests/test_spark_kill_live.py",
+    "tests/live/test_producer_live.py",
+    "plugins/trikafka-broker/tests/test_broker_leftovers.py",
     "tests/live/test_exactly_once_live.py",
     "plugins/trikafka-spark/tests/test_spark_standalone_live.py",
+    "tests/live/test_fetching_live.py",
+    "plugins/trikafka-broker/tests/test_broker_live.py",
+    "tests/live/test_sequences_live.py",
 ]
 
 

@@ -46,7 +46,7 @@ def java_of(group: int) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("delay", "number", "code"), [(0.0, signal.SIGINT, 130), (0.7, signal.SIGTERM, 143), (2.0, signal.SIGINT, 130)]
+    ("delay", "number", "code"), [(0.0, signal.SIGINT, 130), (0.7, signal.SIGTERM, 143), (1.2, signal.SIGINT, 130)]
 )
 async def test_a_signal_while_the_jvm_starts_says_nothing(
     delay: float, number: signal.Signals, code: int, kafka_broker: Any, new_topic: Any, tmp_path: Path
