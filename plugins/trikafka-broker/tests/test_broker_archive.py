@@ -87,7 +87,8 @@ def test_another_java_and_other_jars_have_another(place: Place, change: str) -> 
 
 def test_options_of_the_environment_make_no_other(place: Place) -> None:
     file = place.prepare()
-    place.java.write_text(place.java.read_text().replace("echo ", "echo 'Picked up JAVA_TOOL_OPTIONS: -Dx=y' >&2; echo ", 1))
+    told = "echo 'Picked up JAVA_TOOL_OPTIONS: -Dx=y' >&2; echo "
+    place.java.write_text(place.java.read_text().replace("echo ", told, 1))
     os.utime(place.java, (1, 1))
     assert place.prepare() == file
     assert place.written == 1
