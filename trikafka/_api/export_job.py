@@ -187,7 +187,7 @@ class ExportJob:
                 raise error
             if self.options.fail_on_data_loss:
                 self._give_up_topic(topic, error)
-            else:
+            elif self.source.is_news(topic):
                 _log.warning("%s: it is not exported", error)
         wrong = set()
         for topic, topic_id in view.topic_ids.items():
