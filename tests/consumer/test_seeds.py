@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +15,7 @@ from trio.testing import MockClock as Clock
 
 from trikafka import hookimpl
 from trikafka.config import ConsumerConfig, ProducerConfig
-from trikafka.errors import CommitFailedError
+from trikafka.errors import CommitFailedError, KafkaTimeoutError
 from trikafka.testing import ScriptedCluster
 
 # --- seed 000: timeouts ------------------------------------------------------------------------------------------------
@@ -52,6 +53,53 @@ async def test_whatever_a_poll_waits_for_counts_against_its_limit(api: str, auto
         silence.remove()
         with trio.fail_after(120):
             assert await values(consumer, 1) == [b"0"]  # what was given up by the limits goes on by itself
+
+
+@pytest.mark.parametrize("fault", ["frozen", "killed", "black hole", "error"])
+@pytest.mark.parametrize("how", ["commit", "stream.commit", "committed", "end_offsets"])
+async def test_a_member_keeps_its_limits_too(how: str, fault: str, autojump_clock: Clock) -> None:
+    """As tests/deadlines has it for consumers without a group; here heartbeats, fetches and auto commit go on beside the call."""
+    async with cluster_of(records=3) as cluster, member_of(cluster) as consumer:
+        stream = await anext(aiter(consumer.partitions()))
+        await stream.receive()
+        calls = {
+            "commit": lambda: consumer.commit({T0: 1}, timeout=0.7),
+            "stream.commit": lambda: stream.commit(timeout=0.7),
+            "committed": lambda: consumer.committed([T0], timeout=0.7),
+            "end_offsets": lambda: consumer.end_offsets([T0], timeout=0.7),
+        }
+        break_it = {
+            "frozen": lambda: cluster.freeze(0),
+            "killed": lambda: cluster.stop(0),
+            "black hole": lambda: cluster.lose(0),
+            "error": lambda: [cluster.fail(api, 14, times=None) for api in ("OffsetCommit", "OffsetFetch")]
+            + [cluster.fail("ListOffsets", 6, times=None)],
+        }
+        break_it[fault]()
+        start = trio.current_time()
+        with pytest.raises(KafkaTimeoutError) as caught:
+            await calls[how]()
+        assert 0.7 <= round(trio.current_time() - start, 6) <= 0.725
+        assert caught.value.limit == 0.7
+        assert caught.value.attempts >= 1
+        assert caught.value.last_error is not None
+
+
+async def test_a_wakeup_from_another_thread_is_a_cancelled_scope() -> None:
+    """The recipe of docs/consumer.md. (By the real clock.)"""
+    async with cluster_of(records=1) as cluster, consumer_of(cluster) as consumer:
+        consumer.assign([T0])
+        assert await values(consumer, 1) == [b"0"]
+        token = trio.lowlevel.current_trio_token()
+        scope = trio.CancelScope()
+        thread = threading.Timer(0.05, lambda: trio.from_thread.run_sync(scope.cancel, trio_token=token))
+        thread.start()
+        with trio.fail_after(10), scope:
+            await consumer.receive()
+        assert scope.cancelled_caught
+        cluster.append("t", 0, [b"1"])
+        with trio.fail_after(10):
+            assert await values(consumer, 1) == [b"1"]
 
 
 # --- seed 001: what is done in the background, and what in the user's task -----------------------------------------------
@@ -176,6 +224,35 @@ async def test_a_static_member_that_is_overdue_stops_its_heartbeats_and_says_no_
         assert await values(consumer, 1) == [b"0"]
         assert told == [("assigned", [T0]), ("lost", [T0]), ("assigned", [T0])]
         assert len(cluster.group("g").members) == 1
+
+
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+async def test_who_is_overdue_while_the_group_rebalances_leaves_then(strategy: str, autojump_clock: Clock) -> None:
+    """The join of this member waits for another that does not come back; its own user's time runs all the same."""
+    settings = {
+        "session_timeout_ms": 6_000,
+        "heartbeat_interval_ms": 1_000,
+        "max_poll_interval_ms": 60_000,
+        "partition_assignment_strategy": [strategy],
+    }
+    async with cluster_of(2, records=50) as cluster, member_of(cluster, **settings | {"max_poll_interval_ms": 300_000}) as slow:
+        await slow.receive_batch()
+        async with member_of(cluster, **settings) as consumer:
+            came = trio.current_time()  # it joins, and an eager group waits for `slow`
+            await trio.sleep(100)
+            assert consumer.statistics().state == "stale"
+            assert [round(seen.time - came) for seen in cluster.requests("LeaveGroup")] == [60]
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_drain, slow)
+                await consumer.receive_batch(timeout=60)  # there may be nothing left to read
+                assert consumer.statistics().state == "stable"
+                assert len(consumer.assignment()) == len(slow.assignment()) == 1
+                nursery.cancel_scope.cancel()
+
+
+async def _drain(consumer: Any) -> None:
+    async for _ in consumer:
+        pass
 
 
 async def test_a_few_records_at_a_time_are_fair_to_all_partitions(autojump_clock: Clock) -> None:
