@@ -18,7 +18,15 @@ import trio
 
 from .._net.retry import Retry
 from .._state.task_timer import TaskTimer
-from ..errors import BootstrapError, ExportError, ExportIncompleteError, KafkaTimeoutError, OffsetOutOfRangeError
+from ..errors import (
+    BootstrapError,
+    ConfigurationError,
+    ExportError,
+    ExportIncompleteError,
+    KafkaTimeoutError,
+    OffsetOutOfRangeError,
+    TrikafkaError,
+)
 from ..interfaces import (
     ExportManifest,
     ExportPlan,
@@ -179,7 +187,7 @@ class ExportJob:
                 raise error
             if self.options.fail_on_data_loss:
                 self._give_up_topic(topic, error)
-            else:
+            elif self.source.is_news(topic):
                 _log.warning("%s: it is not exported", error)
         wrong = set()
         for topic, topic_id in view.topic_ids.items():
@@ -228,6 +236,11 @@ class ExportJob:
             if not wanted:
                 raise
             self._waiting.update({TopicPartition(each.topic, each.partition): error for each in wanted})
+            return
+        except TrikafkaError as error:
+            if self._only is None or isinstance(error, ConfigurationError):
+                raise
+            self._broken.update({TopicPartition(each.topic, each.partition): error for each in wanted})  # others are published
             return
         plan = export_plan.new_plan(
             self.state,

@@ -148,9 +148,9 @@ class _Run:
                 raise
             except TrikafkaError as error:
                 text, _ = sentence(error)
-                if text != told:
+                if _gist(text) != told:
                     warn(text)
-                told = text
+                told = _gist(text)
             await trio.sleep_until(due)
 
     def _print(self, result: ExportResult) -> None:
@@ -169,6 +169,12 @@ class _Run:
             where = f"{result.destination}/_dead_letters" if topic is None else f"the topic {topic}"
             warn(f"{_records(result.dead_letters)} could not be read as asked, and went to {where}")
         say(_sentence(result))
+
+
+def _gist(text: str) -> str:
+    """What a failure is about: how many rows there are, and up to which offset a log goes, is another time by time."""
+    who, what, why = text.partition(" could not be exported: ")
+    return f"{who}{what}{re.sub(r'[0-9][0-9,.]*', '0', why)}".removesuffix("; 0 rows are published") if what else text
 
 
 def _check(destination: str, options: dict[str, str], as_json: bool) -> None:

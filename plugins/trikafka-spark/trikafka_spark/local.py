@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from trikafka import ExportError
+from trikafka import ExportError, KafkaTimeoutError, TopicPartition
 
 from .task import Stopped, Stopper, WriteTask, write_range
 
@@ -39,6 +39,8 @@ class LocalJob:
         self._idle = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._failure: Exception | None = None
+        #: What a partition has timed out with: its other ranges do not wait as long, one after the other, in the threads of all.
+        self._stuck: dict[TopicPartition, KafkaTimeoutError] = {}
 
     async def run(self, report: Callable[[int, int], None]) -> list[Exception | None]:
         """Run them; ``report(tasks done, rows done)`` a few times a second.
@@ -98,7 +100,11 @@ class LocalJob:
             self._working += 1
         try:
             self._stopper.check()
-            return write_range(task, self._stopper, self._tell)
+            tp = task.planned.tp
+            error = self._stuck.get(tp) or write_range(task, self._stopper, self._tell)
+            if isinstance(error, KafkaTimeoutError):
+                self._stuck[tp] = error
+            return error
         finally:
             with self._lock:
                 self._working -= 1
