@@ -29,6 +29,9 @@ FOOTER_KEY = "trikafka.range"
 _MOST_FOLDERS = 64
 #: Records whose keys and values are read at a time.
 _READ_AT_ONCE = 32_768
+#: Bytes of a page. Of a mebibyte, which is Arrow's own, most has left the processor's cache when it is packed: snappy took a tenth
+#: longer, and zstd saved a hundredth of the size by it.
+_PAGE_BYTES = 131_072
 #: Microseconds of 0001-01-01 and 10000-01-01.
 _FIRST_DAY, _LAST_DAY = -62_135_596_800_000_000, 253_402_300_800_000_000
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -188,6 +191,7 @@ class PieceWriter:
             sink,
             schema,
             compression=self.shape.compression,
+            data_page_size=_PAGE_BYTES,
             use_dictionary=[name for name in ("topic", "partition", "timestampType", "key") if name in schema.names],
             write_statistics=["partition", "offset", "timestamp"],
         )
