@@ -27,6 +27,10 @@ from .formats.work import Reading
 FOOTER_KEY = "trikafka.range"
 #: Folders of one piece that are written at a time; a piece that has rows for more of them ends.
 _MOST_FOLDERS = 64
+#: Bytes of a page. Snappy and LZ4 look back 64 KiB and lose nothing by small ones, whose bytes are in the processor's cache still
+#: when they are packed: a twentieth of a task's time. Zstandard looks back further, and finds more in the page that Arrow makes.
+_PAGE_BYTES = {"snappy": 131_072, "lz4": 131_072}
+_LARGE_PAGE_BYTES = 1 << 20
 #: Microseconds of 0001-01-01 and 10000-01-01.
 _FIRST_DAY, _LAST_DAY = -62_135_596_800_000_000, 253_402_300_800_000_000
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
@@ -206,6 +210,7 @@ class PieceWriter:
                 sink,
                 schema,
                 compression=self.shape.compression,
+                data_page_size=_PAGE_BYTES.get(self.shape.compression, _LARGE_PAGE_BYTES),
                 use_dictionary=[name for name in ("topic", "partition", "timestampType", "key") if name in schema.names],
                 write_statistics=["partition", "offset", "timestamp"],
             )
