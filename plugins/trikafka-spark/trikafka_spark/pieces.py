@@ -21,17 +21,16 @@ from trikafka import ExportPiece, PieceLog, RecordBatch, StagedFile
 from trikafka.interfaces import PlannedRange
 
 from .columns import spark_table
+from .folders import Folders
 from .formats.parsing import Parser
 from .formats.work import Reading
+from .lake.columns import TableColumns
 
 FOOTER_KEY = "trikafka.range"
 #: Folders of one piece that are written at a time; a piece that has rows for more of them ends.
 _MOST_FOLDERS = 64
 #: Records whose keys and values are read at a time.
 _READ_AT_ONCE = 32_768
-#: Microseconds of 0001-01-01 and 10000-01-01.
-_FIRST_DAY, _LAST_DAY = -62_135_596_800_000_000, 253_402_300_800_000_000
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,8 @@ class PieceWriter:
     def __post_init__(self) -> None:
         reading = self.reading or Reading.of(self.format, self.planned.topic)
         self._parser, self._letters = reading.parser, reading.letters(self.work)
-        self._by = tuple(self.format.get("partition_by", ()))
+        self._columns = TableColumns.of(self.format, self._parser)
+        self._folders = Folders(self.format, self.planned.topic)
 
     @property
     def full(self) -> bool:
@@ -149,7 +149,7 @@ class PieceWriter:
         taken: int = table.num_rows
         if self._parser is not None:
             table = pa.concat_tables(self._read(table, self._parser))
-        for folder, part in self._sorted(table):
+        for folder, part in self._folders.sort(table):
             file = self._files.get(folder) or self._open(folder, part.schema)
             file.writer.write_table(part, row_group_size=self.shape.row_group_rows)
             file.rows += part.num_rows
@@ -162,28 +162,20 @@ class PieceWriter:
     def _read(self, table: pa.Table, parser: Parser) -> Iterator[pa.Table]:
         """The table with its columns read, in parts: where nothing can be read, each record is an object for a while."""
         for at in range(0, max(table.num_rows, 1), _READ_AT_ONCE):
-            read, refused = parser.parse(table.slice(at, _READ_AT_ONCE))
+            records = table.slice(at, _READ_AT_ONCE)
+            read, refused = parser.parse(records)
+            if self._columns is not None:
+                read, unfit = self._columns.fit(read)
+                chosen = records.filter(pc.is_in(records["offset"], pa.array(list(unfit), pa.int64()))) if unfit else records.slice(0, 0)
+                refused += [(record, unfit[record["offset"]]) for record in chosen.to_pylist()]
             self._letters.add(refused)
             yield read
-
-    def _sorted(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """The rows by partition folder. The topic is constant in a range; dates are those of the record, in UTC."""
-        if not table.num_rows:
-            return
-        prefix = [f"topic={self.planned.topic}"] if "topic" in self._by else []
-        dates = _dates(table["timestamp"]) if "date" in self._by else None
-        if "topic" in self._by:
-            table = table.drop_columns(["topic"])
-        if dates is None:
-            yield "/".join(prefix), table
-            return
-        for value in pc.unique(dates).to_pylist():
-            chosen = pc.is_null(dates) if value is None else pc.equal(dates, value)
-            yield "/".join([*prefix, f"date={value or _NO_VALUE}"]), table.filter(chosen)
 
     def _open(self, folder: str, schema: pa.Schema) -> _File:
         staged = self.work.stage()
         sink = pa.OSFile(str(staged), "wb")
+        if self._columns is not None:
+            schema = self._columns.numbered(schema)
         writer = pq.ParquetWriter(
             sink,
             schema,
@@ -195,9 +187,3 @@ class PieceWriter:
         file = self._files[folder] = _File(staged, folder, writer, sink)
         return file
 
-
-def _dates(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The days, null where the year has not four digits (a producer took microseconds for milliseconds)."""
-    number = times.cast(pa.int64())
-    sane = pc.and_(pc.greater_equal(number, _FIRST_DAY), pc.less(number, _LAST_DAY))
-    return pc.strftime(pc.if_else(sane, times, pa.scalar(None, times.type)), "%Y-%m-%d")

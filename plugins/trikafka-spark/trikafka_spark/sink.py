@@ -43,8 +43,10 @@ class SparkSink:
     A Spark context that the process has already is used, and left running; ``master`` and ``spark.*`` then mean nothing.
     """
 
-    def __init__(self, root: Path | ExportStore, options: SinkOptions | None = None) -> None:
-        self._store = DirectoryStore(root) if isinstance(root, Path) else root
+    format = "parquet"
+
+    def __init__(self, root: Path | ExportStore | None, options: SinkOptions | None = None) -> None:
+        self._place: ExportStore | None = DirectoryStore(root) if isinstance(root, Path) else root
         self._options = options or SinkOptions()
         self._limiter = trio.CapacityLimiter(4)
         #: One call at a time, also when one was not waited for.
@@ -58,6 +60,16 @@ class SparkSink:
         store, rest = store_of(rest.pop("destination"), rest)
         return cls(store, sink_options(rest))
 
+    @property
+    def title(self) -> str:
+        """How messages call the destination."""
+        return self._store.title
+
+    @property
+    def _store(self) -> ExportStore:
+        assert self._place is not None, "nothing is stored before the place is known"
+        return self._place
+
     def open_batches(self) -> BatchFolder:
         """Take a consumer's batches instead of an export (:func:`trikafka.sink_batches`): a file for each."""
         if not isinstance(self._store, DirectoryStore):
@@ -66,11 +78,7 @@ class SparkSink:
 
     async def __aenter__(self) -> Self:
         """Check the destination, then Spark and Java where nothing else will do; starts nothing yet."""
-        try:
-            await self._stored(self._open)
-        except trio.Cancelled:
-            self._store.give_up()
-            raise
+        await self._enter_store()
         try:
             await self._thread(lambda: check_schemas(self._options.parsing))
             if self._options.spark_above == 0:
@@ -86,6 +94,13 @@ class SparkSink:
         """Stop Spark if it was started here and nobody else uses it; remove what is partial; unlock."""
         await self._leave(STOP_LIMIT if exc is None or isinstance(exc, Exception) else CANCELLED_LIMIT)
 
+    async def _enter_store(self) -> None:
+        try:
+            await self._stored(self._open)
+        except trio.Cancelled:
+            self._store.give_up()
+            raise
+
     def _open(self) -> None:
         if isinstance(self._store, DirectoryStore):
             refuse_batches(self._store.root)
@@ -94,6 +109,8 @@ class SparkSink:
 
     async def _leave(self, limit: float) -> None:
         await self._spark.leave(limit)
+        if self._place is None:
+            return
         patience = _RELEASE_LIMIT if limit == CANCELLED_LIMIT else limit
         with trio.move_on_after(patience if self._store.remote else math.inf, shield=True) as scope:
             await self._stored(self._store.close)
@@ -103,7 +120,7 @@ class SparkSink:
     async def load(self) -> ExportState:
         """Return what the destination holds."""
         state = await self._stored(self._store.load)
-        refuse_other_format(state, "parquet", self._store.title)
+        refuse_other_format(state, self.format, self._store.title)
         return state
 
     async def store_plan(self, plan: ExportPlan) -> None:
@@ -126,7 +143,7 @@ class SparkSink:
         """The format of the destination's files: the partition folders, and how values are parsed; schemas are inferred once."""
         parsing, topics = self._options.parsing, list(dict.fromkeys(each.topic for each in wanted))
         check_letters(parsing, [*topics, *state.topic_ids])
-        format = with_schemas(pinned(state, self._options, self._store.title))
+        format = with_schemas(pinned(state, self._options, self.title))
         for column, topic in unpinned(format, parsing, topics):
             ranges = [each for each in wanted if each.topic == topic]
             pin(format, column, topic, await self._looked_up(format, column, ranges, settings))
