@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 from collections import Counter
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 from spark_kafka import value_of
+from trikafka_spark.columns import SCHEMA
 
 
 @dataclass
@@ -32,11 +35,30 @@ class Lake:
         """All rows that a reader finds now."""
         raise NotImplementedError
 
+    def files(self) -> int:
+        """Data files that the newest version has."""
+        raise NotImplementedError
+
     def compact(self) -> None:
         """Merge the files, as another program would, and remove what is not needed any more."""
         raise NotImplementedError
 
     def delete(self, partition: int, offset: int) -> None:
+        raise NotImplementedError
+
+    def rows_of_day(self, day: date) -> list[int]:
+        """The offsets of the rows of a day, by the table's partitions."""
+        raise NotImplementedError
+
+    @staticmethod
+    def columns() -> pa.Schema:
+        """Those of an export."""
+        return SCHEMA
+
+    def create(self, schema: pa.Schema, *, by_day: bool = False) -> None:
+        raise NotImplementedError
+
+    def drop(self) -> None:
         raise NotImplementedError
 
     def double(self) -> None:
@@ -68,12 +90,29 @@ class DeltaLake(Lake):
     def read(self) -> pa.Table:
         return pa.table(self.table.scan().read_all())
 
+    def files(self) -> int:
+        return len(self.table.file_uris())
+
     def compact(self) -> None:
         self.table.optimize.compact()
         self.table.vacuum(0, dry_run=False, enforce_retention_duration=False)
 
     def delete(self, partition: int, offset: int) -> None:
         self.table.delete(f"partition = {partition} AND offset = {offset}")
+
+    def rows_of_day(self, day: date) -> list[int]:
+        where = f"date = '{day.isoformat()}'"
+        assert len(self.table.file_uris(file_pruning_predicate=where)) == 1
+        return sorted(pa.table(self.table.scan(columns=["offset"], predicate=where).read_all())["offset"].to_pylist())
+
+    def create(self, schema: pa.Schema, *, by_day: bool = False) -> None:
+        made = schema.append(pa.field("date", pa.date32())) if by_day else schema
+        importlib.import_module("deltalake").DeltaTable.create(
+            self.destination, schema=made, partition_by=["date"] if by_day else None
+        )
+
+    def drop(self) -> None:
+        shutil.rmtree(self.root / "_delta_log")
 
     def double(self) -> None:
         importlib.import_module("deltalake").write_deltalake(self.destination, self.read(), mode="append")
@@ -97,6 +136,9 @@ class IcebergLake(Lake):
     def read(self) -> pa.Table:
         return self.table.scan().to_arrow()
 
+    def files(self) -> int:
+        return len(list(self.table.scan().plan_files()))
+
     def compact(self) -> None:
         table = self.table
         rows = table.scan().to_arrow()
@@ -106,6 +148,23 @@ class IcebergLake(Lake):
 
     def delete(self, partition: int, offset: int) -> None:
         self.table.delete(f"partition == {partition} and offset == {offset}")
+
+    def rows_of_day(self, day: date) -> list[int]:
+        where = f"timestamp >= '{day}T00:00:00+00:00' and timestamp < '{day}T23:59:59.999999+00:00'"
+        scan = self.table.scan(row_filter=where, selected_fields=("offset",))
+        assert len(list(scan.plan_files())) == 1
+        return sorted(scan.to_arrow()["offset"].to_pylist())
+
+    def create(self, schema: pa.Schema, *, by_day: bool = False) -> None:
+        catalog = self.catalog
+        catalog.create_namespace_if_not_exists("shop")
+        table = catalog.create_table(self.destination, schema)
+        if by_day:
+            with table.update_spec() as spec:
+                spec.add_field("timestamp", importlib.import_module("pyiceberg.transforms").DayTransform(), "day")
+
+    def drop(self) -> None:
+        self.catalog.drop_table(self.destination)
 
     def double(self) -> None:
         table = self.table

@@ -19,13 +19,13 @@ _EPOCH = date(1970, 1, 1)
 class Folders:
     """The folders of one topic, as a plan's ``format`` says.
 
-    Of Parquet and Delta the folder's name is the value of a column that the file does not have, and a day whose year has not four
-    digits is none (a producer took microseconds for milliseconds). Iceberg has each column in the file and each day exactly.
+    The folder's name is the value of a column that the file does not have; only Iceberg has each column in the file. A day whose
+    year has not four digits is none (a producer took microseconds for milliseconds).
     """
 
     def __init__(self, format: Mapping[str, Any], topic: str) -> None:
         self._by = tuple(format.get("partition_by", ()))
-        self._exact = format.get("name") == "iceberg"
+        self._whole = format.get("name") == "iceberg"
         self._prefix = [str(format["folder"])] if "folder" in format else []
         self._prefix += [f"topic={topic}"] if "topic" in self._by else []
 
@@ -34,36 +34,31 @@ class Folders:
         if not table.num_rows:
             return
         days = _days(table["timestamp"]) if "date" in self._by else None
-        if "topic" in self._by and not self._exact:
+        if "topic" in self._by and not self._whole:
             table = table.drop_columns(["topic"])
         if days is None:
             yield "/".join(self._prefix), table
             return
-        if not self._exact:
-            sane = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
-            days = pc.if_else(sane, days, pa.scalar(None, days.type))
         for day in pc.unique(days).to_pylist():
             chosen = pc.is_null(days) if day is None else pc.equal(days, day)
             yield "/".join([*self._prefix, f"date={_text(day)}"]), table.filter(chosen)
 
 
 def _days(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Days since 1970, also of times before it."""
+    """Days since 1970, also of times before it; null beyond the years of four digits."""
     number = times.cast(pa.int64())
     whole = pc.divide(number, _DAY_US)
     before = pc.less(number, pc.multiply(whole, _DAY_US))
-    return pc.subtract(whole, before.cast(pa.int64()))
+    days = pc.subtract(whole, before.cast(pa.int64()))
+    sane = pc.and_(pc.greater_equal(days, _FIRST_DAY), pc.less_equal(days, _LAST_DAY))
+    return pc.if_else(sane, days, pa.scalar(None, days.type))
 
 
 def _text(day: int | None) -> str:
-    if day is None:
-        return _NO_VALUE
-    return (_EPOCH + timedelta(days=day)).isoformat() if _FIRST_DAY <= day <= _LAST_DAY else str(day)
+    return _NO_VALUE if day is None else (_EPOCH + timedelta(days=day)).isoformat()
 
 
 def day_of(name: str) -> int | None:
     """The day (since 1970) in a file's name below the destination; ``None`` where the record's is not known."""
     text = next((part.removeprefix("date=") for part in PurePosixPath(name).parts if part.startswith("date=")), _NO_VALUE)
-    if text == _NO_VALUE:
-        return None
-    return (date.fromisoformat(text) - _EPOCH).days if text.count("-") == 2 else int(text)
+    return None if text == _NO_VALUE else (date.fromisoformat(text) - _EPOCH).days

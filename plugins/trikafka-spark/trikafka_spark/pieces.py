@@ -166,7 +166,7 @@ class PieceWriter:
             read, refused = parser.parse(records)
             if self._columns is not None:
                 read, unfit = self._columns.fit(read)
-                chosen = records.filter(pc.is_in(records["offset"], pa.array(list(unfit), pa.int64()))) if unfit else records.slice(0, 0)
+                chosen = records.filter(pc.is_in(records["offset"], pa.array(list(unfit), pa.int64())))
                 refused += [(record, unfit[record["offset"]]) for record in chosen.to_pylist()]
             self._letters.add(refused)
             yield read

@@ -21,7 +21,7 @@ from trikafka import ConfigurationError, ExportError, ExportStore
 from trikafka.config.secrets import plain
 from trikafka.interfaces import ExportPlan
 
-from ..object_address import SCHEMES, ObjectAddress
+from ..object_address import ObjectAddress
 from .explaining import explained
 from .fitting import check_fit, check_partitions
 from .footers import Bounds, DataFile
@@ -49,8 +49,8 @@ class DeltaLog:
         if self._root is not None:
             return str(self._root), None
         address = ObjectAddress.of(options.destination, options.store)
-        client = {name: str(plain(value)).lower() if isinstance(value, bool) else str(value) for name, value in address.client.items()}
-        return address.url, {**{name: str(value) for name, value in address.config.items()}, **client}
+        given = {**address.config, **address.client}
+        return address.url, {name: str(value).lower() if isinstance(value, bool) else plain(value) for name, value in given.items()}
 
     def place(self) -> ExportStore:
         """The destination."""

@@ -26,7 +26,7 @@ def check_fit(title: str, wanted: pa.Schema, found: pa.Schema, kind: str) -> Non
             raise ConfigurationError(f"the column {field.name} of the table {title} is of type {type}, not {field.type}")
     for field in found:
         if not field.nullable and field.name not in _NEVER_NULL:
-            raise ConfigurationError(f"the column {field.name} of the table {title} must have a value, which an export has not always")
+            raise ConfigurationError(f"the column {field.name} of the table {title} must have a value, which not every record has")
 
 
 def _is_narrow(type: pa.DataType) -> bool:

@@ -1,4 +1,4 @@
-"""Iceberg, by ``pyiceberg``: a plan is one snapshot, which says so, as the table does from then on (a property, in the same commit).
+"""Iceberg, by ``pyiceberg``: a plan is one snapshot, which says so, as the table does from then on (by a property, at once).
 
 The state of the table in which the plan was looked for is the one that the commit goes on from: of two who add one plan, the
 catalog refuses the second, and who comes later sees it. The library's own retries would begin from a state that nobody has looked
@@ -103,7 +103,8 @@ class IcebergLog:
         location, options = table.location(), dict(self._options.store)
         scheme = urlsplit(location).scheme.lower()
         if scheme in SCHEMES:
-            known = {f"store.{ours}": secret(str(table.io.properties[name])) for name, ours in _STORE.items() if name in table.io.properties}
+            told = table.io.properties
+            known = {f"store.{ours}": secret(str(told[name])) for name, ours in _STORE.items() if name in told}
             return lake_store(location, {**known, **options} if scheme.startswith("s3") else options)
         if scheme not in ("", "file"):
             raise ConfigurationError(f"the table {self.title} is at {location}, where exports cannot write")
@@ -195,9 +196,9 @@ class IcebergLog:
     def _sync(self, plan: ExportPlan) -> None:
         table = self._known(plan.format)
         if urlsplit(table.location()).scheme in ("", "file"):
-            named = [table.metadata_location]
-            for snapshot in [table.current_snapshot()]:
-                named += [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))] if snapshot else []
+            named, snapshot = [table.metadata_location], table.current_snapshot()
+            if snapshot is not None:
+                named += [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
             sync([path for path in map(_folder, named) if path.exists()])
 
     def version(self, plan: ExportPlan) -> int | None:
@@ -254,7 +255,7 @@ def _partitioned_by(title: str, table: Table) -> tuple[str, ...]:
 
 
 def _folder(location: str) -> Path:
-    return Path(location.removeprefix("file:").replace("//", "/", 1) if location.startswith("file:") else location)
+    return Path(location.removeprefix("file://").removeprefix("file:"))
 
 
 def _secrets_of(properties: Mapping[str, Any]) -> Iterator[str]:

@@ -49,5 +49,5 @@ def lake_options(given: Mapping[str, Any]) -> LakeOptions:
         raise ConfigurationError(f"{name} is an option of format=iceberg: a table of format={format} is its folder")
     for name in rest:
         if name.startswith("write."):
-            raise ConfigurationError(f"{name} was for Spark's writer of {format}; files are written here now: compression=... and the like")
+            raise ConfigurationError(f"{name} is for a writer of Spark's: the files of {format} are written here, as Parquet's")
     return LakeOptions(format, destination, sink_options(rest), own.get(_CATALOG), own.get("location"), properties, store)

@@ -1,7 +1,7 @@
 """The sink of exports into tables: the Parquet sink, whose files no reader sees before a plan's one commit.
 
-In this order: the plan is stored, its files are written, its work is closed (from then on the files are the same for everybody), they
-are committed, the manifest is published. A run that finds a plan closed commits it as it is, unless the table has it already.
+In this order: the plan is stored, its files are written, its work is closed (from then on the files are the same for everybody),
+they are committed, the manifest is published. A run that finds a plan closed commits it as it is, unless the table has it already.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ class LakeSink(SparkSink):
         state = await super().load()
         if state.unfinished is not None and _OURS not in state.unfinished.format:
             raise ExportError(
-                f"plan {state.unfinished.number} of {self.title} was begun by an earlier trikafka, which wrote {self.format} by Spark:"
-                " finish it with that one"
+                f"plan {state.unfinished.number} of {self.title} was begun by an earlier trikafka, which wrote {self.format}"
+                " by Spark: finish it with that one"
             )
         return state
 
@@ -136,7 +136,7 @@ class LakeSink(SparkSink):
         return await self._asked(lambda: check_lake(self._log, self._store))
 
     async def _asked(self, function: Callable[[], T]) -> T:
-        """Call the log. What is asked of a catalog is not waited for when the scope is cancelled: a late commit is the plan's own."""
+        """Call the log. A catalog is not waited for when the scope is cancelled: a late commit is the plan's own."""
         return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._limiter)
 
 
