@@ -16,7 +16,7 @@ from .run import Findings
 SCHEMA = 2
 #: The first tenth of the latencies of a run is left out: connections and caches are cold.
 _WARM = 0.1
-_PACKAGES = ("trio", "confluent-kafka", "aiokafka", "kafka-python", "pyarrow", "cramjam")
+_PACKAGES = ("trio", "confluent-kafka", "aiokafka", "kafka-python", "crc32c", "pyarrow", "cramjam")
 _MB = 1e6
 #: What an aim allows beside the buffers.
 _BESIDE_BUFFERS = 100e6

@@ -26,7 +26,7 @@ _ROWS = 20_000  #: of one table that is sent
 
 @dataclass(frozen=True)
 class Options:
-    """Of a run. ``pause`` is the longest life of an exporter, in seconds; every ``spark_every``-th one works with Spark."""
+    """Of a run. ``pause`` is the longest an exporter works, in seconds; every ``spark_every``-th one works with Spark."""
 
     seed: int
     records: int = 5_000_000
@@ -109,8 +109,9 @@ async def run(
             spark = options.spark_every and figures.kills % options.spark_every == 0
             how = ["--option", "spark_above=0"] if spark else []
             pause = options.pause * (2 if spark else 1)
-            with exporter(servers, root, log, "--every", "200ms", "--max-records-per-file", "50000", *how):
-                await trio.sleep(chance.uniform(0.2, pause))
+            with exporter(servers, root, log, "--every", "200ms", "--max-records-per-file", "50000", *how) as process:
+                await _begun(process, root)
+                await trio.sleep(chance.uniform(0, pause))
             figures.kills += 1
             killed = f"{figures.kills} exporters and {figures.broker_kills} brokers killed"
             say(f"{killed}; {figures.fed:,} fed, {figures.files:,} files")
@@ -120,6 +121,14 @@ async def run(
     reader.look()
     await _count(options, servers, reader, figures)
     return figures
+
+
+async def _begun(process: subprocess.Popen[bytes], root: Path) -> None:
+    """Wait until the exporter holds the destination's lock: to kill one whose Python is starting shows nothing."""
+    lock, mine = root / "_trikafka" / "lock", f":{process.pid}\n"
+    with trio.move_on_after(30):
+        while process.poll() is None and not (lock.exists() and lock.read_text().endswith(mine)):  # noqa: ASYNC110  (files do not tell)
+            await trio.sleep(0.02)
 
 
 async def _feed(options: Options, servers: str, figures: Figures) -> None:

@@ -378,6 +378,9 @@ def test_addresses_of_directories() -> None:
     for empty in ("", "  "):
         with pytest.raises(ConfigurationError, match="destination of an export is empty"):
             DirectoryStore.directory_of(empty)
+    for wrong in ("/data/\udcff", "/data/a\0b", "file:///data/a%00b"):  # errors of each range, and of Python
+        with pytest.raises(ConfigurationError, match="cannot name a directory"):
+            DirectoryStore.directory_of(wrong)
     for wrong in ("file://elsewhere/data", "file://"):
         with pytest.raises(ConfigurationError, match="does not name a directory of this machine"):
             DirectoryStore.directory_of(wrong)

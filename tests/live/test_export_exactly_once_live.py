@@ -11,7 +11,7 @@ from benchmarks.export_exactly_once.run import Options, run
 
 
 async def test_each_row_once_for_who_globs_at_any_moment(kafka_broker: Any, tmp_path: Path) -> None:
-    options = Options(seed=3, records=40_000, kills=5, broker_kills=0, pause=1.5)
+    options = Options(seed=3, records=40_000, kills=5, broker_kills=0, pause=1.0)
     with trio.fail_after(120):
         figures = await run(options, kafka_broker.bootstrap_servers, [kafka_broker], tmp_path)
     assert figures.exact, (figures, (tmp_path / "exporters.log").read_text()[-2_000:])

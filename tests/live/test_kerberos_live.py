@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,14 +46,17 @@ class Kdc:
         )
         self.environment = {"PATH": PATH, "KRB5_CONFIG": str(self.config), "KRB5_KDC_PROFILE": str(directory / "kdc.conf")}
         self._run("kdb5_util", "create", "-s", "-r", REALM, "-P", "master")
-        for principal in ("kafka/127.0.0.1", "alice"):
-            self._run("kadmin.local", "-q", f"addprinc -randkey {principal}")
-            self._run("kadmin.local", "-q", f"ktadd -k {self.keytab(principal)} {principal}")
+        for principal in ("kafka/127.0.0.1", "alice", "carol"):
+            self.administer(f"addprinc -randkey {principal}")
+            self.administer(f"ktadd -k {self.keytab(principal)} {principal}")
         self.process = subprocess.Popen(["krb5kdc", "-n"], env={**os.environ, **self.environment}, stderr=subprocess.DEVNULL)
         self._await_port()
 
     def keytab(self, principal: str) -> Path:
         return self.directory / f"{principal.partition('/')[0]}.keytab"
+
+    def administer(self, query: str) -> None:
+        self._run("kadmin.local", "-q", query)
 
     def _run(self, *command: str) -> None:
         subprocess.run(command, env={**os.environ, **self.environment}, check=True, capture_output=True)
@@ -168,3 +171,50 @@ async def test_a_service_that_the_realm_does_not_know(settings: dict[str, Any]) 
     with trio.fail_after(20), pytest.raises(AuthenticationError, match="GSSAPI"):
         async with trikafka.open_admin(**settings, sasl_kerberos_service_name="other"):
             pass
+
+
+async def for_ever(again: Callable[[], Awaitable[object]]) -> None:
+    while True:
+        await again()
+        await trio.sleep(0.2)
+
+
+async def test_a_key_that_was_changed_is_told_with_the_key_table_and_whose_it_is(settings: dict[str, Any], kdc: Kdc) -> None:
+    """Before, it was "Ticket expired" as soon as the last ticket by the old key had."""
+    keytab = kdc.keytab("carol")
+    kdc.administer("modprinc -maxlife 2sec carol")
+    carol = {"sasl_kerberos_keytab": str(keytab), "sasl_kerberos_principal": "carol"}
+
+    async def known() -> None:
+        async with trikafka.open_admin(**settings, **carol) as admin:
+            assert await admin.describe_cluster()
+
+    with trio.fail_after(30):
+        await known()
+        kdc.administer("change_password -randkey carol")
+        with pytest.raises(AuthenticationError) as caught:
+            await for_ever(known)  # as long as the ticket lasts
+        assert str(caught.value) == (
+            f"GSSAPI: there is no ticket for 'carol' (sasl_kerberos_principal) by the key table '{keytab}' (sasl_kerberos_keytab):"
+            " Decrypt integrity check failed (the key was changed at the key distribution centre: a new key table is needed)"
+        )
+        keytab.unlink()
+        kdc.administer(f"ktadd -k {keytab} carol")
+        await known()
+
+
+async def test_what_the_environment_has_is_named(settings: dict[str, Any], kdc: Kdc) -> None:
+    with trio.fail_after(20):
+        with pytest.raises(AuthenticationError) as caught:
+            async with trikafka.open_admin(**settings, sasl_kerberos_service_name="other"):
+                pass
+        cache, table = os.environ["KRB5CCNAME"], kdc.keytab("alice")
+        assert str(caught.value).startswith(
+            f"GSSAPI: no ticket for the service 'other@127.0.0.1' by the credentials cache '{cache}' (KRB5CCNAME) of"
+            f" 'alice@{REALM}' or the key table '{table}' (KRB5_CLIENT_KTNAME): Server other/127.0.0.1@{REALM} not found"
+        )
+        assert str(caught.value).endswith("(the key distribution centre does not know the brokers by this name: see"
+                                          " sasl_kerberos_service_name)")  # fmt: skip
+        with pytest.raises(AuthenticationError, match=r"(?s)cache .* of 'bob' \(sasl_kerberos_principal\)"):
+            async with trikafka.open_admin(**settings, sasl_kerberos_principal="bob"):
+                pass

@@ -26,6 +26,13 @@ if TYPE_CHECKING:
     from trikafka_broker.pytest_plugin import MakeKafkaCluster
 
 PARTITIONS = 6
+#: Of a killed member of the consumer protocol, whose session the broker alone decides on: 45 s by default, and 5 s for each step.
+QUICK = {
+    "group.consumer.min.session.timeout.ms": "6000",
+    "group.consumer.session.timeout.ms": "6000",
+    "group.consumer.min.heartbeat.interval.ms": "300",
+    "group.consumer.heartbeat.interval.ms": "300",
+}
 MEMBER = Path(__file__).with_name("mixed_member.py")
 JAVA = {"range": "RangeAssignor", "cooperative-sticky": "CooperativeStickyAssignor"}
 Place = tuple[int, int]
@@ -142,7 +149,7 @@ class Stage:
 async def test_a_mixed_group_through_joins_leaves_kills_and_a_rolling_restart(
     make_kafka_cluster: MakeKafkaCluster, protocol: str, strategy: str
 ) -> None:
-    properties = {"offsets.topic.replication.factor": "3", "offsets.topic.num.partitions": "4", "min.insync.replicas": "1"}
+    properties = {"offsets.topic.replication.factor": "3", "offsets.topic.num.partitions": "4", "min.insync.replicas": "1"} | QUICK
     cluster = Cluster(make_kafka_cluster(brokers=3, properties=properties))
     stage = Stage(cluster, protocol, strategy)
     leave_a, leave_b = trio.Event(), trio.Event()

@@ -172,12 +172,12 @@ async def test_the_coordinator_is_killed_in_the_middle_of_commits(make_kafka_clu
                 async def kill_in_turn() -> None:
                     nonlocal killed
                     for broker in cluster.brokers:
-                        await trio.sleep(2)
+                        await trio.sleep(0.5)
                         await broker.kill()
                         killed += 1
                         await trio.sleep(2)
                         await broker.start()
-                        await trio.sleep(3)
+                        await trio.sleep(1)
                     stop.set()
 
                 nursery.start_soon(kill_in_turn)

@@ -24,7 +24,7 @@ from trikafka.testing.messages import RESPONSES, build, decode_request, encode_r
 from trikafka.types import Node
 
 NODE = Node(0, "broker-0", 9092)
-OFFERED = [{"api_key": key, "min_version": 0, "max_version": 9} for key in (0, 1, 2, 3, 10, 18)]
+OFFERED = [{"api_key": key, "min_version": 0, "max_version": 9} for key in (0, 1, 2, 3, 10, 16, 18)]
 
 
 def config(**settings: Any) -> ConsumerConfig:

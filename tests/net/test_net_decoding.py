@@ -1,4 +1,4 @@
-"""While a very large response is read Python's garbage collector is off: it stood still for seconds to go through what was made."""
+"""While a very large response is read Python's garbage collector waits: it stood still for seconds to go through what was made."""
 
 from __future__ import annotations
 
@@ -24,9 +24,16 @@ MANY = 100_000
 
 @pytest.fixture(autouse=True)
 def as_it_was() -> Iterator[None]:
+    before = gc.get_threshold()
     yield
     gc.unfreeze()
     gc.enable()
+    gc.set_threshold(*before)
+
+
+def waits() -> bool:
+    """Whether no number of objects lets it begin."""
+    return gc.get_threshold()[0] == decoding._NEVER
 
 
 @contextmanager
@@ -70,7 +77,7 @@ async def test_nothing_is_collected_while_a_very_large_response_is_read(monkeypa
             topics = response.topics
             snapshot = await read_metadata(response)
         assert within == [[], []]  # while it was decoded, and while it was looked through
-        assert gc.isenabled()
+        assert not waits()
         assert len(snapshot.topics["t"].partitions) == MANY
         assert topics == []  # used up where other threads run meanwhile
 
@@ -120,18 +127,49 @@ async def test_a_program_that_has_switched_it_off_or_has_frozen_objects_finds_it
 
 async def test_a_failure_switches_it_on_again() -> None:
     def fail() -> None:
-        assert not gc.isenabled()
+        assert waits()
         raise LookupError
 
     with pytest.raises(LookupError):
         await worked_out(MANY, fail)
-    assert gc.isenabled()
+    assert not waits()
+
+
+@pytest.mark.parametrize("before", [True, False])
+async def test_a_program_that_switches_it_meanwhile_finds_it_so(before: bool) -> None:
+    """Seen before: a ``gc.disable()`` of meanwhile was undone at the end."""
+    (gc.enable if before else gc.disable)()
+    threshold = gc.get_threshold()
+
+    def work() -> None:
+        assert waits()
+        assert gc.isenabled() is before
+        (gc.disable if before else gc.enable)()
+
+    await worked_out(MANY, work)
+    assert gc.isenabled() is not before
+    assert gc.get_threshold() == threshold
+
+
+@pytest.mark.parametrize("threshold", [(0, 10, 10), (50_000, 20, 100)])
+async def test_a_threshold_that_a_program_sets_meanwhile_stays(threshold: tuple[int, int, int]) -> None:
+    def work() -> None:
+        gc.set_threshold(*threshold)
+
+    await worked_out(MANY, work)
+    assert gc.get_threshold() == threshold
+
+
+async def test_a_collection_that_a_program_asks_for_meanwhile_is_made() -> None:
+    with collections() as seen:
+        await worked_out(MANY, lambda: gc.collect(1))
+    assert 1 in seen
 
 
 async def test_what_is_not_very_large_leaves_it_alone() -> None:
     on: list[bool] = []
-    await worked_out(decoding.MANY, lambda: on.append(gc.isenabled()))
-    assert on == [True]
+    await worked_out(decoding.MANY, lambda: on.append(waits()))
+    assert on == [False]
 
 
 async def test_loops_in_two_threads_share_it() -> None:
@@ -142,19 +180,19 @@ async def test_loops_in_two_threads_share_it() -> None:
     def slow() -> None:
         begun.set()
         other_is_done.wait(10)
-        states.append(gc.isenabled())
+        states.append(waits())
 
     def quick() -> None:
         begun.wait(10)
-        states.append(gc.isenabled())
+        states.append(waits())
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(trio.to_thread.run_sync, lambda: trio.run(worked_out, MANY, slow))
         await trio.to_thread.run_sync(lambda: trio.run(worked_out, MANY, quick))
-        states.append(gc.isenabled())
+        states.append(waits())
         other_is_done.set()
-    assert states == [False] * 3
-    assert gc.isenabled()
+    assert states == [True] * 3
+    assert not waits()
 
 
 def test_a_process_that_is_forked_meanwhile_collects() -> None:
@@ -163,8 +201,8 @@ def test_a_process_that_is_forked_meanwhile_collects() -> None:
         child = os.fork()
         if not child:
             free = decoding._collector._lock.acquire(blocking=False)
-            os._exit(0 if gc.isenabled() and free else 1)
-        assert not gc.isenabled()
+            os._exit(0 if not waits() and free else 1)
+        assert waits()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

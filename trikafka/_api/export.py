@@ -12,7 +12,7 @@ from typing import Any
 from .._net.retry import Retry
 from ..config import ConsumerConfig
 from ..config.secrets import holds_secret, secret
-from ..errors import ConfigurationError, PluginError
+from ..errors import ConfigurationError, ExportError, PluginError
 from ..hooks import call_first, load_plugins
 from ..interfaces import CheckableSink, ExportCheck, Sink
 from ..types import TopicPartition
@@ -156,14 +156,15 @@ async def check_export(
 ) -> ExportCheck:
     """Count what an export's destination holds, beside what its manifests say: lost, changed and foreign files are told.
 
-    Nothing is asked of Kafka. Raises :exc:`ExportError` when an export is at work there or its manifests are damaged, and
-    :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
+    Nothing is asked of Kafka. Raises :exc:`ExportError` when there is no export, when one is at work, and when its manifests are
+    damaged, and :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
     """
     sink: Sink = find_sink(os.fspath(destination), hidden_options(sink_options), plugins)
     if not isinstance(sink, CheckableSink):
         raise PluginError(f"what writes to {os.fspath(destination)!r} cannot check it")
     async with sink:
-        await sink.load()
+        if not (await sink.load()).last_number:
+            raise ExportError(f"{os.fspath(destination)} holds no export: there is no plan in it")
         return await sink.check()
 
 

@@ -18,7 +18,15 @@ import trio
 
 from .._net.retry import Retry
 from .._state.task_timer import TaskTimer
-from ..errors import BootstrapError, ExportError, ExportIncompleteError, KafkaTimeoutError, OffsetOutOfRangeError
+from ..errors import (
+    BootstrapError,
+    ConfigurationError,
+    ExportError,
+    ExportIncompleteError,
+    KafkaTimeoutError,
+    OffsetOutOfRangeError,
+    TrikafkaError,
+)
 from ..interfaces import (
     ExportManifest,
     ExportPlan,
@@ -79,6 +87,7 @@ class ExportJob:
     async def run(self) -> ExportResult:
         """Carry it out. Raises :exc:`ExportIncompleteError` when some partitions could not be exported."""
         started, begun = export_plan.now(), trio.current_time()
+        self._began = begun
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
             await (self._publish_settled(plan) if self.state.settled else self._carry_out(plan, "resumed"))
@@ -140,23 +149,33 @@ class ExportJob:
         return export_plan.exported_up_to(self.state)
 
     async def _round(self) -> None:
-        quick = self._only is None and self.options.task_timeout_ms > 0
         try:
-            look = await self.source.look(self.options.topics, self._level, self._only, _FIRST_LOOK if quick else None)
-        except BootstrapError as error:
-            if self._only is None:  # nobody was there to begin with
-                raise
-            self._waiting.update({tp: self._away(tp, error) for tp in self._only})
+            view, work, is_wanted = await self._look()
+        except (BootstrapError, KafkaTimeoutError) as error:
+            self._wait_for_all(error)
             return
+        if is_wanted:
+            await self._plan(view, work)
+
+    async def _look(self) -> tuple[SourceView, Work, bool]:
+        """Ask the cluster what there is to do, and whether a plan is wanted for it in this round."""
+        quick = self._only is None and self.options.task_timeout_ms > 0
+        look = await self.source.look(self.options.topics, self._level, self._only, _FIRST_LOOK if quick else None)
         self._waiting.update(look.errors)
         view = self._known(look)
         first = await self._first_offsets(view, look)
         work = export_plan.work_of(self.state, view, first, fail_on_data_loss=self.options.fail_on_data_loss)
         self._broken.update(work.errors)
-        carried = await self._carried()
-        if carried or any(work.starts[tp] < view.ends[tp] for tp in work.starts) or work.lost:
-            work = replace(work, carried=self.state.carried)
-            await self._plan(view, work)
+        fresh = any(work.starts[tp] < view.ends[tp] for tp in work.starts)
+        return view, work, bool(await self._carried() or fresh or work.lost)
+
+    def _wait_for_all(self, error: BootstrapError | KafkaTimeoutError) -> None:
+        """Nobody could be asked in this round, which has planned nothing. Raises ``error`` if nobody was there to begin with."""
+        topics = self.options.topics
+        tps = self._only or {tp for manifest in self.published for tp in manifest.plan.positions if tp.topic in topics}
+        if not tps:
+            raise error
+        self._waiting.update({tp: self._patient(tp, error) for tp in tps if tp not in self._broken})
 
     def _known(self, look: Look) -> SourceView:
         """The view without the topics that are not there, or are others than those that were exported; these are broken."""
@@ -168,7 +187,7 @@ class ExportJob:
                 raise error
             if self.options.fail_on_data_loss:
                 self._give_up_topic(topic, error)
-            else:
+            elif self.source.is_news(topic):
                 _log.warning("%s: it is not exported", error)
         wrong = set()
         for topic, topic_id in view.topic_ids.items():
@@ -218,6 +237,11 @@ class ExportJob:
                 raise
             self._waiting.update({TopicPartition(each.topic, each.partition): error for each in wanted})
             return
+        except TrikafkaError as error:
+            if self._only is None or isinstance(error, ConfigurationError):
+                raise
+            self._broken.update({TopicPartition(each.topic, each.partition): error for each in wanted})  # others are published
+            return
         plan = export_plan.new_plan(
             self.state,
             view,
@@ -236,15 +260,20 @@ class ExportJob:
         """Have the sink write what is planned and can be read, and publish it."""
         self._began = trio.current_time()
         self._tell(stage, plan, 0, 0)
-        gone = await self._gone(plan.topic_ids, {planned.topic for planned in plan.ranges})
         errors: dict[PlannedRange, Exception] = {}
+        try:
+            gone = await self._gone(plan.topic_ids, {planned.topic for planned in plan.ranges})
+        except (BootstrapError, KafkaTimeoutError) as error:
+            if stage == "resumed":  # nobody was there to begin with
+                raise
+            gone, errors = {}, dict.fromkeys(plan.ranges, error)  # it is carried into the next plan
         ranges = []
         for planned in export_plan.turns(plan.ranges):
             if planned.topic in gone:
                 errors[planned] = _GoneError(gone[planned.topic])
             elif planned.tp in self._broken:
                 errors[planned] = self._broken[planned.tp]
-            else:
+            elif planned not in errors:
                 ranges.append(planned)
 
         def report(stage: ExportStage, ranges_done: int, rows_done: int) -> None:
@@ -300,15 +329,15 @@ class ExportJob:
             if result.done or result.error is None:
                 continue
             tp, error = result.planned.tp, result.error
-            if isinstance(error, BootstrapError):
-                error = self._away(tp, error)
-            if isinstance(error, KafkaTimeoutError):
-                self._waiting.setdefault(tp, error)
+            if isinstance(error, BootstrapError | KafkaTimeoutError):
+                self._waiting.setdefault(tp, self._patient(tp, error))
             else:
                 self._broken.setdefault(tp, error)
 
-    def _away(self, tp: TopicPartition, error: BootstrapError) -> KafkaTimeoutError:
-        """No broker could be reached at all, though the export had begun: they may come back."""
+    def _patient(self, tp: TopicPartition, error: BootstrapError | KafkaTimeoutError) -> KafkaTimeoutError:
+        """What is tried again: no broker at all is a time-out too, once the export has begun, for they may come back."""
+        if isinstance(error, KafkaTimeoutError):
+            return error
         return KafkaTimeoutError(f"reading {tp}", trio.current_time() - self._began, last_error=error)
 
     def _tell(self, stage: ExportStage, plan: ExportPlan, ranges_done: int, rows_done: int) -> None:

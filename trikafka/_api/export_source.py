@@ -38,6 +38,7 @@ class ExportSource:
 
     def __init__(self, settings: Mapping[str, Any]) -> None:
         self._settings = settings
+        self._missing: set[str] = set()
 
     def _client(self, isolation_level: str, group_id: str | None = None) -> AbstractAsyncContextManager[Consumer]:
         settings = {**self._settings, "isolation_level": isolation_level}
@@ -74,7 +75,14 @@ class ExportSource:
                     nursery.start_soon(_ask, consumer, tps, look, timeout)
         if look.fatal is not None:
             raise look.fatal
+        self._missing &= set(look.missing)
         return look
+
+    def is_news(self, missing: str) -> bool:
+        """Whether the last look is the first that lacked this topic: who exports again and again tells that once."""
+        known = missing in self._missing
+        self._missing.add(missing)
+        return not known
 
     async def first_offsets(
         self, start: Start, state: ExportState, view: SourceView, isolation_level: str
@@ -92,11 +100,16 @@ class ExportSource:
         return {tp: min(at.offset, view.ends[tp]) if (at := found.get(tp)) is not None else view.ends[tp] for tp in new}
 
     async def commit(self, group_id: str, isolation_level: str, ours: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
-        """Bring the group's offsets up to ``ours``, those that are behind; return them. Raises :exc:`ExportError`."""
+        """Bring the group's offsets up to ``ours``, those that are behind; return them. Raises :exc:`ExportError`.
+
+        With a topic its offsets go, and none can be committed for it.
+        """
         try:
             async with self._client(isolation_level, group_id) as consumer:
                 known = await consumer.committed(list(ours))
                 behind = {tp: at for tp, at in ours.items() if (now := known.get(tp)) is None or now.offset < at}
+                there = {topic for topic in {tp.topic for tp in behind} if await consumer.partitions_for(topic)}
+                behind = {tp: at for tp, at in behind.items() if tp.topic in there}
                 if behind:
                     await consumer.commit({tp: OffsetAndMetadata(at) for tp, at in behind.items()})
                 return behind

@@ -55,6 +55,8 @@ class DirectoryStore(ExportStore):
             raise ConfigurationError(f"{destination!r} is not a directory, to which alone this kind of export is written")
         if not destination.strip():
             raise ConfigurationError("the destination of an export is empty; write '.' for the current folder")
+        if re.search("[\0\ud800-\udfff]", destination):
+            raise ConfigurationError(f"{destination!r} cannot name a directory: it is no text in UTF-8, or has a zero byte")
         return Path(destination).absolute()
 
     @staticmethod

@@ -58,8 +58,14 @@ class RangeWork(PieceLog):
     def decide(self, piece: ExportPiece) -> ExportPiece:
         """Make it the piece at its beginning, and publish its files; return the one that another worker decided before, if so."""
         path = self._record(piece.start)
-        self._sync(piece)
-        if not files.write_once(path, json.dumps(piece.to_json())):
+        try:
+            self._sync(piece)
+            first = files.write_once(path, json.dumps(piece.to_json()))
+        except OSError:
+            if not os.path.lexists(path):  # such as for a full disk, which is to have room again
+                self.drop(piece)
+            raise
+        if not first:
             self.drop(piece)
             other = self._decided(piece.start)
             if other is None:

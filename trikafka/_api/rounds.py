@@ -93,11 +93,12 @@ class Round:
         self,
         producer: Producer,
         handle: Callable[[Transaction], Awaitable[ToCommit]],
-        undecided: Callable[[TransactionUndecidedError], object],
+        undecided: Callable[[TransactionUndecidedError], float],
     ) -> None:
         """Do it, in one transaction, with the offsets that ``handle`` returns.
 
-        ``undecided`` is told each time that the outcome did not come in time, and may raise.
+        ``undecided`` is told each time that the outcome did not come in time; it returns the seconds until that is asked for
+        again, or raises.
         """
         async with producer.transaction() as txn:
             done = await handle(txn)
@@ -107,9 +108,10 @@ class Round:
                 try:
                     return await txn.commit()
                 except TransactionUndecidedError as error:
+                    if not producer._closed:
+                        await trio.sleep(undecided(error))
                     if producer._closed:
                         raise  # nobody asks any more
-                    undecided(error)
 
     def failed(self, error: BaseException) -> None:
         """It ended with ``error``: have its records delivered again.

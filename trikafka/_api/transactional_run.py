@@ -251,8 +251,8 @@ class TransactionalRun:
         who = f"the transaction of {', '.join(str(task.tp) for task in tasks)}"
         return Trials(who, [task.timer for task in tasks], self._retry)
 
-    def _undecided(self, tasks: Iterable[_Task], error: TransactionUndecidedError) -> None:
-        self._trials(task.tp for task in tasks).failed(error)
+    def _undecided(self, tasks: Iterable[_Task], error: TransactionUndecidedError) -> float:
+        return self._trials(task.tp for task in tasks).failed(error)
 
     # The tasks.
 

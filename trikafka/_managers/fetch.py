@@ -167,12 +167,13 @@ class Fetcher:
             contents = session.next_request()
             wait_ms = _SHORT_WAIT if self._plan.is_short_of_room(node.node_id) else self._config.fetch_max_wait_ms
             began = trio.current_time()
+            most = max(room, self._config.max_partition_fetch_bytes)  # with little room a broker may look at the partition's alone
 
             def ended(in_flight: InFlightRequest) -> None:
                 nonlocal fine
                 try:
                     body, version = in_flight.body()
-                    news = self._responses.take(node, session, contents, body, version)
+                    news = self._responses.take(node, session, contents, body, version, most)
                     session.taken_in(trio.current_time())
                     fine = news or trio.current_time() - began >= wait_ms / 2000
                     if fine:

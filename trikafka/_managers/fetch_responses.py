@@ -49,9 +49,14 @@ class FetchResponses:
         for partition in found.resets:
             self._resets.out_of_range(partition)
 
-    def take(self, node: Node, session: FetchSession, request: SessionRequest, body: memoryview, version: int) -> bool:
-        """Take in the response to ``request``; whether it changed anything. Raises the error of the whole response."""
-        response = read_fetch_response(body, version, session.names, len(session.asked))
+    def take(
+        self, node: Node, session: FetchSession, request: SessionRequest, body: memoryview, version: int, most: int
+    ) -> bool:
+        """Take in the response to ``request``, which asked for ``most`` bytes; whether it changed anything.
+
+        Raises the error of the whole response.
+        """
+        response = read_fetch_response(body, version, session.names, len(session.asked), most)
         if response.error_code:
             raise from_code(response.error_code, f"Fetch from {node}", operation="Read")
         session.responded(response.session_id)

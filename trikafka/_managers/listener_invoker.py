@@ -7,6 +7,7 @@ leaving task runs them; never are two changes told at the same time.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
 from difflib import get_close_matches
 from enum import Enum
@@ -19,6 +20,7 @@ from ..hooks import missing_members, plain_methods
 from ..interfaces import RebalanceListener
 from ..types import TopicPartition
 
+_log = logging.getLogger("trikafka.membership")
 #: How much alike (0 to 1) the name of a method is that was meant to be another.
 _SIMILAR = 0.85
 
@@ -182,6 +184,8 @@ class RebalanceListenerInvoker:
                     if scope.cancelled_caught:
                         raise KafkaTimeoutError(f"{name} of {listener!r}", limit)
                 except Exception as error:
+                    if failed is not None:  # only the first comes out
+                        _log.warning("%s of %r failed, too: %r", name, listener, error)
                     failed = failed or error
                 posted.told += 1
         finally:

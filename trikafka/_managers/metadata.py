@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -63,6 +64,7 @@ class Metadata:
         self._asked: set[str] = set()
         self._flying: frozenset[str] | None = None  # what the request under way asks for, if that is not everything
         self._under_way = False
+        self._start_soon = start_soon
         self._flight = SingleFlight(start_soon, self._look_up)
         self._update_requested = trio.Event()
         self._changed = trio.Event()
@@ -230,8 +232,11 @@ class Metadata:
         while seen is not self._snapshot:  # a broker may have said who leads meanwhile
             seen = self._snapshot
             keep = frozenset(self._wanted) if names is not None else frozenset()
-            updated = await decoding.worked_out(_partitions(known.topics.values()), partial(seen.updated, known, keep))
+            count = _partitions(known.topics.values()) + _partitions(seen.topics.values())
+            updated, remains = await decoding.worked_out(count, partial(_updated, seen, known, keep))
         self._replace(updated)
+        if len(remains) >= decoding.MANY:
+            self._start_soon(decoding.free, weakref.ref(seen), remains)
         missing = {name for name in self._wanted if name in known.topics and known.topics[name].error_code == _UNKNOWN_TOPIC}
         news = sorted(missing - self._told)
         for name in news[:_MOST_TOLD]:
@@ -308,6 +313,13 @@ async def _read_checked(response: MetadataResponse, node: Node | str, most_topic
         return snapshot
 
     return await decoding.worked_out(_partitions(response.topics or ()), read)
+
+
+def _updated(seen: ClusterSnapshot, known: ClusterSnapshot, keep: frozenset[str]) -> tuple[ClusterSnapshot, list[object]]:
+    """The newer snapshot, and what the others were made of: the topics behind the partitions that they hold."""
+    topics = list(seen.topics.values())
+    parts = [part for topic in topics for part in topic.partitions.values()]
+    return seen.updated(known, keep), [*parts, *topics, *known.topics.values()]
 
 
 def _partitions(topics: Iterable[Any]) -> int:

@@ -1,9 +1,10 @@
 """How large a response may be, by what was asked: before memory is set aside for it, or anybody reads it. No I/O.
 
-The bounds are generous: they are for peers that are broken or mean it, not for brokers of a later release. Only
-``receive_message_max_bytes`` bounds what brings as much as there is, whatever was asked: records (a batch may be larger than what a
-Fetch asks for, KIP-74), metadata, the members of a group and their assignments, the metadata of committed offsets, and all that
-lists or describes. Who reads those compares what is in them with what was asked.
+The bounds are generous: they are for peers that are broken or mean it, not for brokers of a later release. What asks for all there
+is cannot be bounded so, and ``receive_message_max_bytes`` alone bounds it: metadata of all topics, committed offsets of all
+partitions, ListGroups and ListTransactions, and JoinGroup (who is in a group, its leader is told). And Fetch, by its length: the
+first batch comes whole, however large (KIP-74), so :func:`~trikafka._wire.fetch.read_fetch_response` compares what came with what
+was asked for. Such a response takes its own memory once, and is read in a thread (:mod:`.decoding`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,24 @@ FACTORS: Mapping[str, int] = {
     **dict.fromkeys(("FindCoordinator", "DeleteTopics", "CreatePartitions", "DeleteGroups"), 128),
     "CreateTopics": 1_024,
 }
+_MIB = 1 << 20
+#: What each thing that a request names may bring, and what comes besides however many those are (bytes).
+NAMED: Mapping[str, tuple[int, int]] = {
+    # 200,000 partitions of a topic, which is more than clusters have, with some replicas each; and 5,000 brokers.
+    "Metadata": (200_000 * 64, 2 * _MIB),
+    # What a program has stored beside a committed offset: four times what brokers take as they come (offset.metadata.max.bytes).
+    "OffsetFetch": (4 * 4_096, 0),
+    # The members of a group and what each is assigned: 10,000 with 6 kB each.
+    **dict.fromkeys(("DescribeGroups", "ConsumerGroupDescribe"), (64 * _MIB, 0)),
+    # Some hundred settings, of which some are lists.
+    "DescribeConfigs": (4 * _MIB, 0),
+    # The partitions of a transaction: a broker keeps them in one record.
+    "DescribeTransactions": (4 * _MIB, 0),
+    # The producers that a partition remembers for a day.
+    "DescribeProducers": (16 * _MIB, 0),
+}
+#: One member's part: the partitions that it is assigned.
+ASSIGNED: Mapping[str, int] = dict.fromkeys(("SyncGroup", "ConsumerGroupHeartbeat"), 16 * _MIB)
 #: How many more each record may bring: a broker that refuses records says of each why (KIP-467).
 _A_RECORD = 512
 
@@ -38,7 +57,13 @@ def excess(outgoing: EncodedRequest, size: int) -> str | None:
 
 def most_bytes(outgoing: EncodedRequest) -> int | None:
     """How many bytes a response to ``outgoing`` may have; ``None`` if that does not depend on what was asked."""
-    factor = FACTORS.get(outgoing.api.removesuffix("Request"))
-    if factor is None:
+    api = outgoing.api.removesuffix("Request")
+    if api in ASSIGNED:
+        return ASSIGNED[api]
+    factor, size = FACTORS.get(api), sum(map(len, outgoing.pieces))
+    if factor is not None:
+        return LEAST + factor * size + _A_RECORD * outgoing.records
+    if outgoing.asked is None or api not in NAMED:
         return None
-    return LEAST + factor * sum(map(len, outgoing.pieces)) + _A_RECORD * outgoing.records
+    each, besides = NAMED[api]
+    return LEAST + 16 * size + each * outgoing.asked + besides

@@ -219,7 +219,7 @@ class Brokers:
             if all(connection.heard_at <= since for connection in heard):
                 self.outages.silent(node, api, since)
 
-        return Voice(silent, lambda: self.outages.reached(node))
+        return Voice(silent, lambda: self.outages.heard(node))
 
     def when_changed(self, tell: Callable[[ConnectionEvent], object]) -> None:
         """Call ``tell`` at each change of a connection's state."""

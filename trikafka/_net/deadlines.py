@@ -135,15 +135,20 @@ async def run_call(
 
     ``timeout`` is in seconds (default: ``default_api_timeout_ms``). ``recover`` is told of each retriable error, to mark as
     stale what has to be looked up anew. Raises :exc:`KafkaTimeoutError` past the limit, :exc:`ConfigurationError` for a wrong
-    ``timeout``, and whatever ``attempt`` raises that is not retriable. Cancellation: at once, nothing left behind.
+    ``timeout``, whatever ``attempt`` raises that is not retriable, and what is, once ``config.call_retries`` are used up.
+    Cancellation: at once, nothing left behind.
     """
     limit = check_timeout(timeout, config.default_api_timeout)
     with reasons.reasoning() as reason:
-        return await _run(Call(name, limit, config.request_timeout, reason), attempt, Retry(config), recover)
+        return await _run(Call(name, limit, config.request_timeout, reason), attempt, Retry(config), recover, config.call_retries)
 
 
 async def _run(
-    call: Call, attempt: Callable[[Call], Awaitable[T]], retry: Retry, recover: Callable[[TrikafkaError], None] | None
+    call: Call,
+    attempt: Callable[[Call], Awaitable[T]],
+    retry: Retry,
+    recover: Callable[[TrikafkaError], None] | None,
+    retries: float,
 ) -> T:
     await trio.lowlevel.checkpoint()  # also where the result is known already
     while True:
@@ -157,6 +162,8 @@ async def _run(
             reasons.failed(error)  # to who waits for this call
         if recover is not None:
             recover(call.last_error)
+        if call.attempts > retries:
+            raise call.last_error
         if call.left <= 0:
             raise call.expired()
         delay, left = retry.delay(), call.left

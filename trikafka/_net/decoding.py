@@ -1,7 +1,7 @@
 """Large responses are read in a thread, one at a time: a million partitions take seconds, and the loop has other things to do.
 
 Millions of objects that are made at once are also what Python's garbage collector goes through, again and again, and no other
-thread runs meanwhile: that was two thirds of the time, a second at a stretch. So it is off while a very large one is read.
+thread runs meanwhile: that was two thirds of the time, a second at a stretch. So it waits while a very large one is read.
 """
 
 from __future__ import annotations
@@ -24,8 +24,12 @@ LARGE = 131_072
 MANY = 5_000
 #: From so many times as many on collections are too long: a tenth of a second for a million objects that are not garbage.
 _VERY = 8
+#: A threshold that is never reached, and that nobody else would set: so many objects are made before a collection.
+_NEVER = 2**31 - 1
 #: So many objects are freed without letting another thread run.
 _SLICE = 5_000
+#: So long (seconds) something large may be in use after it was replaced.
+_PATIENCE = 60
 _threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("trikafka_decoding")
 
 
@@ -56,6 +60,20 @@ def use_up(items: Sequence[Any] | None) -> None:
             del items[-_SLICE:]
 
 
+async def free(last: Callable[[], object | None], parts: list[object]) -> None:
+    """Free what ``parts`` holds, in slices beside the loop, once nobody has what was made of it: ``last`` weakly refers to it.
+
+    A million objects are a tenth of a second in the step that drops the last reference to what holds them. Whoever has it for
+    minutes frees it himself.
+    """
+    for _ in range(_PATIENCE):
+        await trio.lowlevel.checkpoint()
+        if last() is None:
+            break
+        await trio.sleep(1)
+    await trio.to_thread.run_sync(use_up, parts, limiter=_limiter(), abandon_on_cancel=True)
+
+
 async def _in_thread(work: Callable[[], T], *, collects: bool) -> T:
     def done() -> T:
         with nullcontext() if collects else _collector.kept_away():
@@ -65,20 +83,23 @@ async def _in_thread(work: Callable[[], T], *, collects: bool) -> T:
 
 
 class _Collector:
-    """Switches the garbage collector of the process off and on. Threads of several loops may be about it at the same time."""
+    """Has the garbage collector of the process wait, by its threshold. Threads of several loops may be about it at the same time.
+
+    Not by ``gc.disable()``: whether it is on is the program's, which may change its mind meanwhile, and one could not tell.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._users = 0
-        self._was_on = False
+        self._before = gc.get_threshold()
 
     @contextmanager
     def kept_away(self) -> Iterator[None]:
-        """Within the block it does not run."""
+        """Within the block it does not begin by itself."""
         with self._lock:
             if not self._users:
-                self._was_on = gc.isenabled()
-                gc.disable()
+                self._before = gc.get_threshold()
+                gc.set_threshold(_NEVER, *self._before[1:])
             self._users += 1
         try:
             yield
@@ -101,8 +122,8 @@ class _Collector:
             # frozen itself would thaw by this, so then it does go through them.
             gc.freeze()
             gc.unfreeze()
-        if self._was_on:
-            gc.enable()
+        if gc.get_threshold()[0] == _NEVER:  # else the program has set others meanwhile
+            gc.set_threshold(*self._before)
 
 
 _collector = _Collector()

@@ -4,6 +4,10 @@ The slots of connections tell what happened, the managers of metadata and of coo
 when it begins, with the cause, one more each five minutes while it goes on, and one INFO when it is over, with how long it took;
 what fails meanwhile is counted, not printed. A connection that ends is no outage yet: brokers close connections for many reasons.
 One that cannot be made again is, and a broker that takes requests but says nothing for some seconds.
+
+A broker is dialled when there is something to ask of it. So where nobody did for a while it may have been back for long, and both
+ends of what is known are told. One that had left the metadata is not dialled before it leads something again: its outage is over
+when it is in the metadata again, which is the cluster's word for it.
 """
 
 from __future__ import annotations
@@ -26,6 +30,10 @@ _MOST_NAMED = 3  # of the groups that it coordinates
 COORDINATOR_PATIENCE = 2.0
 #: How often (seconds) an outage that goes on is told again.
 REMINDER = 300.0
+#: Nobody looked for so long (seconds): when a broker came back is not known any more.
+_UNSURE = 5.0
+#: Brokers do not learn at the same moment of one that has gone. It is away from the metadata when it was for so long (seconds).
+_SETTLED = 1.0
 
 
 @dataclass(slots=True)
@@ -38,6 +46,8 @@ class Outage:
     failures: int = 1
     told: bool = True
     told_at: float = -math.inf
+    tried_at: float = -math.inf  # when it was seen last that it is away
+    unlisted: float | None = None  # since when it is not in the metadata
 
 
 class Outages:
@@ -75,16 +85,33 @@ class Outages:
 
     def cluster_is(self, nodes: Iterable[Node]) -> None:
         """These are the brokers of the cluster."""
-        self._known = frozenset(node.node_id for node in nodes)
+        listed = {node.node_id: node for node in nodes}
+        self._known = frozenset(listed)
         self._ended = {number: when for number, when in self._ended.items() if number in self._known}
         self._silence_told = {number: when for number, when in self._silence_told.items() if number in self._known}
+        now = trio.current_time()
+        for number, away in list(self._away.items()):
+            if number not in listed:
+                away.unlisted = now if away.unlisted is None else away.unlisted
+            elif away.unlisted is not None:
+                gone_for, away.unlisted = now - away.unlisted, None
+                if gone_for >= _SETTLED:
+                    self._listed_again(number, listed[number])
         gone = [number for number in self._away if number not in self._known]
         for number in gone[: max(0, len(gone) - _MOST_REMEMBERED)]:
             del self._away[number]
 
+    def _listed_again(self, number: int, node: Node) -> None:
+        away = self._away.pop(number)
+        if away.told:
+            took, tries = trio.current_time() - away.since, _tries(away)
+            _log.info("broker %d is in the cluster again, at %s: it was away for at most %.1f s%s", number, node, took, tries)
+
     def connection_lost(self, node: Node) -> None:
         """A connection ended that neither this client nor its idleness has ended."""
         self._ended.setdefault(node.node_id, trio.current_time())
+        if (away := self._away.get(node.node_id)) is not None:
+            away.tried_at = trio.current_time()
         self._on_lost()
 
     def unreached(self, node: Node, error: Exception) -> None:
@@ -94,14 +121,16 @@ class Outages:
             return  # a bootstrap address: that the brokers cannot be reached says more
         away = self._away.get(number)
         if away is not None:
-            away.error, away.failures = error, away.failures + 1
+            away.error, away.failures, away.tried_at = error, away.failures + 1, trio.current_time()
             if away.told:
                 self._remind(number, away)
                 return
             away.told, away.told_at = True, trio.current_time()
         else:
             since = self._ended.get(number, trio.current_time())
-            self._away[number] = Outage(node, since, error, told_at=trio.current_time())
+            now = trio.current_time()
+            unlisted = None if number in self._known else now
+            self._away[number] = Outage(node, since, error, told_at=now, tried_at=now, unlisted=unlisted)
         _log.warning("broker %d%s is lost: %s%s", number, self._role(number), error, self._scope())
 
     def silent(self, node: Node, api: str, since: float) -> None:
@@ -110,7 +139,7 @@ class Outages:
         if number < 0 or number in self._away:
             return
         error = RequestTimedOutError(f"{node} has left {api} unanswered for {now - since:.0f} s")
-        away = self._away[number] = Outage(node, since, error, failures=0, told_at=now)
+        away = self._away[number] = Outage(node, since, error, failures=0, told_at=now, tried_at=now)
         # One that is slow again and again is told as seldom; and so is that it was the last of several that was left.
         last = len(self._known) > 1 and self.all_away and now - self._all_silent_told >= REMINDER
         away.told = last or now - self._silence_told.get(number, -math.inf) >= REMINDER
@@ -120,15 +149,25 @@ class Outages:
             _log.warning("broker %d%s does not respond: %s%s", number, self._role(number), error, self._scope())
 
     def reached(self, node: Node) -> None:
-        """A connection was made, or the broker responds again. A bootstrap address may be that of one that was away."""
+        """A connection was made. A bootstrap address may be that of one that was away."""
         if node.node_id < 0:
             gone = (away.node for away in self._away.values() if away.node is not None)
             node = next((one for one in gone if (one.host, one.port) == (node.host, node.port)), node)
+        away = self._away.get(node.node_id)
+        self._over(node, 0.0 if away is None else trio.current_time() - away.tried_at)
+
+    def heard(self, node: Node) -> None:
+        """The broker responds again."""
+        self._over(node, 0.0)
+
+    def _over(self, node: Node, unwatched: float) -> None:
+        """It is back, which nobody could have seen for ``unwatched`` seconds."""
         self._ended.pop(node.node_id, None)
         away = self._away.pop(node.node_id, None)
         if away is not None and away.told:
-            took, tries = trio.current_time() - away.since, f" ({_times(away.failures)})" if away.failures else ""
-            _log.info("broker %d is back at %s: it was away for %.1f s%s", node.node_id, node, took, tries)
+            most = trio.current_time() - away.since
+            took = f"{most:.1f} s" if unwatched <= _UNSURE else f"{max(0.0, most - unwatched):.1f} to {most:.1f} s"
+            _log.info("broker %d is back at %s: it was away for %s%s", node.node_id, node, took, _tries(away))
 
     def coordinator_found(self, what: str, node: Node) -> None:
         """``node`` coordinates ``what``."""
@@ -171,6 +210,10 @@ class Outages:
             return ""
         count = len(self._known)
         return "; it is the only broker" if count == 1 else f"; now none of the {count} brokers of the cluster can be reached"
+
+
+def _tries(away: Outage) -> str:
+    return f" ({_times(away.failures)})" if away.failures else ""
 
 
 def _times(failures: int) -> str:

@@ -19,6 +19,7 @@ from uuid import UUID
 
 from kafka.protocol.api_key import ApiKey
 
+from ..errors import DamagedResponseError
 from . import _implementation
 from ._format import Buffer
 from .reading import LeaderIdAndEpoch, NodeEndpoint, Reader, read_endpoints, read_leader
@@ -182,13 +183,14 @@ _LEAST_TOPIC, _LEAST_PARTITION = 3, _PARTITION.size + 2
 
 
 def read_fetch_response(
-    body: memoryview, version: int, names: Mapping[UUID, str] | None = None, asked: int | None = None
+    body: memoryview, version: int, names: Mapping[UUID, str] | None = None, asked: int | None = None, most: int | None = None
 ) -> FetchResponse:
     """Read the body of a Fetch response in ``version`` (4 to 17). Raises :exc:`DamagedResponseError` for any other bytes.
 
     ``names`` are those of the topics that were asked for, by their ids: from version 13 on a response has only the ids.
     ``asked`` is how many partitions were asked for: a response with many more, or with more aborted transactions than it can
-    hold records of, is damaged, too.
+    hold records of, is damaged, too. ``most`` is how many bytes of records were asked for: a response with more than twice that,
+    besides the one batch that comes whole however large it is (KIP-74), is damaged as well.
     """
     reader = Reader(body, version >= _FLEXIBLE, "Fetch")
     reader.allow(_SOME + (len(body) if asked is None else 4 * asked) + len(body) // _LEAST_BATCH)
@@ -213,7 +215,18 @@ def read_fetch_response(
             if tag == _NODE_ENDPOINTS and version >= 16:
                 response.node_endpoints = read_endpoints(field)
     reader.end()
+    if most is not None and (count := sum(len(part.records) for part in partitions)) > 2 * most:
+        largest = max(_first_batch(part.records) for part in partitions)
+        if count - largest > 2 * most:
+            raise DamagedResponseError(
+                f"the response to Fetch brings {count:,} bytes of records, and was asked for {most:,}: more than was asked for"
+            )
     return response
+
+
+def _first_batch(records: memoryview) -> int:
+    """How many bytes the first batch has, or what is there of it."""
+    return min(len(records), 12 + max(0, _INT32.unpack_from(records, 8)[0])) if len(records) >= 12 else len(records)
 
 
 def _read_partition(reader: Reader, topic: str, version: int) -> FetchedPartition:

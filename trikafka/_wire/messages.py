@@ -17,6 +17,7 @@ from kafka.protocol.metadata import ApiVersionsRequest, ApiVersionsResponse
 
 from ..errors import ConfigurationError, DamagedResponseError, ProtocolError, UnsupportedVersionError
 from ._format import Buffer
+from .asking import count_asked
 from .nulls import check_nulls
 from .releases import needed
 from .writing import RawRequest
@@ -61,6 +62,7 @@ class EncodedRequest(NamedTuple):
     response_class: Any
     expects_response: bool
     records: int = 0  #: that it carries
+    asked: int | None = None  #: how many things it asks for by name; ``None``: for all there are, or that does not matter
 
     def __repr__(self) -> str:  # not its bytes, which may be a password
         return f"<{self.api} v{self.version}>"
@@ -107,8 +109,8 @@ def encode_request(request: ApiMessage | RawRequest, version: int, correlation_i
     except (struct.error, ValueError, OverflowError, TypeError, AttributeError, LookupError) as error:
         raise ConfigurationError(f"{request.name} v{version} cannot carry what it was given: {error}") from error
     response_class = request.header.get_response_class()
-    records = request.records if isinstance(request, RawRequest) else 0
-    return EncodedRequest(pieces, request.name, version, response_class, request.expect_response(), records)
+    records, asked = (request.records, None) if isinstance(request, RawRequest) else (0, count_asked(request))
+    return EncodedRequest(pieces, request.name, version, response_class, request.expect_response(), records, asked)
 
 
 def read_correlation_id(frame: memoryview) -> int:

@@ -148,9 +148,9 @@ class _Run:
                 raise
             except TrikafkaError as error:
                 text, _ = sentence(error)
-                if text != told:
+                if _gist(text) != told:
                     warn(text)
-                told = text
+                told = _gist(text)
             await trio.sleep_until(due)
 
     def _print(self, result: ExportResult) -> None:
@@ -167,9 +167,14 @@ class _Run:
         if result.dead_letters:
             topic = self._dead_letter_topic
             where = f"{result.destination}/_dead_letters" if topic is None else f"the topic {topic}"
-            what = "1 record" if result.dead_letters == 1 else f"{result.dead_letters:,} records"
-            warn(f"{what} could not be read as asked, and went to {where}")
+            warn(f"{_records(result.dead_letters)} could not be read as asked, and went to {where}")
         say(_sentence(result))
+
+
+def _gist(text: str) -> str:
+    """What a failure is about: how many rows there are, and up to which offset a log goes, is another time by time."""
+    who, what, why = text.partition(" could not be exported: ")
+    return f"{who}{what}{re.sub(r'[0-9][0-9,.]*', '0', why)}".removesuffix("; 0 rows are published") if what else text
 
 
 def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
@@ -184,10 +189,13 @@ def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
             for problem in found.problems:
                 say(problem)
         if found.problems:
-            raise click.ClickException(f"{destination} does not hold what its manifests say ({len(found.problems)} differences)")
+            differences = "1 difference" if len(found.problems) == 1 else f"{len(found.problems):,} differences"
+            raise click.ClickException(f"{destination} does not hold what its manifests say ({differences})")
         if not as_json:
-            where = f"{found.files:,} files ({found.bytes:,} bytes)" if found.bytes else f"{found.files:,} ranges of a table"
-            say(f"{found.rows:,} records in {where}, as the manifests say")
+            places = "file" if found.bytes else "range"
+            where = f"{found.files:,} {places if found.files == 1 else places + 's'}"
+            where += f" ({found.bytes:,} bytes)" if found.bytes else " of a table" if found.files else ""
+            say(f"{_records(found.rows)} in {where}, as the manifests say")
 
     run(work)
 
@@ -196,7 +204,7 @@ def _sentence(result: ExportResult) -> str:
     if result.already_done:
         return f"nothing new: {result.destination} holds all records" + (" that could be read" if result.carried else "")
     earlier = ", the files of a killed export among them" if result.resumed else ""
-    records = f"{result.rows:,} {'record' if result.rows == 1 else 'records'}"
+    records = _records(result.rows)
     files = f" in {len(result.files):,} {'file' if len(result.files) == 1 else 'files'} ({result.bytes:,} bytes)"
     if result.versions:  # a table
         files += f" of version {result.versions[-1]}"
@@ -204,6 +212,10 @@ def _sentence(result: ExportResult) -> str:
         files = f" ({result.format})"
     left = f"; {sum(each.end - each.start for each in result.carried):,} offsets are left to the next" if result.carried else ""
     return f"{records}{files} written to {result.destination} in {result.seconds:.1f} s{earlier}{left}"
+
+
+def _records(count: int) -> str:
+    return f"{count:,} {'record' if count == 1 else 'records'}"
 
 
 def _show(tell: Meter, step: ExportProgress) -> None:

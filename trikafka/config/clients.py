@@ -8,6 +8,8 @@ After a change run ``make docs``: the typed keywords of ``open_*`` (``typed.py``
 from __future__ import annotations
 
 import inspect
+import logging
+import math
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
@@ -21,6 +23,8 @@ from .resets import OffsetReset, parse_reset
 from .secrets import holds_secret, secret
 from .security import SecurityConfig
 from .setting import INT32, setting, settings_of, unknown
+
+_log = logging.getLogger("trikafka.config")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,10 +116,23 @@ class ClientConfig(SecurityConfig):
         """``request_timeout_ms`` in seconds."""
         return self.request_timeout_ms / 1000
 
+    @property
+    def call_retries(self) -> float:
+        """How often an API call is tried again; only its time bounds that, but for an admin client that was told otherwise."""
+        return math.inf
+
 
 @dataclass(frozen=True, kw_only=True)
 class AdminConfig(ClientConfig):
     """Settings of :func:`trikafka.open_admin`."""
+
+    retries: int | None = setting(
+        None, "how often a call is tried again before it fails with its last error; None: until its limit", least=0
+    )
+
+    @property
+    def call_retries(self) -> float:
+        return math.inf if self.retries is None else self.retries
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,7 +291,8 @@ class ProducerConfig(ClientConfig):
     )
     delivery_timeout_ms: float = setting(
         120_000,
-        "from send to the outcome, retries included (KIP-91): at least linger_ms + request_timeout_ms, as in Java's client",
+        "from send to the outcome, retries included (KIP-91): at least linger_ms + request_timeout_ms, and raised to that if it is"
+        " not given, as in Java's client",
         least=1,
     )
     retries: int | None = setting(None, "how often a batch is sent again before it fails; None: until delivery_timeout_ms", least=0)
@@ -338,11 +356,20 @@ class ProducerConfig(ClientConfig):
         self._check_idempotence()
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigurationError("transactional_id needs enable_idempotence=True")
-        if self.delivery_timeout_ms < self.linger_ms + self.request_timeout_ms:
-            raise ConfigurationError(
-                f"delivery_timeout_ms ({self.delivery_timeout_ms:g}) must be at least linger_ms ({self.linger_ms:g})"
-                f" + request_timeout_ms ({self.request_timeout_ms:g}) (KIP-91)"
-            )
+        self._check_delivery_timeout()
+
+    def _check_delivery_timeout(self) -> None:
+        """There must be time for one attempt. Who had a longer one before KIP-91 keeps it: the default gives way, as in Java."""
+        least = self.linger_ms + self.request_timeout_ms
+        if self.delivery_timeout_ms >= least:
+            return
+        parts = f"linger_ms ({self.linger_ms:g}) + request_timeout_ms ({self.request_timeout_ms:g})"
+        if "delivery_timeout_ms" in self.explicit:
+            raise ConfigurationError(f"delivery_timeout_ms ({self.delivery_timeout_ms:g}) must be at least {parts} (KIP-91)")
+        _log.warning(
+            "delivery_timeout_ms is raised from %g to %g, for it must be at least %s", self.delivery_timeout_ms, least, parts
+        )
+        object.__setattr__(self, "delivery_timeout_ms", least)
 
     def _check_idempotence(self) -> None:
         """As Java's client: what rules idempotence out turns it off, and is an error where the user has asked for both."""

@@ -20,7 +20,15 @@ Credentials = Callable[[], tuple[str, str] | Awaitable[tuple[str, str]]]
 #: What gives a token of OAuth: the token, or an :class:`OAuthToken`.
 TokenProvider = Callable[[], Any]
 
-SASL_BUILTIN = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "OAUTHBEARER", "GSSAPI")
+_PASSWORD = ("sasl_plain_", "sasl_credentials")
+#: The mechanisms that trikafka has, and how the names of their settings begin. A plugin's may go by any of them.
+SASL_BUILTIN: Mapping[str, tuple[str, ...]] = {
+    "PLAIN": _PASSWORD,
+    "SCRAM-SHA-256": _PASSWORD,
+    "SCRAM-SHA-512": _PASSWORD,
+    "OAUTHBEARER": ("sasl_oauth_",),
+    "GSSAPI": ("sasl_kerberos_",),
+}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,10 +152,19 @@ class SecurityConfig:
             raise ConfigurationError(
                 f"security_protocol={self.security_protocol!r} needs sasl_mechanism: {', '.join(SASL_BUILTIN)}, or a plugin's"
             )
-        if mechanism in ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"):
+        self._check_mechanisms_own(mechanism, given)
+        if SASL_BUILTIN.get(mechanism) == _PASSWORD:
             self._check_password(mechanism)
         elif mechanism == "OAUTHBEARER":
             self._check_oauth()
+
+    def _check_mechanisms_own(self, mechanism: str, given: list[str]) -> None:
+        """What another mechanism goes by would be ignored in silence, and with it what the user believes is in force."""
+        own = SASL_BUILTIN.get(mechanism)
+        foreign = [] if own is None else [name for name in given if name != "sasl_mechanism" and not name.startswith(own)]
+        if foreign:
+            of = " or ".join(repr(name) for name, begins in SASL_BUILTIN.items() if foreign[0].startswith(begins))
+            raise ConfigurationError(f"{foreign[0]} is for sasl_mechanism={of}, and has no meaning with {mechanism!r}")
 
     def _check_password(self, mechanism: str) -> None:
         fixed = self.sasl_plain_username is not None or self.sasl_plain_password is not None
@@ -163,6 +180,10 @@ class SecurityConfig:
         if self.sasl_oauth_token_provider is not None:
             if any(part is not None for part in endpoint):
                 raise ConfigurationError("give sasl_oauth_token_provider, or the endpoint with client id and secret, not both")
+            if self.sasl_oauth_scope is not None:
+                raise ConfigurationError(
+                    "sasl_oauth_scope is asked for at sasl_oauth_token_endpoint_url: a token provider has its own"
+                )
         elif None in endpoint:
             raise ConfigurationError(
                 "sasl_mechanism='OAUTHBEARER' needs sasl_oauth_token_provider, or sasl_oauth_token_endpoint_url with"

@@ -151,6 +151,9 @@ class ClientSettings(TypedDict, total=False):
 class AdminSettings(ClientSettings, total=False):
     """The keywords of :class:`AdminConfig`, for annotations: ``**settings: Unpack[AdminSettings]``."""
 
+    retries: int | None
+    """How often a call is tried again before it fails with its last error; None: until its limit. At least 0. Default: None."""
+
 
 class ConsumerSettings(ClientSettings, total=False):
     """The keywords of :class:`ConsumerConfig`, for annotations: ``**settings: Unpack[ConsumerSettings]``."""
@@ -284,8 +287,8 @@ class ProducerSettings(ClientSettings, total=False):
     """The most bytes of one request, and so of one record. In bytes, at least 1, at most 2**31 - 1. Default: 1_048_576."""
 
     delivery_timeout_ms: float
-    """From send to the outcome, retries included (KIP-91): at least linger_ms + request_timeout_ms, as in Java's client. In
-    milliseconds, at least 1. Default: 120_000."""
+    """From send to the outcome, retries included (KIP-91): at least linger_ms + request_timeout_ms, and raised to that if it is not
+    given, as in Java's client. In milliseconds, at least 1. Default: 120_000."""
 
     retries: int | None
     """How often a batch is sent again before it fails; None: until delivery_timeout_ms. At least 0. Default: None."""

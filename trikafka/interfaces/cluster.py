@@ -28,7 +28,7 @@ class TopicInfo:
     partitions: Mapping[int, PartitionInfo]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class ClusterSnapshot:
     """The cluster as last seen. ``version`` grows with each new snapshot."""
 

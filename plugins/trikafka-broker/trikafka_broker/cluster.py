@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import atexit
-import base64
 import json
 import os
 import shutil
 import subprocess
 import tempfile
-import uuid
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self, Unpack
 
+from . import archive, formatting
 from .broker import KafkaBroker, log_tail
 from .errors import BrokerError, BrokerStartError
 from .guardian import Guardian
@@ -24,6 +23,7 @@ from .ports import Ports
 from .security import SECURED, write_certificates
 from .settings import (
     CONTROLLER,
+    DEFAULT_JVM_OPTIONS,
     PLAINTEXT,
     ClusterOptions,
     Settings,
@@ -51,6 +51,7 @@ class KafkaCluster:
         self._directory: Path | None = None
         self._java: Path | None = None
         self._libs: Path | None = None
+        self._archive: Path | None = None
         self._owner = os.getpid()
 
     def __enter__(self) -> Self:
@@ -181,11 +182,14 @@ class KafkaCluster:
     def _command(self, level: str, main_class: str, *arguments: str, jvm_options: Sequence[str]) -> list[str]:
         logging = logging_options(self.directory, level)
         own = f"-Djava.io.tmpdir={self._scratch}"  # a JVM that is killed leaves native libraries there
-        return [str(self._java), own, *jvm_options, *logging, "-cp", f"{self._libs}/*", main_class, *arguments]
+        classes = archive.using_options(self._archive, jvm_options)
+        options = [own, *classes, *jvm_options, *logging]
+        return [str(self._java), *options, "-cp", f"{self._libs}/*", main_class, *arguments]
 
     def _open(self) -> None:
         self._java = find_java()
         self._libs = fetch_jars(self.settings.version, progress=self.settings.progress)
+        self._archive = self._find_archive(self._java, self._libs)
         self.guardian.start()
         atexit.register(self.close)
         self._directory = self._make_directory()
@@ -204,6 +208,20 @@ class KafkaCluster:
                 if not port_lost or attempt == _PORT_ATTEMPTS:
                     raise
                 self._ports.release()
+
+    def _find_archive(self, java: Path, libs: Path) -> Path | None:
+        """What makes JVMs start quickly; the first to come makes it, by a broker that comes and goes."""
+
+        def write(file: Path) -> None:
+            options = [*DEFAULT_JVM_OPTIONS, *archive.writing_options(file)]
+            with KafkaCluster(version=self.settings.version, jvm_options=options) as trained:
+                trained.stop()
+
+        if archive.concerns(self.settings.jvm_options):
+            return None
+        report = self.settings.progress or (lambda line: None)
+        news = f"preparing Kafka {self.settings.version} to start more quickly from now on"
+        return archive.prepare(java, archive.Jars(libs, f"{libs}/*", libs.parent), write, lambda: report(news))
 
     def _make_directory(self) -> Path:
         if self.settings.directory is not None:
@@ -267,26 +285,19 @@ class KafkaCluster:
                 raise BrokerError(f"Port {port} cannot be used: {error.strerror}") from error
 
     def _format(self) -> None:
-        """Make the brokers' data directories, unless they are there.
+        """Make the brokers' data directories, unless they are there."""
+        options = self.settings.security.storage_arguments()
+        assert self._libs is not None
+        template = formatting.template_of(self._libs, self.settings.properties, options)
+        directories = {broker.node_id: broker.directory / "data" for broker in self.brokers}
+        formatting.format_all(directories, template, lambda cluster_id: self._run_storage_tool(cluster_id, options))
 
-        What Kafka's tool writes is the same for all brokers but for two ids, so it runs once and the others get copies.
-        """
-        first, *others = self.brokers
-        template = first.directory / "data"
-        if not (template / "meta.properties").exists():
-            shutil.rmtree(template, ignore_errors=True)
-            self._run_storage_tool(first)
-        for broker in others:
-            data = broker.directory / "data"
-            if not (data / "meta.properties").exists():
-                shutil.rmtree(data, ignore_errors=True)
-                _copy_formatted(template, data, broker.node_id)
-
-    def _run_storage_tool(self, broker: KafkaBroker) -> None:
-        arguments = ["format", "-t", _kafka_uuid(), "-c", str(broker.directory / "server.properties")]
-        arguments += self.settings.security.storage_arguments()
-        options = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
-        command = self._command("WARN", "kafka.tools.StorageTool", *arguments, jvm_options=options)
+    def _run_storage_tool(self, cluster_id: str, options: Sequence[str]) -> None:
+        """Make the data directory of broker 0."""
+        broker = self.brokers[0]
+        arguments = ["format", "-t", cluster_id, "-c", str(broker.directory / "server.properties"), *options]
+        quick = ["-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+        command = self._command("WARN", "kafka.tools.StorageTool", *arguments, jvm_options=quick)
         with broker.log_file.open("ab") as log:
             process = self.guardian.spawn(command, log)
         try:
@@ -332,27 +343,6 @@ class KafkaCluster:
 
     def _removes(self, directory: Path) -> bool:
         return self.settings.directory is None and not self.settings.keep
-
-
-def _kafka_uuid() -> str:
-    """A random id as Kafka writes it; none that begins with a dash, which its tools take for an option."""
-    while (text := base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")).startswith("-"):
-        pass
-    return text
-
-
-def _copy_formatted(template: Path, data: Path, node_id: int) -> None:
-    """Copy a formatted data directory for another node. `meta.properties` is last: it says that the rest is there."""
-    data.mkdir()
-    for file in template.iterdir():
-        if file.is_file() and file.name == "bootstrap.checkpoint":
-            shutil.copyfile(file, data / file.name)
-    replaced = {"node.id": str(node_id), "directory.id": _kafka_uuid()}
-    lines = []
-    for line in (template / "meta.properties").read_text().splitlines():
-        key, _, _ = line.partition("=")
-        lines.append(f"{key}={replaced[key]}\n" if key in replaced else f"{line}\n")
-    (data / "meta.properties").write_text("".join(lines))
 
 
 def _remove_all_but_logs(directory: Path) -> None:

@@ -1,7 +1,8 @@
-"""Finds Java and knows how old it is. Owns no state."""
+"""Finds Java and knows how old it is. Owns what it said."""
 
 from __future__ import annotations
 
+import functools
 import os
 import re
 import shutil
@@ -22,7 +23,7 @@ def find_java() -> Path:
     java = _locate()
     if java is None:
         raise JavaError(f"No Java was found in JAVA_HOME or PATH: install Java {MINIMUM_JAVA} or newer")
-    version = _major_version(java)
+    version = parse_version(version_text(java))
     if version < MINIMUM_JAVA:
         raise JavaError(f"{java} is Java {version}, and Kafka needs Java {MINIMUM_JAVA} or newer")
     return java
@@ -39,12 +40,18 @@ def _locate() -> Path | None:
     return Path(found) if found else None
 
 
-def _major_version(java: Path) -> int:
+def version_text(java: Path) -> str:
+    """All that `java -version` says, asked once. Raises `JavaError` when it does not run."""
     try:
-        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+        return _version_text(java, java.stat().st_mtime_ns)
     except (OSError, subprocess.SubprocessError) as error:
         raise JavaError(f"{java} does not run: {error}") from error
-    return parse_version(answer.stderr + answer.stdout)
+
+
+@functools.lru_cache
+def _version_text(java: Path, changed: int) -> str:
+    answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
+    return answer.stderr + answer.stdout
 
 
 def parse_version(text: str) -> int:

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 
 import pytest
+import quick_spark
 import spark_delta
 from spark_kafka import make_topic
 from trikafka_spark import session
@@ -31,6 +32,12 @@ def connector_jars() -> list[str]:
 def delta_jars() -> list[str]:
     """The jars of Delta Lake; none where they cannot be had: then the tests that need them fail."""
     return spark_delta.delta_jars()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_spark() -> None:
+    """All that is started from here on, and is a Spark, starts quickly."""
+    quick_spark.prepare()
 
 
 @pytest.fixture(scope="session")

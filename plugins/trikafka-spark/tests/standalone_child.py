@@ -6,6 +6,7 @@ Arguments: master, zip for ``--py-files`` or an environment's archive, servers, 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import warnings
 from collections.abc import Iterable, Iterator
@@ -34,6 +35,7 @@ def main(master: str, archive: str, servers: str, topic: str, target: str, root:
     if archive.endswith(".zip"):
         builder = builder.config("spark.submit.pyFiles", archive)
     else:  # with PYSPARK_PYTHON=./environment/bin/python
+        os.environ.pop("PYTHONPATH", None)  # what executors of a local-cluster would find as well
         builder = builder.config("spark.archives", f"{archive}#environment")
     for setting in ("spark.executor.memory=600m", "spark.cores.max=2", "spark.scheduler.minRegisteredResourcesRatio=1.0"):
         builder = builder.config(*setting.split("="))

@@ -14,9 +14,9 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from trikafka_spark.formats.avro_columns import OddError
 from trikafka_spark.formats.avro_format import AvroDecoder
 from trikafka_spark.formats.avro_types import AvroSchema
+from trikafka_spark.formats.column_bytes import OddError
 from trikafka_spark.formats.errors import SchemaError
 
 NOW = datetime(2024, 2, 29, 12, 30, 15, 123456, UTC)
@@ -170,7 +170,10 @@ def test_two_values_that_are_wrong_by_what_the_other_lacks_are_both_refused() ->
         ({"type": "nonsense"}, "cannot be parsed"),
         (5, "cannot be parsed"),
         ({"type": "record", "fields": []}, "cannot be parsed"),
-        (record(field("u", ["null", "int", "string"])), "field u is a union of null, int, string: a column has one type"),
+        (
+            record(field("u", ["null", logical("int", "date"), "long", "string"])),
+            "field u is a union of null, int, long, string: of its whole numbers some are of the logical type date",
+        ),
         (record(field("next", ["null", "a.R"])), "field next is the record a.R again, in itself"),
         (record(), "which has no fields"),
         ("null", "is null: there is nothing to read"),

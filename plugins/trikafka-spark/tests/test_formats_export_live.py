@@ -16,6 +16,7 @@ from scripted_registry import ScriptedRegistry, framed
 from spark_kafka import TIME, data_files
 from test_formats_avro import encoded, field, logical, record
 from test_formats_protobuf import a_file, add
+from trikafka_spark.formats import registry as registry_module
 from trikafka_spark.formats.protobuf_types import ProtobufSchema
 
 import trikafka
@@ -177,3 +178,43 @@ async def test_by_spark(kafka_broker: Any, registry: ScriptedRegistry, tmp_path:
     assert rows(tmp_path / "out")[49]["value"] == {"id": 49, "at": None}
     (letter,) = await letters_of(servers, "avro-spark.dead", 1)
     assert letter.value == b"junk"
+
+
+async def test_a_topic_whose_schema_cannot_be_found_does_not_hold_up_the_others(
+    kafka_broker: Any, registry: ScriptedRegistry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    servers, root = kafka_broker.bootstrap_servers, tmp_path / "out"
+    monkeypatch.setattr(registry_module, "_UNKNOWN_FOR", 0.0)  # seconds, for which it is believed that an id is not known
+    registry.avro(1, OLD)
+    good = [(None, framed(1, encoded(OLD, {"id": number, "gone": ""}))) for number in range(5)]
+    await make(servers, "known", good)
+    await make(servers, "unknown", [(None, framed(77, encoded(OLD, {"id": 7, "gone": ""})))])
+    await make(servers, "refused", [(None, framed(78, encoded(OLD, {"id": 8, "gone": ""})))])
+    registry.says["/schemas/ids/78"] = [(401, {})]
+    options = {"value_format": "avro", "schema_registry": registry.url, "schema_registry_timeout_ms": 400}
+
+    async def export(*topics: str, **more: Any) -> trikafka.ExportResult:
+        return await trikafka.export(topics, root, bootstrap_servers=servers, sink_options=options, **more)
+
+    with pytest.raises(trikafka.TrikafkaError, match=r"no schema could be found: the schema registry .* knows no schema 77"):
+        await export("unknown")
+    assert not list(root.rglob("plan-*")), "of a first export in which nothing can be read"
+
+    what = "refused-0, unknown-0 could not be exported: the schema registry .* refuses us the schema 78"
+    with pytest.raises(ExportIncompleteError, match=what) as caught:
+        await export("known", "unknown", "refused")
+    assert caught.value.result.rows == 5
+    assert sorted(each.topic for each in caught.value.result.carried) == ["refused", "unknown"]
+
+    # The registry is back for the one, and does not answer for the other: that one is waited for, as long as a task may take.
+    registry.avro(78, OLD)
+    registry.says["/schemas/ids/77"] = [(503, {})]
+    await send(servers, "known", good)
+    with pytest.raises(ExportIncompleteError, match="unknown-0 could not be exported: asking the schema registry"):
+        await export("known", "unknown", "refused", task_timeout_ms=0)
+    found = ds.dataset([str(path) for path in data_files(root)]).to_table().to_pylist()
+    assert sorted(row["topic"] for row in found) == ["known"] * 10 + ["refused"]
+
+    registry.avro(77, OLD)
+    result = await export("known", "unknown", "refused")
+    assert (result.rows, result.carried) == (1, ())

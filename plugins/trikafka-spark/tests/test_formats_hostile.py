@@ -16,8 +16,8 @@ import pytest
 from fastavro import parse_schema, schemaless_writer
 from google.protobuf import descriptor_pb2
 from scripted_registry import ScriptedRegistry, framed
-from trikafka_spark.formats import pinning
 from trikafka_spark.formats.avro_types import AvroSchema
+from trikafka_spark.formats.choosing import choose, named
 from trikafka_spark.formats.errors import SchemaError, SchemaRegistryTimeoutError
 from trikafka_spark.formats.json_format import JsonDecoder, infer
 from trikafka_spark.formats.options import check_schemas, parse_options
@@ -148,10 +148,10 @@ def test_json_whose_text_is_no_utf8_is_a_dead_letter_among_others(bad: bytes) ->
 def test_some_stray_ids_do_not_hide_the_schema_that_most_values_name(registry: ScriptedRegistry) -> None:
     registry.avro(7, PLAIN)
     stray = [framed(2**32 - 1 - number, b"") for number in range(30)]
-    heads = pinning._heads([*stray, *[framed(7, b"\x02")] * 2])
+    found = named([*stray, *[framed(7, b"\x02")] * 2])
     settings = parse_options({"value_format": "avro", "schema_registry": registry.url}).registry
     assert settings is not None
-    assert pinning._avro(heads, settings, lambda seconds: None)["schema"]["name"] == "R"
+    assert choose("avro", found, "t", "value", settings, lambda seconds: None)["schema"]["name"] == "R"
     assert len(registry.asked) <= 20
 
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from test_formats_avro import INNER, encoded, field, logical, record
 from test_formats_protobuf import everything, made, schema_of
-from trikafka_spark import pieces
 from trikafka_spark.columns import SCHEMA
+from trikafka_spark.formats import parsing
 from trikafka_spark.formats.work import Reading
 from trikafka_spark.pieces import PieceWriter, Shape
 
@@ -48,7 +48,7 @@ def written(root: Path, format: dict[str, Any], records: list[tuple[bytes | None
 
 @pytest.mark.parametrize("at_once", [1, 2, 32_768])
 def test_avro_values_and_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(pieces, "_READ_AT_ONCE", at_once)
+    monkeypatch.setattr(parsing, "_MOST_AT_ONCE", at_once)
     value = {"n": 1, "in": {"x": 0.5}, "at": 5, "price": "1.25", "tags": {"k": None}, "many": [{"x": 1}], "kind": "A"}
     as_text = ({**each, "type": "string" if each["name"] == "price" else each["type"]} for each in VALUE["fields"])
     data = encoded(record(*as_text), value)
@@ -70,7 +70,7 @@ def test_avro_values_and_keys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, a
 
 @pytest.mark.parametrize("at_once", [3, 32_768])
 def test_protobuf_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, at_once: int) -> None:
-    monkeypatch.setattr(pieces, "_READ_AT_ONCE", at_once)
+    monkeypatch.setattr(parsing, "_MOST_AT_ONCE", at_once)
     schema = schema_of(everything())
     message = made(schema)(a_int64=5, maybe="x", numbers=[1])
     message.pairs["k"].x = 1

@@ -100,15 +100,18 @@ async def test_a_cancelled_export_ends_within_a_second_and_can_be_finished(
     kafka_broker: Any, new_topic: Any, tmp_path: Path
 ) -> None:
     topic, servers = await new_topic(4_000), kafka_broker.bootstrap_servers
+    asked: list[float] = []
     with trio.CancelScope() as scope:
 
         def tell(step: ExportProgress) -> None:
             if step.stage == "writing" and 0 < step.rows_done < 4_000:
+                asked.append(trio.current_time())
                 scope.cancel()
 
         await trikafka.export(
             topic, tmp_path, bootstrap_servers=servers, max_records_per_file=50, on_progress=tell, sink_options={"threads": 1}
         )
+    assert trio.current_time() - asked[0] < 2, "a second, as far as a shared machine goes"
     assert scope.cancelled_caught
     assert 0 < len(data_files(tmp_path)) < 80
     result = await trikafka.export(topic, tmp_path, bootstrap_servers=servers)
@@ -258,3 +261,5 @@ async def test_a_check_finds_what_is_lost_changed_or_foreign(kafka_broker: Any, 
     done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert (done.returncode, done.stdout.count(b"\n")) == (1, 4)
     assert b"does not hold what its manifests say (4 differences)" in done.stderr
+    with pytest.raises(ExportError, match="nothing holds no export: there is no plan in it"):
+        await trikafka.check_export(tmp_path / "nothing")

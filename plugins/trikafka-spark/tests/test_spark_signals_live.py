@@ -45,9 +45,11 @@ def java_of(group: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("delay", [0.0, 0.7, 2.0])
-async def test_ctrl_c_while_the_jvm_starts_says_nothing(
-    delay: float, kafka_broker: Any, new_topic: Any, tmp_path: Path
+@pytest.mark.parametrize(
+    ("delay", "number", "code"), [(0.0, signal.SIGINT, 130), (0.7, signal.SIGTERM, 143), (2.0, signal.SIGINT, 130)]
+)
+async def test_a_signal_while_the_jvm_starts_says_nothing(
+    delay: float, number: signal.Signals, code: int, kafka_broker: Any, new_topic: Any, tmp_path: Path
 ) -> None:
     topic = await new_topic(100)
     with command(
@@ -55,10 +57,10 @@ async def test_ctrl_c_while_the_jvm_starts_says_nothing(
     ) as process:
         await trio.to_thread.run_sync(wait_for_java, process)
         await trio.sleep(delay)  # not a wait for something: a moment among many
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, number)  # as Ctrl-C does; of a service SIGTERM comes to all as well
         with trio.fail_after(20):
             said, wrong = await trio.to_thread.run_sync(process.communicate)
-        assert (process.returncode, said, wrong) == (130, "", "")
+        assert (process.returncode, said, wrong) == (code, "", "")
         assert java_of(process.pid) == []
 
 

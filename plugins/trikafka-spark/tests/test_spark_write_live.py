@@ -13,6 +13,7 @@ import pytest
 import trio
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from trikafka_spark import active, run_query
 from trikafka_spark.write_options import WriteOptions
 from trikafka_spark.writing import Part, Written, write_task
 
@@ -34,15 +35,10 @@ async def records(broker: Any, topic: str) -> list[Record]:
         return sorted([record async for batch in consumer.batches(until=ends) for record in batch], key=lambda record: record[:3])
 
 
-def activate(spark: SparkSession) -> None:
-    """A thread that only writes, or starts a stream, has no active session, by which Spark finds Python's data sources."""
-    SparkSession._get_j_spark_session_class(spark._jvm).setActiveSession(spark._jsparkSession)  # type: ignore[arg-type]
-
-
 def save(frame: DataFrame, broker: Any, **options: str) -> None:
-    activate(frame.sparkSession)
-    writer = frame.write.format("trikafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
-    writer.options(**options).mode("append").save()
+    with active(frame.sparkSession):
+        writer = frame.write.format("trikafka").option("kafka.bootstrap.servers", broker.bootstrap_servers)
+        writer.options(**options).mode("append").save()
 
 
 async def test_a_frame_becomes_records_with_all_that_it_says(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
@@ -110,19 +106,18 @@ async def test_a_stream_that_does_a_batch_again_writes_it_once(
 ) -> None:
     source, target = await new_topic(100, partitions=2), await new_topic(0, partitions=2)
 
-    def run() -> None:
-        activate(spark)
+    def start() -> Any:
         options = {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers}
         reader = spark.readStream.format("trikafka").options(subscribe=source, startingOffsets="earliest", **options)
         writer = reader.load().selectExpr("concat(partition, '-', offset) AS value").writeStream.format("trikafka")
         writer = writer.options(topic=target, exactlyOnce="true", checkpointLocation=str(tmp_path), **options)
-        writer.trigger(availableNow=True).start().awaitTermination()
+        return writer.trigger(availableNow=True).start()
 
-    await blocking(run)
+    await run_query(spark, start)
     (last,) = sorted((tmp_path / "commits").glob("[0-9]*"))
     last.unlink()  # as if Spark had been killed just before it noted that the batch is done
     (tmp_path / "commits" / f".{last.name}.crc").unlink(missing_ok=True)
-    await blocking(run)
+    await run_query(spark, start)
     found = await records(kafka_broker, target)
     assert json.loads((tmp_path / "commits" / last.name).read_text().splitlines()[-1]) is not None
     assert Counter(record.value for record in found) == dict.fromkeys((b"%d-%d" % (n % 2, n // 2) for n in range(100)), 1)

@@ -1,6 +1,8 @@
-"""Spark for trikafka: the Parquet sink of ``trikafka.export`` and the data source ``format("trikafka")``.
+"""Spark for trikafka: the Parquet sink of ``trikafka.export``, the data source ``format("trikafka")``, and Spark's calls from Trio.
 
 Importing this package imports neither pyspark nor pyarrow.
 """
 
-__all__: list[str] = []
+from .threads import active, in_thread, run_query
+
+__all__ = ["active", "in_thread", "run_query"]

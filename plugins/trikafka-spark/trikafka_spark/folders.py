@@ -29,6 +29,10 @@ class Folders:
         self._prefix = [str(format["folder"])] if "folder" in format else []
         self._prefix += [f"topic={topic}"] if "topic" in self._by else []
 
+    def count(self, table: pa.Table) -> int:
+        """How many folders the rows are for."""
+        return len(pc.unique(_days(table["timestamp"]))) if "date" in self._by else 1
+
     def sort(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
         """The rows by folder. The topic is constant in a range; days are those of the record, in UTC."""
         if not table.num_rows:

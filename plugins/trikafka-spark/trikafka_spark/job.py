@@ -28,6 +28,6 @@ class SparkJob(SparkWork[list[Exception | None]]):
             return run_task(task, secret, rows.add)
 
         work = self._context.parallelize(self._tasks, len(self._tasks)).map(counted)
-        if self._cancelled:
+        if self._call.cancelled:
             return []
         return [None if text is None else error_from_text(text) for text in work.collect()]

@@ -7,16 +7,20 @@ dropped.
 from __future__ import annotations
 
 import contextlib
+import errno
+import os
 import threading
 from collections.abc import Callable, Sequence
 
 import trio
 
-from trikafka import ExportError
+from trikafka import ExportError, KafkaTimeoutError, TopicPartition
 
 from .task import Stopped, Stopper, WriteTask, write_range
 
 _POLL_EVERY = 0.2
+#: What is wrong with a file system, and with no file of it.
+_OF_ALL = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO}
 #: How long a cancelled export waits for its threads (seconds): each ends at its next batch.
 _LEAVE_LIMIT = 0.8
 
@@ -35,6 +39,8 @@ class LocalJob:
         self._idle = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._failure: Exception | None = None
+        #: What a partition has timed out with: its other ranges do not wait as long, one after the other, in the threads of all.
+        self._stuck: dict[TopicPartition, KafkaTimeoutError] = {}
 
     async def run(self, report: Callable[[int, int], None]) -> list[Exception | None]:
         """Run them; ``report(tasks done, rows done)`` a few times a second.
@@ -94,7 +100,11 @@ class LocalJob:
             self._working += 1
         try:
             self._stopper.check()
-            return write_range(task, self._stopper, self._tell)
+            tp = task.planned.tp
+            error = self._stuck.get(tp) or write_range(task, self._stopper, self._tell)
+            if isinstance(error, KafkaTimeoutError):
+                self._stuck[tp] = error
+            return error
         finally:
             with self._lock:
                 self._working -= 1
@@ -109,7 +119,11 @@ class LocalJob:
 
 
 def _explained(task: WriteTask, error: Exception) -> ExportError:
-    """As Spark's job says it: what is not trikafka's own error, such as a full disk, with the range."""
-    failure = ExportError(f"exporting {task.planned} failed: {str(error) or type(error).__name__}")
+    """As Spark's job says it: what is not trikafka's own error with the range, but for what is wrong with the whole destination."""
+    if isinstance(error, OSError) and error.errno in _OF_ALL:  # whichever range meets it first: --every is to tell it once
+        text = f"cannot write to {task.root}: {os.strerror(error.errno)}"
+    else:
+        text = f"exporting {task.planned} failed: {str(error) or type(error).__name__}"
+    failure = ExportError(text)
     failure.__cause__ = error
     return failure

@@ -29,8 +29,6 @@ from .lake.columns import TableColumns
 FOOTER_KEY = "trikafka.range"
 #: Folders of one piece that are written at a time; a piece that has rows for more of them ends.
 _MOST_FOLDERS = 64
-#: Records whose keys and values are read at a time.
-_READ_AT_ONCE = 32_768
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +74,13 @@ class _File:
     def close(self) -> None:
         self.writer.close()
         self.sink.close()
+
+    def drop(self) -> None:
+        """Remove it, also where it cannot be closed: of a full disk the footer is refused, and what stays would keep it full."""
+        for end in (self.writer.close, self.sink.close):
+            with contextlib.suppress(OSError, pa.ArrowException):
+                end()
+        self.staged.unlink(missing_ok=True)
 
 
 @dataclass
@@ -131,11 +136,7 @@ class PieceWriter:
         """Remove what was staged."""
         self._letters.drop()
         for file in self._files.values():
-            try:
-                file.writer.close()
-            finally:
-                file.sink.close()
-                file.staged.unlink(missing_ok=True)
+            file.drop()
         self._files.clear()
 
     def _flush(self) -> int:
@@ -147,8 +148,12 @@ class PieceWriter:
 
     def _write(self, table: pa.Table) -> int:
         taken: int = table.num_rows
-        if self._parser is not None:
-            table = pa.concat_tables(self._read(table, self._parser))
+        for part in [table] if self._parser is None else self._gathered(table, self._parser):
+            self._write_part(part)
+        self._written = sum(file.size() for file in self._files.values())
+        return taken
+
+    def _write_part(self, table: pa.Table) -> None:
         for folder, part in self._folders.sort(table):
             file = self._files.get(folder) or self._open(folder, part.schema)
             file.writer.write_table(part, row_group_size=self.shape.row_group_rows)
@@ -156,13 +161,25 @@ class PieceWriter:
             file.hurry()
             if len(self._files) > _MOST_FOLDERS:  # so the piece ends here and nothing more comes to it: not all are open at once
                 file.close()
-        self._written = sum(file.size() for file in self._files.values())
-        return taken
+
+    def _gathered(self, table: pa.Table, parser: Parser) -> Iterator[pa.Table]:
+        """The table with its columns read, whole as a rule: but what was read may be many times as large."""
+        parts: list[pa.Table] = []
+        most = max(self.shape.row_group_bytes, 2 * table.nbytes)
+        # Else a file that was closed, of too many, would be written to again.
+        few = len(self._files) + self._folders.count(table) <= _MOST_FOLDERS
+        for part in self._read(table, parser):
+            parts.append(part)
+            if few and sum(each.nbytes for each in parts) >= most:
+                yield pa.concat_tables(parts)
+                parts = []
+        if parts:
+            yield pa.concat_tables(parts)
 
     def _read(self, table: pa.Table, parser: Parser) -> Iterator[pa.Table]:
         """The table with its columns read, in parts: where nothing can be read, each record is an object for a while."""
-        for at in range(0, max(table.num_rows, 1), _READ_AT_ONCE):
-            records = table.slice(at, _READ_AT_ONCE)
+        for at in range(0, max(table.num_rows, 1), parser.at_once):
+            records = table.slice(at, parser.at_once)
             read, refused = parser.parse(records)
             if self._columns is not None:
                 read, unfit = self._columns.fit(read)
@@ -173,16 +190,20 @@ class PieceWriter:
 
     def _open(self, folder: str, schema: pa.Schema) -> _File:
         staged = self.work.stage()
-        sink = pa.OSFile(str(staged), "wb")
         if self._columns is not None:
             schema = self._columns.numbered(schema)
-        writer = pq.ParquetWriter(
-            sink,
-            schema,
-            compression=self.shape.compression,
-            use_dictionary=[name for name in ("topic", "partition", "timestampType", "key") if name in schema.names],
-            write_statistics=["partition", "offset", "timestamp"],
-        )
+        try:
+            sink = pa.OSFile(str(staged), "wb")
+            writer = pq.ParquetWriter(
+                sink,
+                schema,
+                compression=self.shape.compression,
+                use_dictionary=[name for name in ("topic", "partition", "timestampType", "key") if name in schema.names],
+                write_statistics=["partition", "offset", "timestamp"],
+            )
+        except BaseException:
+            staged.unlink(missing_ok=True)
+            raise
         writer.add_key_value_metadata({FOOTER_KEY: footer_of(self.planned)})
         file = self._files[folder] = _File(staged, folder, writer, sink)
         return file

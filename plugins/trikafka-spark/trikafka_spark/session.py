@@ -29,6 +29,7 @@ import trikafka
 from trikafka import ExportError
 
 from . import scratch
+from .jvm_settings import in_a_file
 
 if TYPE_CHECKING:
     from pyspark import SparkConf, SparkContext
@@ -231,11 +232,11 @@ def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
     from pyspark import SparkContext, java_gateway
 
     class Noted(subprocess.Popen[bytes]):
-        """PySpark keeps the process to itself until the JVM answers."""
+        """PySpark keeps the process to itself until the JVM answers; it would show all settings to whoever lists processes."""
 
-        def __init__(self, *args: Any, **kwargs: Any) -> None:
+        def __init__(self, command: list[str], **kwargs: Any) -> None:
             global _jvm
-            super().__init__(*args, **kwargs)
+            super().__init__(in_a_file(command, conf.getAll(), Path(file.name)), **kwargs)
             _jvm = self
 
     if SparkContext._gateway is not None:
@@ -243,7 +244,8 @@ def _launch(conf: SparkConf, said: IO[bytes]) -> SparkContext:
     plain = java_gateway.Popen  # type: ignore[attr-defined]
     java_gateway.Popen = Noted  # type: ignore[assignment,attr-defined]
     try:
-        gateway = java_gateway.launch_gateway(conf, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
+        with tempfile.NamedTemporaryFile(dir=_scratch, suffix=".properties") as file:  # nobody else may read it
+            gateway = java_gateway.launch_gateway(None, {"stdout": said, "stderr": said})  # type: ignore[no-untyped-call]
     finally:
         java_gateway.Popen = plain  # type: ignore[attr-defined]
     return SparkContext(conf=conf, gateway=gateway)

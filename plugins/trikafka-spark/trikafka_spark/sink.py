@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import trio
 
-from trikafka import ConfigurationError, DirectoryStore, ExportError, ExportStore, OffsetRange
+from trikafka import ConfigurationError, DirectoryStore, ExportError, ExportStore, OffsetRange, TrikafkaError
 from trikafka.config.secrets import secret
 from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
 from .batch_folder import BatchFolder, refuse_batches, refuse_delta
+from .formats.missing import MissingSchemas
 from .formats.options import SECRET_OPTIONS, check_schemas
 from .formats.pinning import check, check_letters, formats, look_up, pin, unpinned, with_schemas
 from .kept_spark import CANCELLED_LIMIT, STOP_LIMIT, KeptSpark
@@ -51,6 +52,7 @@ class SparkSink:
         self._limiter = trio.CapacityLimiter(4)
         #: One call at a time, also when one was not waited for.
         self._store_limiter = trio.CapacityLimiter(1)
+        self._missing = MissingSchemas()
         self._spark = KeptSpark(self._options.master, self._options.app_name, self._options.conf, self._limiter)
 
     @classmethod
@@ -92,7 +94,12 @@ class SparkSink:
         self, exc_type: type[BaseException] | None, exc: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """Stop Spark if it was started here and nobody else uses it; remove what is partial; unlock."""
-        await self._leave(STOP_LIMIT if exc is None or isinstance(exc, Exception) else CANCELLED_LIMIT)
+        try:
+            await self._leave(STOP_LIMIT if exc is None or isinstance(exc, Exception) else CANCELLED_LIMIT)
+        except ExportError:
+            if exc is None:
+                raise
+            _log.debug("the destination could not be tidied up", exc_info=True)  # what has ended the export says why
 
     async def _enter_store(self) -> None:
         try:
@@ -140,13 +147,24 @@ class SparkSink:
         return await trio.to_thread.run_sync(_checked, self._store, abandon_on_cancel=True, limiter=self._limiter)
 
     async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The format of the destination's files: the partition folders, and how values are parsed; schemas are inferred once."""
+        """The format of the destination's files: the partition folders, and how values are parsed; schemas are inferred once.
+
+        A topic whose schema cannot be found gets none: its ranges are planned, and left for the next plan. An error where that
+        is so of each topic.
+        """
         parsing, topics = self._options.parsing, list(dict.fromkeys(each.topic for each in wanted))
         check_letters(parsing, [*topics, *state.topic_ids])
         format = with_schemas(pinned(state, self._options, self.title))
+        self._missing.clear()
         for column, topic in unpinned(format, parsing, topics):
+            if self._missing.skips(topic, f"{column}_framing" in format):
+                continue
             ranges = [each for each in wanted if each.topic == topic]
-            pin(format, column, topic, await self._looked_up(format, column, ranges, settings))
+            try:
+                pin(format, column, topic, await self._looked_up(format, column, ranges, settings))
+            except TrikafkaError as error:
+                self._missing.note(topic, error)
+        self._missing.check(format, topics)
         if topics and parsing.dead_letter_topic is not None:
             from .formats.letters import check_topic  # imports pyarrow
 
@@ -169,6 +187,10 @@ class SparkSink:
     ) -> Mapping[PlannedRange, Exception]:
         """Write the ranges, here or by a Spark job; a cancelled scope ends them."""
         check_letters(self._options.parsing, plan.topic_ids)  # also those of which there was nothing new when it was planned
+        unread = self._missing.of(plan.format, ranges)
+        ranges = [each for each in ranges if each not in unread]
+        if not ranges:
+            return unread
         report("starting", 0, 0)
         width = sum(planned.end - planned.start for planned in ranges)
         by_spark = await self._wants_spark(width)
@@ -197,7 +219,7 @@ class SparkSink:
             errors = await LocalJob(tasks, self._options.threads).run(told)
         if len(errors) != len(ranges):
             raise ExportError(f"Spark returned {len(errors)} results for {len(ranges)} ranges")
-        return {planned: error for planned, error in zip(ranges, errors, strict=True) if error is not None}
+        return unread | {planned: error for planned, error in zip(ranges, errors, strict=True) if error is not None}
 
     def _tasks(self, plan: ExportPlan, ranges: Sequence[PlannedRange], settings: Mapping[str, Any]) -> list[Any]:
         from .formats.work import ReadOptions

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import secrets
-import threading
-import time
 import uuid
 from abc import ABC, abstractmethod
 from collections.abc import Callable
@@ -20,6 +18,7 @@ import trio
 
 from trikafka import ExportError
 
+from .cancelling import CancellableCall
 from .session import answers, first_line, text_of
 from .task import error_of
 
@@ -28,8 +27,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _POLL_EVERY = 0.2
-#: For how long cancelled work is waited for (seconds), and a JVM that does not answer, because it is frozen.
-_CANCEL_LIMIT, _SILENCE_LIMIT = 5.0, 0.5
 
 
 class SparkWork(ABC, Generic[T]):
@@ -39,16 +36,17 @@ class SparkWork(ABC, Generic[T]):
         self._context, self._limiter = context, limiter
         self._tag = f"trikafka-export-{uuid.uuid4()}"
         self._secret = secrets.token_hex(16)
-        self._cancelled = False
-        #: Whether the JVM did not answer when it was told to cancel.
-        self.silent = False
-        self._answered = 0.0
-        self._ended = threading.Event()
+        self._call = CancellableCall(self._tagged, lambda: context.cancelJobsWithTag(self._tag), limiter)
         self._rows: Any = None
+
+    @property
+    def silent(self) -> bool:
+        """Whether the JVM did not answer when it was told to cancel."""
+        return self._call.silent
 
     @abstractmethod
     def _act(self) -> T:
-        """The work, in a thread. Jobs that it starts can be cancelled; when it is ``_cancelled``, it starts no more."""
+        """The work, in a thread. Jobs that it starts can be cancelled; when the call was cancelled, it starts no more."""
 
     async def run(self, report: Callable[[int, int], None]) -> T:
         """Do it; ``report(tasks done, rows done)`` a few times a second. A cancelled scope cancels it.
@@ -61,12 +59,9 @@ class SparkWork(ABC, Generic[T]):
 
         async def work() -> None:
             try:
-                results.append(await trio.to_thread.run_sync(self._tagged, abandon_on_cancel=True, limiter=self._limiter))
+                results.append(await self._call.run())
             except Exception as error:
                 failures.append(error)
-            except BaseException:
-                await self._cancelled_job()
-                raise
             finally:
                 finished.set()
 
@@ -97,7 +92,6 @@ class SparkWork(ABC, Generic[T]):
             failure, cause = self._explained(error)
             raise failure from cause
         finally:
-            self._ended.set()
             with contextlib.suppress(Exception):  # the JVM may be gone, and the tag with it
                 context.removeJobTag(self._tag)
                 for name in ("spark.jobGroup.id", "spark.job.description"):
@@ -119,32 +113,6 @@ class SparkWork(ABC, Generic[T]):
                 known = tracker.getStageInfo(stage)
                 done += known.numCompletedTasks if known is not None else 0
         return done, self._rows.value if self._rows is not None else 0
-
-    async def _cancelled_job(self) -> None:
-        """Cancel the job and wait until it has ended, as long as the JVM answers."""
-        self._answered = time.monotonic()
-        with trio.move_on_after(_CANCEL_LIMIT, shield=True):
-            async with trio.open_nursery() as nursery:
-
-                async def cancel() -> None:
-                    await trio.to_thread.run_sync(self._cancel, abandon_on_cancel=True, limiter=self._limiter)
-                    nursery.cancel_scope.cancel()
-
-                nursery.start_soon(cancel)
-                while (left := self._answered + _SILENCE_LIMIT - time.monotonic()) > 0:  # noqa: ASYNC110  (a thread moves it on)
-                    await trio.sleep(left)
-                self.silent = True
-                nursery.cancel_scope.cancel()
-
-    def _cancel(self) -> None:
-        """Cancel until the job's thread has come back: the job may be about to be submitted just now."""
-        self._cancelled = True
-        for _ in range(100):
-            with contextlib.suppress(Exception):  # without its JVM the job ends by itself
-                self._context.cancelJobsWithTag(self._tag)
-            self._answered = time.monotonic()
-            if self._ended.wait(0.05):
-                return
 
     def _explained(self, error: Exception) -> tuple[ExportError, Exception]:
         """What to say of an error of Spark, and its cause: the worker's own error where there is one."""

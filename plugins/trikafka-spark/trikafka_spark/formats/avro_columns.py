@@ -17,32 +17,14 @@ try:
 except ImportError:
     np = None  # type: ignore[assignment]
 
-#: Zero bytes behind the last value: a number may be looked for beyond the end, which is seen afterwards.
-_GUARD = 16
+from .avro_unions import groups
+from .column_bytes import Data, OddError, check, gathered, texts, varints
+
 _MOST_FIXED = 64
 #: Items of an array, of which each is a turn.
 _MOST_ITEMS = 256
 #: Positions, and where each value ends; what is read, and the positions behind it.
-Reader = Callable[["_Data", Any, Any], tuple[pa.Array, Any]]
-
-
-class OddError(Exception):
-    """Something that is not read here."""
-
-
-class _Data:
-    """The bytes of many values: for numpy, with guards, and as Arrow's buffer."""
-
-    def __init__(self, column: pa.BinaryArray) -> None:
-        _, offsets, data = column.buffers()
-        self.offsets = np.frombuffer(offsets, np.int32)[column.offset : column.offset + len(column) + 1].astype(np.int64)
-        first, last = int(self.offsets[0]), int(self.offsets[-1])
-        found = np.zeros(last - first + _GUARD, np.uint8)
-        if last > first:
-            found[: last - first] = np.frombuffer(data, np.uint8)[first:last]
-        self.bytes = found
-        self.offsets -= first
-        self.buffer = pa.py_buffer(found)
+Reader = Callable[["Data", Any, Any], tuple[pa.Array, Any]]
 
 
 def reader_of(schema: Any, named: Mapping[str, Any], type: pa.DataType) -> Callable[[pa.BinaryArray], pa.Array] | None:
@@ -55,12 +37,12 @@ def reader_of(schema: Any, named: Mapping[str, Any], type: pa.DataType) -> Calla
         return None
 
     def whole(column: pa.BinaryArray) -> pa.Array:
-        data = _Data(column)
+        data = Data(column)
         try:
             array, at = read(data, data.offsets[:-1].copy(), data.offsets[1:])
-        except (pa.ArrowException, OverflowError) as error:
+        except (pa.ArrowException, OverflowError, IndexError) as error:
             raise OddError from error
-        _check(at == data.offsets[1:])
+        check(at == data.offsets[1:])
         return array
 
     return whole
@@ -108,57 +90,38 @@ def _reader(schema: Any, named: Mapping[str, Any], type: pa.DataType) -> Reader:
     raise OddError
 
 
-def _check(right: Any) -> None:
-    if not right.all():
-        raise OddError
-
-
-def _longs(data: _Data, at: Any, end: Any) -> tuple[Any, Any]:
-    """Whole numbers: seven bits a byte, the lowest first, the sign in the lowest bit."""
-    found = data.bytes[at].astype(np.uint64)
-    at = at + 1
-    left = np.flatnonzero(found & 0x80)
-    found &= 0x7F
-    for shift in range(7, 64, 7):
-        if not len(left):
-            break
-        more = data.bytes[at[left]].astype(np.uint64)
-        at[left] += 1
-        _check((more <= 1) | (shift < 63))
-        found[left] |= (more & 0x7F) << np.uint64(shift)
-        left = left[(more & 0x80) != 0]
-    if len(left):
-        raise OddError
-    _check(at <= end)
+def _longs(data: Data, at: Any, end: Any) -> tuple[Any, Any]:
+    """Whole numbers with the sign in the lowest bit."""
+    found, at = varints(data, at, end)
     return (found >> np.uint64(1)).astype(np.int64) ^ -(found & 1).astype(np.int64), at
 
 
 def _int(type: pa.DataType) -> Reader:
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         found, at = _longs(data, at, end)
-        _check((found >= -(2**31)) & (found < 2**31))
+        check((found >= -(2**31)) & (found < 2**31))
         return pa.array(found.astype(np.int32)).view(type), at
 
     return read
 
 
 def _long(type: pa.DataType) -> Reader:
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         found, at = _longs(data, at, end)
         return pa.array(found).view(type), at
 
     return read
 
 
-def _gathered(data: _Data, at: Any, end: Any, size: int) -> tuple[Any, Any]:
+def _gathered(data: Data, at: Any, end: Any, size: int) -> tuple[Any, Any]:
     """So many bytes of each."""
-    _check(at + size <= end)
-    return data.bytes[at[:, None] + np.arange(size)], at + size
+    check(at + size <= end)
+    return gathered(data, at, size), at + size
 
 
 def _floating(code: str) -> Callable[[pa.DataType], Reader]:
     def of(type: pa.DataType) -> Reader:
-        def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
             found, at = _gathered(data, at, end, np.dtype(code).itemsize)
             return pa.array(found.view(code).reshape(-1), type), at
 
@@ -168,24 +131,19 @@ def _floating(code: str) -> Callable[[pa.DataType], Reader]:
 
 
 def _boolean(type: pa.DataType) -> Reader:
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         found = data.bytes[at]
-        _check((found <= 1) & (at < end))
+        check((found <= 1) & (at < end))
         return pa.array(found.astype(np.bool_)), at + 1
 
     return read
 
 
 def _text(type: pa.DataType) -> Reader:
-    """Text and bytes lie in the order of the values: they and what is between them are one array; every second one is meant."""
-
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         length, at = _longs(data, at, end)
-        _check((length >= 0) & (length <= end - at))
-        edges = np.empty(2 * len(at) + 1, np.int32)
-        edges[:-1:2], edges[1::2], edges[-1] = at, at + length, len(data.bytes)
-        every = pa.Array.from_buffers(pa.binary(), 2 * len(at), [None, pa.py_buffer(edges), data.buffer])
-        return every.take(pa.array(np.arange(0, 2 * len(at), 2))).cast(type), at + length
+        check((length >= 0) & (length <= end - at))
+        return texts(data, at, at + length, type), at + length
 
     return read
 
@@ -196,9 +154,9 @@ def _decimal(type: pa.DataType, size: int | None) -> Reader:
     if not pa.types.is_decimal128(type) or (size is not None and not 0 < size <= width):
         raise OddError
 
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         length, at = _longs(data, at, end) if size is None else (np.full(len(at), size), at)
-        _check((length >= 0) & (length <= end - at) & (length <= width))
+        check((length >= 0) & (length <= end - at) & (length <= width))
         places = (at + length)[:, None] - 1 - np.arange(width)
         below = np.where((length > 0) & (data.bytes[at] >= 0x80), 0xFF, 0).astype(np.uint8)
         found = np.where(places >= at[:, None], data.bytes[np.maximum(places, 0)], below[:, None])
@@ -212,9 +170,9 @@ def _decimal(type: pa.DataType, size: int | None) -> Reader:
 def _enum(symbols: Sequence[str]) -> Reader:
     known = pa.array(symbols, pa.string())
 
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         found, at = _longs(data, at, end)
-        _check((found >= 0) & (found < len(known)))
+        check((found >= 0) & (found < len(known)))
         return known.take(pa.array(found)), at
 
     return read
@@ -224,7 +182,7 @@ def _fixed(size: int) -> Reader:
     if not 0 < size <= _MOST_FIXED:
         raise OddError
 
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         found, after = _gathered(data, at, end, size)
         return pa.Array.from_buffers(pa.binary(size), len(at), [None, pa.py_buffer(np.ascontiguousarray(found))]), after
 
@@ -235,7 +193,7 @@ def _record(schema: Mapping[str, Any], named: Mapping[str, Any], type: pa.DataTy
     fields = list(type)
     parts = [_reader(each["type"], named, kind.type) for each, kind in zip(schema["fields"], fields, strict=True)]
 
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         arrays = []
         for part in parts:
             array, at = part(data, at, end)
@@ -246,7 +204,7 @@ def _record(schema: Mapping[str, Any], named: Mapping[str, Any], type: pa.DataTy
 
 
 def _array(inner: Reader, type: pa.DataType) -> Reader:
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         (items,), offsets, at = _items(data, at, end, [inner])
         return pa.ListArray.from_arrays(offsets, items, type=type), at
 
@@ -254,7 +212,7 @@ def _array(inner: Reader, type: pa.DataType) -> Reader:
 
 
 def _map(key: Reader, inner: Reader, type: pa.DataType) -> Reader:
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         (keys, items), offsets, at = _items(data, at, end, [key, inner])
         owners = np.repeat(np.arange(len(at)), np.diff(offsets.to_numpy()))
         numbers = keys.dictionary_encode().indices.to_numpy().astype(np.int64)
@@ -265,13 +223,13 @@ def _map(key: Reader, inner: Reader, type: pa.DataType) -> Reader:
     return read
 
 
-def _items(data: _Data, at: Any, end: Any, parts: Sequence[Reader]) -> tuple[list[pa.Array], pa.Array, Any]:
+def _items(data: Data, at: Any, end: Any, parts: Sequence[Reader]) -> tuple[list[pa.Array], pa.Array, Any]:
     """The items of arrays, the first of all, then the second of all that have one: put into the order of what they stand in.
 
     An array is a block of items, whose number stands before it, and an empty one behind it; more blocks are odd.
     """
     count, at = _longs(data, at, end)
-    _check((count >= 0) & (count <= _MOST_ITEMS))
+    check((count >= 0) & (count <= _MOST_ITEMS))
     offsets = np.concatenate([[0], np.cumsum(count)])
     found: list[list[pa.Array]] = [[] for _ in parts]
     places = []
@@ -286,7 +244,7 @@ def _items(data: _Data, at: Any, end: Any, parts: Sequence[Reader]) -> tuple[lis
     filled = np.flatnonzero(count > 0)
     last, after = _longs(data, at[filled], end[filled])
     at[filled] = after
-    _check(last == 0)
+    check(last == 0)
     if not places:
         empty = [part(data, at[:0], end[:0])[0] for part in parts]
         return empty, pa.array(offsets, pa.int32()), at
@@ -295,15 +253,62 @@ def _items(data: _Data, at: Any, end: Any, parts: Sequence[Reader]) -> tuple[lis
 
 
 def _union(schema: list[Any], named: Mapping[str, Any], type: pa.DataType) -> Reader:
-    meant = [number for number, each in enumerate(schema) if each != "null"]
-    if len(meant) != 1:
-        raise OddError
-    inner = _reader(schema[meant[0]], named, type)
+    members = groups(schema)
+    if len(members) == 1 and len(members[0]) == 1:
+        return _nullable(schema, members[0][0], _reader(schema[members[0][0]], named, type))
+    kinds = [type] if len(members) == 1 else [field.type for field in type]
+    number_of = {place: number for number, places in enumerate(members) for place in places}
+    parts = {place: _branch(schema[place], named, kinds[number]) for place, number in number_of.items()}
 
-    def read(data: _Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
         branch, at = _longs(data, at, end)
-        _check((branch >= 0) & (branch < len(schema)))
-        there = branch == meant[0]
+        check((branch >= 0) & (branch < len(schema)))
+        arrays: list[list[pa.Array]] = [[] for _ in kinds]
+        places: list[list[Any]] = [[] for _ in kinds]
+        for place, part in parts.items():
+            chosen = np.flatnonzero(branch == place)
+            array, after = part(data, at[chosen], end[chosen])
+            at[chosen] = after
+            arrays[number_of[place]].append(array)
+            places[number_of[place]].append(chosen)
+        found = [_scattered(arrays[number], places[number], len(at)) for number in range(len(kinds))]
+        if len(members) == 1:
+            return found[0], at
+        none = pa.array(~np.isin(branch, list(parts)))
+        return pa.StructArray.from_arrays(found, fields=list(type), mask=none), at
+
+    return read
+
+
+def _branch(schema: Any, named: Mapping[str, Any], type: pa.DataType) -> Reader:
+    """Read as what was written, which may be narrower than its member."""
+    narrow = {"int": pa.int32(), "long": pa.int64(), "float": pa.float32(), "double": pa.float64()}
+    kind = schema.get("type") if isinstance(schema, dict) else schema
+    natural = narrow.get(kind) if isinstance(kind, str) else None
+    if natural is None or natural == type or type not in narrow.values():
+        return _reader(schema, named, type)
+    inner = _reader(schema, named, natural)
+
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        array, at = inner(data, at, end)
+        return array.cast(type), at
+
+    return read
+
+
+def _scattered(arrays: list[pa.Array], places: list[Any], length: int) -> pa.Array:
+    """An array of that length with these values in their places, and null elsewhere."""
+    order = np.full(length, -1)
+    whole = np.concatenate(places)
+    order[whole] = np.arange(len(whole))
+    return pa.concat_arrays(arrays).take(pa.array(order, mask=order < 0))
+
+
+def _nullable(schema: list[Any], meant: int, inner: Reader) -> Reader:
+    def read(data: Data, at: Any, end: Any) -> tuple[pa.Array, Any]:
+        branch, at = _longs(data, at, end)
+        check((branch >= 0) & (branch < len(schema)))
+        there = branch == meant
         if there.all():
             return inner(data, at, end)
         chosen = np.flatnonzero(there)

@@ -10,9 +10,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from fastavro import schemaless_reader
 
-from .avro_columns import OddError
 from .avro_types import MARK_BYTES, AvroSchema
+from .column_bytes import OddError
 from .rows import decode_rows, join
+from .sizes import Sizes, items_in
 
 #: Values of which a wrong one makes the others be read the slow way, too.
 _AT_ONCE = 8192
@@ -23,20 +24,24 @@ class AvroDecoder:
 
     def __init__(self, reader: AvroSchema, writer: AvroSchema | None = None) -> None:
         self.type = reader.type
+        self._sizes = Sizes(self.type, _AT_ONCE)
         self._row = pa.struct([pa.field("v", self.type), pa.field("m", pa.binary(MARK_BYTES))])
         written = writer or reader
         written.check_sizes()
         self._written = written.rows()
         self._wanted = None if written.same(reader) else reader.rows()
         self._quick = reader.quick_reader(written)
+        # Resolving one schema by another, fastavro (1.13) does not find the names of all types.
+        self._convert = reader.converter(tagged=self._wanted is None)
+        self._named = self._convert is not None and self._wanted is None
         self._mark = secrets.token_bytes(MARK_BYTES)  # that no record can know
 
     def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
         """As :meth:`Decoder.decode`."""
         arrays: list[pa.Array] = []
         bad: dict[int, str] = {}
-        for at in range(0, len(column), _AT_ONCE):
-            array, wrong = self._part(column.slice(at, _AT_ONCE))
+        for at, part, large in self._sizes.parts(column):
+            array, wrong = decode_rows(part.to_pylist(), self._large, self.type) if large else self._part(part)
             arrays.append(array)
             bad |= {at + number: why for number, why in wrong.items()}
         return join(arrays, self.type), bad
@@ -49,24 +54,35 @@ class AvroDecoder:
                 pass
         return decode_rows(column.to_pylist(), self._block, self.type, self._check)
 
+    def _large(self, values: Sequence[bytes]) -> pa.Array:
+        """One whose lists could become too large."""
+        self._check(values[0], self._sizes)
+        return self._block(values)
+
     def _block(self, values: Sequence[bytes]) -> pa.Array:
         data = b"".join((_count(len(values)), self._mark.join(values), self._mark, b"\0"))
         file = io.BytesIO(data)
-        rows = schemaless_reader(file, self._written, self._wanted)
+        rows = schemaless_reader(file, self._written, self._wanted, return_named_type=self._named)
         if len(rows) != len(values) or file.tell() != len(data):
             raise ValueError("the value does not end where its schema says")
+        if self._convert is not None:
+            rows = [row | {"v": self._convert(row["v"])} for row in rows]
         array = pa.array(rows, self._row)
         if not pc.all(pc.equal(array.field("m"), pa.scalar(self._mark, self._row["m"].type))).as_py():
             raise ValueError("the value does not end where its schema says")
         return array.field("v")
 
-    def _check(self, value: bytes) -> None:
+    def _check(self, value: bytes, sizes: Sizes | None = None) -> None:
         """As :meth:`_block` of one value, without what Arrow makes of it."""
         data = b"".join((b"\x02", value, self._mark, b"\0"))
         file = io.BytesIO(data)
-        (row,) = schemaless_reader(file, self._written, self._wanted)
+        (row,) = schemaless_reader(file, self._written, self._wanted, return_named_type=self._named)
         if file.tell() != len(data) or row["m"] != self._mark:
             raise ValueError("the value does not end where its schema says")
+        if sizes is not None:
+            sizes.check(items_in(row["v"]))
+        if self._convert is not None:
+            self._convert(row["v"])
 
 
 class RawDecoder:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from decimal import Decimal
 from typing import Any, Self
 
+from .avro_unions import Converter, converter, groups
 from .errors import SchemaError
 
 #: The most records, arrays and maps that stand in each other: more would end in the stack's depth.
@@ -111,6 +112,11 @@ class AvroSchema:
         with self._said():
             _Sizes(self._named, self._where).walk(self._parsed, (), 0)
 
+    def converter(self, *, tagged: bool) -> Converter | None:
+        """What makes values of unions into what Arrow takes, if there are such: see :func:`converter`."""
+        with self._said():
+            return converter(self._parsed, self._named, tagged=tagged)
+
     def quick_reader(self, writer: AvroSchema) -> Callable[[Any], Any] | None:
         """What reads many values, written by ``writer``, without objects between; ``None`` where the schemas are not so plain.
 
@@ -145,7 +151,9 @@ class AvroSchema:
                 return None
             if name in known and (known[name], written.field(name).type) != (_expanded(field["type"], self._named), kind.type):
                 return None
-            found.append((kind, field.get("default")))
+            made = converter(field["type"], self._named, tagged=False)
+            default = field.get("default")
+            found.append((kind, default if made is None or "default" not in field else made(default)))
         return found
 
     def rows(self) -> Any:
@@ -302,18 +310,29 @@ class _Types:
         return pa.struct(fields)
 
     def _union(self, schema: list[Any], path: str, above: tuple[str, ...]) -> Any:
-        rest = [each for each in schema if _kind(each) != "null"]
-        if len(rest) > 1:
-            kinds = ", ".join(_kind(each) for each in schema)
-            raise SchemaError(
-                f"{self._at(path)} is a union of {kinds}: a column has one type, so only a union of null and one other can be read;"
-                " give a schema with the one that you want (records with another become dead letters), or without the field"
-            )
         import pyarrow as pa
 
-        if not rest:
+        try:
+            members = groups(schema)
+        except SchemaError as error:
+            kinds = ", ".join(_kind(each) for each in schema)
+            raise SchemaError(f"{self._at(path)} is a union of {kinds}: {error}; that cannot be read") from None
+        if not members:
             return pa.null()
-        return self.of(rest[0], path, above)
+        if len(members) == 1:
+            return self._member([schema[place] for place in members[0]], path, above)
+        found = []
+        for number, places in enumerate(members):
+            name = f"member{number}"
+            found.append(pa.field(name, self._member([schema[place] for place in places], f"{path}.{name}", above)))
+        return pa.struct(found)
+
+    def _member(self, branches: list[Any], path: str, above: tuple[str, ...]) -> Any:
+        import pyarrow as pa
+
+        if len(branches) == 1:
+            return self.of(branches[0], path, above)
+        return pa.int64() if "long" in map(_kind, branches) else pa.float64()
 
     def _at(self, path: str) -> str:
         return f"{self._where}: field {path.lstrip('.')}" if path else self._where

@@ -14,6 +14,8 @@ from .errors import UnreadableError
 from .rows import Decoder, join
 
 _HEAD = 5
+#: Ids that are remembered to have no decoder: what is no value of a registry's may name any.
+_MOST_UNREADABLE = 10_000
 
 
 class Framed:
@@ -22,7 +24,8 @@ class Framed:
     def __init__(self, type: pa.DataType, by_id: Callable[[int], Decoder]) -> None:
         self.type = type
         self._by_id = by_id
-        self._decoders: dict[int, Decoder | str] = {}
+        self._decoders: dict[int, Decoder] = {}
+        self._unreadable: dict[int, str] = {}
 
     def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
         """As :meth:`Decoder.decode`."""
@@ -32,12 +35,14 @@ class Framed:
         if len(head) < _HEAD or head[0]:
             return "it does not begin with a zero byte and the id of a schema", _HEAD
         id = int.from_bytes(head[1:], "big")
-        if id not in self._decoders:
+        if id not in self._decoders and id not in self._unreadable:
             try:
                 self._decoders[id] = self._by_id(id)
             except UnreadableError as error:
-                self._decoders[id] = str(error)
-        return self._decoders[id], _HEAD
+                if len(self._unreadable) >= _MOST_UNREADABLE:
+                    self._unreadable.clear()
+                self._unreadable[id] = str(error)
+        return self._decoders.get(id) or self._unreadable[id], _HEAD
 
 
 def by_head(

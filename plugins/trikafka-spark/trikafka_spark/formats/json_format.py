@@ -15,7 +15,8 @@ import pyarrow.json as pj
 
 from trikafka import ConfigurationError, ExportError
 
-from .rows import decode_rows
+from .rows import AT_ONCE, decode_rows, join
+from .sizes import Sizes
 
 #: Objects and lists that stand in each other, in values from which a schema is inferred: readers of Parquet go no deeper than 100.
 _DEEPEST = 30
@@ -27,13 +28,26 @@ class JsonDecoder:
     def __init__(self, schema: Mapping[str, Any], where: str = "value_schema") -> None:
         self._schema = pa.schema([pa.field(name, type_of(each, name, where)) for name, each in schema.items()])
         self.type = pa.struct(list(self._schema))
+        self._sizes = Sizes(self.type, AT_ONCE)
         self._options = pj.ParseOptions(
             explicit_schema=self._schema, newlines_in_values=True, unexpected_field_behavior="ignore"
         )
 
     def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
         """As :meth:`Decoder.decode`."""
-        return decode_rows(column.to_pylist(), self._block, self.type)
+        arrays: list[pa.Array] = []
+        bad: dict[int, str] = {}
+        for at, part, large in self._sizes.parts(column):
+            array, wrong = decode_rows(part.to_pylist(), self._large if large else self._block, self.type)
+            arrays.append(array)
+            bad |= {at + number: why for number, why in wrong.items()}
+        return join(arrays, self.type), bad
+
+    def _large(self, values: Sequence[bytes]) -> pa.Array:
+        """One whose lists could become too large: it has no more objects than braces."""
+        (value,) = values
+        self._sizes.check(value.count(b"{") + value.count(b"[") + value.count(b"null"))
+        return self._block(values)
 
     def _block(self, values: Sequence[bytes]) -> pa.Array:
         text = b"\n".join(values) + b"\n"
@@ -57,7 +71,11 @@ class JsonDecoder:
 
 
 def _check_object(value: bytes) -> None:
-    if not isinstance(json.loads(value), dict):
+    try:
+        known = json.loads(value, parse_int=len, parse_float=len)  # not made into numbers: those may have thousands of digits
+    except RecursionError:  # in a field that nobody asked for it may be as deep as it likes, as among other values
+        known = {} if _like_object(value) else None
+    if not isinstance(known, dict):
         raise ValueError("it is JSON, but not an object")
 
 

@@ -17,9 +17,12 @@ from .json_format import JsonDecoder
 from .options import COLUMNS, RegistrySettings, check_package
 from .registry import Registered, RegistryClient, client_of
 from .rows import Decoder, join
+from .sizes import rows_at_once
 
 #: A key's names in a plan's format have the column before them; a value's are as they were before keys could be read.
 _SCHEMAS = {"value": "schemas", "key": "key_schemas"}
+#: Records whose keys and values are read at a time.
+_MOST_AT_ONCE = 32_768
 Wait = Callable[[float], None]
 
 
@@ -28,6 +31,8 @@ class Parser:
 
     def __init__(self, decoders: Mapping[str, Decoder]) -> None:
         self._decoders = decoders
+        #: Records to read at a time: of few bytes columns of many fields are made.
+        self.at_once = rows_at_once([each.type for each in decoders.values()], _MOST_AT_ONCE)
 
     @staticmethod
     def of(

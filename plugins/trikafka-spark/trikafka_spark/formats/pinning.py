@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from trikafka import ConfigurationError, ExportError, OffsetRange, TrikafkaError
+from trikafka import ConfigurationError, ExportError, KafkaTimeoutError, OffsetRange, TrikafkaError
 
-from .errors import UnreadableError
+from .choosing import choose, named
 from .options import COLUMNS, ParseOptions, RegistrySettings, check_package
 
 if TYPE_CHECKING:
     from ..task import Stopper
 
 _SCHEMAS = {"value": "schemas", "key": "key_schemas"}
-#: Records that a schema is looked for in, at most; and ids of schemas that the registry is asked for, till it knows one.
-_SAMPLE, _MOST_IDS = 1000, 20
+#: Records that a schema is looked for in, at most.
+_SAMPLE = 1000
 _HEAD = 5
 
 
@@ -101,6 +100,12 @@ def pin(format: dict[str, Any], column: str, topic: str, schema: Mapping[str, An
     format[_SCHEMAS[column]][topic] = schema
 
 
+def is_pinned(format: Mapping[str, Any], topic: str) -> bool:
+    """Whether a topic's records can be read: none of its schemas could not be found."""
+    read = (column for column in COLUMNS if format.get(column, "binary") != "binary")
+    return all(topic in format[_SCHEMAS[column]] for column in read)
+
+
 def look_up(
     format: Mapping[str, Any],
     column: str,
@@ -109,7 +114,7 @@ def look_up(
     registry: RegistrySettings | None,
     stopper: Stopper,
 ) -> Mapping[str, Any]:
-    """The schema of one topic's keys or values: inferred from the first ones (JSON), or the newest that one of the last ones names.
+    """The schema of one topic's keys or values: inferred from the first ones (JSON), or the newest that the last ones name.
 
     Blocks. Raises :exc:`ExportError`, what the registry raises, and :exc:`SchemaError`.
     """
@@ -126,9 +131,8 @@ def look_up(
     assert registry is not None  # or there would be a schema
     newest = [OffsetRange(each.topic, each.partition, max(each.start, each.end - _share(ranges)), each.end) for each in ranges]
     for sample in (newest, ranges):
-        heads = _heads(_sample(sample, settings, stopper, column))
-        if heads:
-            return _FROM_REGISTRY[kind](heads, registry, stopper.wait)
+        if ids := named(_sample(sample, settings, stopper, column)):
+            return choose(kind, ids, topic, column, registry, stopper.wait)
     raise ExportError(f"no {column} of {topic!r} names a schema of the registry; give {column}_schema, or value_format=binary")
 
 
@@ -152,57 +156,8 @@ def _sample(ranges: Sequence[OffsetRange], settings: Mapping[str, Any], stopper:
                 found += [getattr(record, column) for record in itertools.islice(records, _share(ranges))]
         except TrikafkaError as error:
             failed = error
+    if not found and isinstance(failed, KafkaTimeoutError):
+        raise failed
     if not found and failed is not None:
         raise ExportError(f"no schema could be found for {ranges[0].topic!r}: {failed}") from failed
     return found
-
-
-def _heads(values: Iterable[bytes | None]) -> dict[int, bytes]:
-    """The ids that values name, the highest first, each with what follows it in one of them.
-
-    Of too many, those that are named most often: some stray values must not keep the registry from being asked for the others'.
-    """
-    found: dict[int, bytes] = {}
-    counts: Counter[int] = Counter()
-    for value in values:
-        if value is not None and len(value) >= _HEAD and value[0] == 0:
-            id = int.from_bytes(value[1:_HEAD], "big")
-            counts[id] += 1
-            found.setdefault(id, value[_HEAD:])
-    return {id: found[id] for id, _ in sorted(counts.most_common(_MOST_IDS), reverse=True)}
-
-
-def _avro(heads: Mapping[int, bytes], registry: RegistrySettings, wait: Callable[[float], None]) -> Mapping[str, Any]:
-    from .avro_types import AvroSchema
-
-    found = _newest(heads, registry, wait, "AVRO")[0]
-    texts = [text for _, text in found.references]
-    return AvroSchema.of_texts(found.text, texts, f"schema {found.id} of the registry").checked().pinned()
-
-
-def _protobuf(heads: Mapping[int, bytes], registry: RegistrySettings, wait: Callable[[float], None]) -> Mapping[str, Any]:
-    from .protobuf_format import indexes_of
-    from .protobuf_registry import schema_of
-
-    found, rest = _newest(heads, registry, wait, "PROTOBUF")
-    return schema_of(found, indexes_of(rest)[0]).checked().pinned()
-
-
-def _newest(heads: Mapping[int, bytes], registry: RegistrySettings, wait: Callable[[float], None], type: str) -> tuple[Any, bytes]:
-    """The newest schema of this type that the registry knows; what else values seem to name will be seen record by record."""
-    from .registry import client_of
-
-    client, why = client_of(registry), ""
-    for id, rest in heads.items():
-        try:
-            found = client.schema(id, serialized=type == "PROTOBUF", wait=wait)
-        except UnreadableError as error:
-            why = why or str(error)
-            continue
-        if found.type == type:
-            return found, rest
-        why = why or f"schema {id} of the registry {client.url} is one of {found.type}, not of {type}"
-    raise ExportError(f"no schema could be found: {why}")
-
-
-_FROM_REGISTRY = {"avro": _avro, "protobuf": _protobuf}

@@ -1,4 +1,7 @@
-"""Values in Protobuf: each field of many messages becomes an array at once, by calls that iterate outside of Python."""
+"""Values in Protobuf. Plain ones are read by :mod:`.protobuf_columns`. Of all others Google's library makes messages.
+
+Then each field of many messages becomes an array at once, by calls that iterate outside of Python.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,17 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from .column_bytes import OddError
 from .errors import UnreadableError
 from .framing import by_head
-from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, ProtobufSchema, field_type, is_map, message_type, repeated
-from .rows import Decoder, decode_rows, spread
+from .protobuf_columns import FIRST, LAST, reader_of
+from .protobuf_items import count_items
+from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, ProtobufSchema, is_map, message_type, repeated, type_of
+from .rows import Decoder, decode_rows, join, spread
+from .sizes import Sizes
 
-#: Seconds of 0001-01-01 and 10000-01-01: what a Timestamp may hold.
-_FIRST, _LAST = -62_135_596_800, 253_402_300_800
+#: Messages of which an odd one makes the others be read the slow way, too.
+_AT_ONCE = 8192
 #: Message indexes are no deeper, and no longer in bytes.
 _MOST_INDEXES = 32
 #: Indexes whose message is remembered: to find it takes the whole description of the file.
@@ -28,12 +35,34 @@ class ProtobufDecoder:
 
     def __init__(self, schema: ProtobufSchema) -> None:
         self.type = schema.type
+        self._sizes = Sizes(self.type, _AT_ONCE)
+        self._descriptor = schema.descriptor
         self._parse = schema.parse
         self._array = _message(schema.descriptor)
+        self._quick = reader_of(schema.descriptor)
 
     def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
         """As :meth:`Decoder.decode`."""
+        arrays: list[pa.Array] = []
+        bad: dict[int, str] = {}
+        for at, part, large in self._sizes.parts(column):
+            array, wrong = decode_rows(part.to_pylist(), self._large, self.type) if large else self._part(part)
+            arrays.append(array)
+            bad |= {at + number: why for number, why in wrong.items()}
+        return join(arrays, self.type), bad
+
+    def _part(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+        if self._quick is not None:
+            try:
+                return self._quick(column), {}
+            except OddError:
+                pass
         return decode_rows(column.to_pylist(), self._block, self.type, self._parse)
+
+    def _large(self, values: Sequence[bytes]) -> pa.Array:
+        """One whose lists could become too large, as messages already."""
+        count_items(values[0], self._descriptor, self._sizes)
+        return self._block(values)
 
     def _block(self, values: Sequence[bytes]) -> pa.Array:
         return self._array(list(map(self._parse, values)))
@@ -151,7 +180,7 @@ def _field(field: Any) -> ToArray:
         return _map(field, get)
     of_values = _values(field)
     if repeated(field):
-        kind = pa.list_(field_type(field, "", "", ()))
+        kind = pa.list_(type_of(field))
 
         def lists(messages: Messages) -> pa.Array:
             each = list(map(get, messages))
@@ -176,7 +205,7 @@ def _field(field: Any) -> ToArray:
 
 def _map(field: Any, get: Callable[[Any], Any]) -> ToArray:
     key, value = field.message_type.fields_by_name["key"], field.message_type.fields_by_name["value"]
-    kind = pa.map_(field_type(key, "", "", ()), field_type(value, "", "", ()))
+    kind = pa.map_(type_of(key), type_of(value))
     of_keys, of_values = _values(key), _values(value)
 
     def maps(messages: Messages) -> pa.Array:
@@ -192,7 +221,7 @@ def _values(field: Any) -> ToArray:
     """Of values of the field, each alone."""
     if field.message_type is not None:
         return _message(field.message_type)
-    kind = field_type(field, "", "", ())
+    kind = type_of(field)
     if field.enum_type is not None:
         names = {each.number: each.name for each in reversed(field.enum_type.values)}
 
@@ -212,7 +241,7 @@ def _timestamps(messages: Messages) -> pa.Array:
     nanos = pa.array(list(map(attrgetter("nanos"), messages)), pa.int64())
     if len(seconds):
         times, parts = pc.min_max(seconds).as_py(), pc.min_max(nanos).as_py()
-        if times["min"] < _FIRST or times["max"] >= _LAST or parts["min"] < 0 or parts["max"] > 999_999_999:
+        if times["min"] < FIRST or times["max"] >= LAST or parts["min"] < 0 or parts["max"] > 999_999_999:
             raise ValueError("a Timestamp that is no time of the years 1 to 9999")
     return pc.add(pc.multiply(seconds, 1_000_000), pc.divide(nanos, 1_000)).cast(pa.timestamp("us", tz="UTC"))
 

@@ -162,6 +162,11 @@ def repeated(field: Any) -> bool:
     return bool(field.is_repeated if hasattr(field, "is_repeated") else field.label == field.LABEL_REPEATED)
 
 
+def is_required(field: Any) -> bool:
+    """Whether a message without it is none."""
+    return bool(field.is_required if hasattr(field, "is_required") else field.label == field.LABEL_REQUIRED)
+
+
 def is_map(field: Any) -> bool:
     """Whether it is a map."""
     return bool(field.message_type is not None and field.message_type.GetOptions().map_entry and repeated(field))
@@ -233,3 +238,8 @@ def field_type(field: Any, where: str, path: str, above: tuple[str, ...]) -> Any
         field.CPPTYPE_ENUM: pa.string(),
         field.CPPTYPE_STRING: pa.binary() if field.type == field.TYPE_BYTES else pa.string(),
     }[field.cpp_type]
+
+
+def type_of(field: Any) -> Any:
+    """As :func:`field_type`, of a field of a message that was checked; it stands in one, as a message without fields has to."""
+    return field_type(field, "", "", ("",))

@@ -2,7 +2,7 @@
 
 An id that the registry does not know is one thing (:exc:`UnreadableError`: the record is to blame), a registry that does not answer
 is another (:exc:`SchemaRegistryTimeoutError`: tried again), one that refuses us the third (:exc:`SchemaRegistryError`). A schema of
-an id never changes, so it is asked for once a process.
+an id never changes, so it is asked for once a process. That an id is not known may change, so this is believed for a while.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from trikafka import ConfigurationError
@@ -28,10 +30,18 @@ from trikafka.config.secrets import Secret
 from .errors import SchemaRegistryError, SchemaRegistryTimeoutError, UnreadableError
 from .options import RegistrySettings
 
+T = TypeVar("T")
 #: Seconds between two attempts: at first, and at most. One attempt takes so long at most.
 _BACKOFF, _BACKOFF_MAX, _ONE_ATTEMPT = 0.1, 2.0, 5.0
+#: How often a thread that waits for another's request looks whether it is to end (seconds).
+_TURN = 0.1
 #: Of a schema, and of the schemas that it refers to, all together.
 _MOST_BYTES, _MOST_REFERENCES = 16 << 20, 200
+#: Requests at one time. Threads that want the same schema wait for each other.
+_SIDE_BY_SIDE = 4
+#: Ids that the registry does not know: so many are remembered, for so long (seconds). Bytes that are no values of a registry's name
+#: any ids, in each range anew.
+_MOST_UNKNOWN, _UNKNOWN_FOR = 10_000, 60.0
 #: What a registry says of an id that it does not know (``error_code`` in the body; a 404 alone may be anything).
 _UNKNOWN_SCHEMA = 40403
 _ACCEPT = "application/vnd.schemaregistry.v1+json, application/json"
@@ -54,6 +64,10 @@ class RegistryClient:
         self._settings = settings
         self._lock = threading.Lock()
         self._schemas: dict[tuple[int, bool], Registered] = {}
+        self._unknown: OrderedDict[int, float] = OrderedDict()
+        self._turns = [threading.Lock() for _ in range(_SIDE_BY_SIDE)]
+        #: It has not answered in all the time that it had: until it does, one attempt has to be enough, for each range has its own.
+        self._silent = False
         context = None
         if settings.url.startswith("https:"):
             try:
@@ -74,13 +88,61 @@ class RegistryClient:
         ``wait(seconds)`` is called between attempts, and may raise what ends them. Raises :exc:`UnreadableError` for an id that is
         not known, :exc:`SchemaRegistryTimeoutError` and :exc:`SchemaRegistryError`.
         """
-        with self._lock:
-            known = self._schemas.get((id, serialized))
-        if known is None:
-            known = _Asking(self._opener, self._settings, id, serialized, wait).schema()
+        known = self._known(id, serialized)
+        if known is not None:
+            return known
+        with self._turn(id, wait):
+            known = self._known(id, serialized)  # another thread may have asked meanwhile
+            if known is None:
+                known = self._asked(id, serialized, wait)
+                with self._lock:
+                    self._schemas[(id, serialized)] = known
+            return known
+
+    def subjects(self, id: int, *, wait: Callable[[float], None] = time.sleep) -> dict[str, int]:
+        """The subjects that a schema is registered under, and its version there; none where the registry does not tell.
+
+        Raises :exc:`SchemaRegistryTimeoutError`.
+        """
+        try:
+            with self._turn(id, wait):
+                return _Asking(self._opener, self._settings, id, False, wait, patient=not self._silent).subjects()
+        except (UnreadableError, SchemaRegistryError):
+            return {}
+
+    def _asked(self, id: int, serialized: bool, wait: Callable[[float], None]) -> Registered:
+        try:
+            found = _Asking(self._opener, self._settings, id, serialized, wait, patient=not self._silent).schema()
+        except SchemaRegistryTimeoutError:
+            self._silent = True
+            raise
+        except UnreadableError:
+            self._silent = False
             with self._lock:
-                self._schemas[(id, serialized)] = known
-        return known
+                self._unknown[id] = time.monotonic() + _UNKNOWN_FOR
+                self._unknown.move_to_end(id)
+                if len(self._unknown) > _MOST_UNKNOWN:
+                    self._unknown.popitem(last=False)
+            raise
+        self._silent = False
+        return found
+
+    def _known(self, id: int, serialized: bool) -> Registered | None:
+        with self._lock:
+            if self._unknown.get(id, 0.0) > time.monotonic():
+                raise _unknown(self._settings.url, id)
+            return self._schemas.get((id, serialized))
+
+    @contextmanager
+    def _turn(self, id: int, wait: Callable[[float], None]) -> Iterator[None]:
+        """``wait`` may end the waiting for another thread's request, too."""
+        lock = self._turns[id % _SIDE_BY_SIDE]
+        while not lock.acquire(timeout=_TURN):
+            wait(0.0)
+        try:
+            yield
+        finally:
+            lock.release()
 
 
 @lru_cache(maxsize=16)
@@ -99,16 +161,21 @@ class _Asking:
         id: int,
         serialized: bool,
         wait: Callable[[float], None],
+        *,
+        patient: bool,
     ) -> None:
-        self._opener, self._settings, self._id, self._wait = opener, settings, id, wait
+        self._opener, self._settings, self._id, self._wait, self._patient = opener, settings, id, wait, patient
         self._query = "?format=serialized" if serialized else ""
         self._began = time.monotonic()
 
     def schema(self) -> Registered:
-        body = self._get(f"/schemas/ids/{self._id}{self._query}")
+        body = self._get(f"/schemas/ids/{self._id}{self._query}", self._body_of)
         found: dict[str, str] = {}
         self._add(body, found, ())
         return Registered(self._id, str(body.get("schemaType") or "AVRO"), _text(body), tuple(found.items()))
+
+    def subjects(self) -> dict[str, int]:
+        return self._get(f"/schemas/ids/{self._id}/versions", self._versions_of)
 
     def _add(self, body: Mapping[str, Any], found: dict[str, str], above: tuple[str, ...]) -> None:
         """What a schema refers to, from the ground up, each once."""
@@ -124,18 +191,18 @@ class _Asking:
             if len(found) + len(above) >= _MOST_REFERENCES:
                 raise self._useless(f"more than {_MOST_REFERENCES} references")
             path = f"/subjects/{quote(str(subject), safe='')}/versions/{version}{self._query}"
-            inner = self._get(path)
+            inner = self._get(path, self._body_of)
             self._add(inner, found, (*above, name))
             found[name] = _text(inner)
 
-    def _get(self, path: str) -> dict[str, Any]:
-        """A body with a schema. Tried again while the registry does not answer."""
+    def _get(self, path: str, judge: Callable[[Any], T]) -> T:
+        """What ``judge`` makes of the body. Tried again while the registry does not answer."""
         limit, attempts, last = self._settings.timeout, 0, None
         while True:
             attempts += 1
             left = self._began + limit - time.monotonic()
             try:
-                return self._checked(*self._once(path, max(0.001, min(left, _ONE_ATTEMPT))))
+                return judge(self._checked(*self._once(path, max(0.001, min(left, _ONE_ATTEMPT)))))
             except (OSError, http.client.HTTPException, _BusyError) as error:
                 _without_frames(error)
                 if isinstance(error, ssl.SSLCertVerificationError) or isinstance(
@@ -149,7 +216,7 @@ class _Asking:
                     ) from error
                 last = error
             delay = min(_BACKOFF * 2 ** (attempts - 1), _BACKOFF_MAX) * random.uniform(0.8, 1.2)
-            if time.monotonic() + delay >= self._began + limit:
+            if not self._patient or time.monotonic() + delay >= self._began + limit:
                 call = f"asking the schema registry {self._settings.url} for the schema {self._id}"
                 raise SchemaRegistryTimeoutError(call, limit, attempts, last, self._settings.url, self._id) from last
             self._wait(delay)
@@ -168,17 +235,26 @@ class _Asking:
             with error:
                 return error.code, error.read(10_000)
 
-    def _checked(self, status: int, data: bytes) -> dict[str, Any]:
+    def _body_of(self, body: Any) -> dict[str, Any]:
+        if isinstance(body, dict) and isinstance(body.get("schema"), str):
+            return body
+        raise self._useless("no schema, nor an error")
+
+    def _versions_of(self, body: Any) -> dict[str, int]:
+        try:
+            return {str(each["subject"]): int(each["version"]) for each in body}
+        except (TypeError, KeyError, ValueError):
+            raise self._useless("no subjects and versions") from None
+
+    def _checked(self, status: int, data: bytes) -> Any:
         try:
             body = json.loads(data) if len(data) <= _MOST_BYTES else None
         except (ValueError, RecursionError):
             body = None
         if status == 200:
-            if isinstance(body, dict) and isinstance(body.get("schema"), str):
-                return body
-            raise self._useless("no schema, nor an error")
+            return body
         if status == 404 and isinstance(body, dict) and body.get("error_code") == _UNKNOWN_SCHEMA:
-            raise UnreadableError(f"the schema registry {self._settings.url} knows no schema {self._id}")
+            raise _unknown(self._settings.url, self._id)
         if status >= 500 or status in (408, 425, 429):
             raise _BusyError(f"HTTP status {status}")
         if status in (401, 403):
@@ -193,6 +269,10 @@ class _Asking:
     def _useless(self, what: str) -> SchemaRegistryError:
         url, id = self._settings.url, self._id
         return SchemaRegistryError(f"{url} is no schema registry, or a broken one: for schema {id} it gave {what}", url, id)
+
+
+def _unknown(url: str, id: int) -> UnreadableError:
+    return UnreadableError(f"the schema registry {url} knows no schema {id}")
 
 
 class _BusyError(Exception):

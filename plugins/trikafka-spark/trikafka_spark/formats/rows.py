@@ -8,7 +8,7 @@ from typing import Protocol
 import pyarrow as pa
 
 #: Values that are decoded at once: the objects that a library makes of them live so long.
-_AT_ONCE = 4096
+AT_ONCE = 4096
 #: The most that is told of an error, in characters.
 _MOST_TEXT = 500
 
@@ -36,7 +36,7 @@ def decode_rows(
     """
     arrays: list[pa.Array] = []
     bad: dict[int, str] = {}
-    left = [(at, min(at + _AT_ONCE, len(values))) for at in range(0, len(values), _AT_ONCE)][::-1]
+    left = [(at, min(at + AT_ONCE, len(values))) for at in range(0, len(values), AT_ONCE)][::-1]
     while left:
         low, high = left.pop()
         try:

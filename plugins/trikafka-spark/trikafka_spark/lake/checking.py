@@ -34,7 +34,8 @@ def check_lake(log: TableLog, store: ExportStore) -> ExportCheck:
     for tp, files in groupby(listed, key=lambda file: file.planned.tp):
         for parts in _groups(_parts(files)):
             assert state.format is not None  # there are manifests
-            found = _count(log.offsets(state.format, *tp, parts[0].start, parts[-1].end), parts)
+            offsets = log.offsets(state.format, tp.topic, tp.partition, parts[0].start, parts[-1].end)
+            found = _count(offsets, parts)
             rows += found.rows
             problems += found.problems(tp, parts)
     return ExportCheck(len(listed), rows, 0, tuple(problems))

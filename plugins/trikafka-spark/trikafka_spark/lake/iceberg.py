@@ -234,7 +234,7 @@ def _snapshot_of(table: Table, plan: ExportPlan) -> int | None:
     for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
         told = snapshot.summary.additional_properties if snapshot.summary is not None else {}
         if (told.get(f"{KEY}.app-id"), told.get(f"{KEY}.plan")) == (plan.format["app_id"], str(plan.number)):
-            return snapshot.snapshot_id
+            return int(snapshot.snapshot_id)
     return None
 
 

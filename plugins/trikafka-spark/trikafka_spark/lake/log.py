@@ -56,7 +56,8 @@ class TableLog(Protocol):
 
 def pause(attempt: int) -> float:
     """How long (seconds) to wait before a commit is tried again."""
-    return random.uniform(0.5, 1) * min(0.02 * 2**attempt, 1.0)
+    longest: float = min(0.02 * 2**attempt, 1.0)
+    return random.uniform(longest / 2, longest)
 
 
 def sync(paths: Iterable[Path]) -> None:

@@ -154,5 +154,6 @@ def _log_of(options: LakeOptions) -> TableLog:
 def _columns(format: Mapping[str, Any], wanted: Sequence[OffsetRange]) -> Any:
     from .columns import table_schema
 
-    topics = [*format.get("schemas", {}), *format.get("key_schemas", {}), *(each.topic for each in wanted)]
-    return table_schema(format, dict.fromkeys(topics))
+    pinned = [format[name] for name in ("schemas", "key_schemas") if name in format]
+    topics = dict.fromkeys([*(topic for schemas in pinned for topic in schemas), *(each.topic for each in wanted)])
+    return table_schema(format, [topic for topic in topics if all(topic in schemas for schemas in pinned)])

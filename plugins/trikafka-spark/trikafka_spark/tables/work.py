@@ -50,7 +50,7 @@ class TableWork(SparkWork[T]):
 
     def check_wanted(self) -> None:
         """Raise :exc:`ExportError` if the export was cancelled: nothing new is begun."""
-        if self._cancelled:
+        if self._call.cancelled:
             raise ExportError("the export was cancelled")
 
     def rows(self, reads: Sequence[RangeToRead], settings: Mapping[str, Any]) -> Any:

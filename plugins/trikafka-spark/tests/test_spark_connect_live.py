@@ -1,0 +1,75 @@
+"""The data source by Spark Connect: a server of its own process, and a Trio program as its client."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pyspark
+import trio
+from test_spark_write_live import records
+
+CLIENT = Path(__file__).with_name("connect_child.py")
+HOME = Path(pyspark.__file__).parent
+
+
+@contextmanager
+def connect_server(directory: Path) -> Iterator[str]:
+    """Spark Connect on this machine, in a group of processes of its own; gives its address."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    settings = {
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+        "spark.ui.enabled": "false",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.warehouse.dir": str(directory / "warehouse"),
+    }
+    arguments = [part for name, value in settings.items() for part in ("--conf", f"{name}={value}")]
+    server = ["--master", "local[2]", "--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
+    environment = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
+    environment |= {"TMPDIR": str(directory)}
+    log = directory / "server.log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [str(HOME / "bin" / "spark-submit"), *arguments, *server],
+            env=environment, cwd=directory, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+        )  # fmt: skip
+    try:
+        until = time.monotonic() + 60
+        while "server started at" not in log.read_text(errors="replace"):
+            assert time.monotonic() < until, log.read_text(errors="replace")
+            assert process.poll() is None, log.read_text(errors="replace")
+            time.sleep(0.05)
+        yield f"sc://127.0.0.1:{port}"
+    finally:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+async def test_a_program_that_uses_spark_by_connect(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    """Snapshots, a schema of the user, pushed filters, exactly-once writes and streams, and a query that is cancelled."""
+    assert importlib.util.find_spec("grpc"), "the client needs what pyspark[connect] names"
+    topic = await new_topic(100, partitions=2)
+    written, streamed = await new_topic(0, partitions=2), await new_topic(0, partitions=2)
+    arguments = [kafka_broker.bootstrap_servers, topic, written, streamed, str(tmp_path / "checkpoints")]
+    with connect_server(tmp_path) as remote, trio.fail_after(120):
+        command = [sys.executable, str(CLIENT), remote, *arguments]
+        done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
+    assert done.returncode == 0, done.stderr.decode()
+    found = json.loads(done.stdout)
+    assert (found["count"], found["pushed"], found["columns"]) == (100, 41, ["partition", "offset"])
+    assert found["batches"] == 2
+    assert found["cancelled"] < 5
+    assert len(await records(kafka_broker, written)) == 100, "one load(), one snapshot"
+    assert len(await records(kafka_broker, streamed)) == 101

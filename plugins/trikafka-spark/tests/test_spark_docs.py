@@ -1,0 +1,30 @@
+"""The page of the data source names every option that there is, ours and those of Spark's connector."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from trikafka_spark.options import READ_OPTIONS
+from trikafka_spark.write_options import WRITE_OPTIONS
+
+PAGE = (Path(__file__).parents[3] / "docs" / "spark.md").read_text(encoding="utf-8").partition("## Options")[2]
+#: What Spark's "Structured Streaming + Kafka Integration Guide" of 4.2 has beside the options of a read.
+SPARKS = (
+    "topic",
+    "spark.kafka.consumer.cache.",
+    "spark.kafka.consumer.fetchedData.cache.",
+    "spark.kafka.producer.cache.",
+    "spark.kafka.clusters.",
+    "spark.sql.streaming.kafka.useDeprecatedOffsetFetching",
+    "avgOffsetsBehindLatest",
+)
+
+
+#: Spark's own, of any sink.
+ANY = {"checkpointLocation", "queryName", "path"}
+
+
+@pytest.mark.parametrize("name", sorted({*READ_OPTIONS, *WRITE_OPTIONS, *SPARKS} - ANY))
+def test_it_is_there(name: str) -> None:
+    assert f"`{name}" in PAGE

@@ -1,0 +1,169 @@
+"""Spark's calls in threads that did not make its session: with the active session, and cancelled with their scope."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+import trikafka_spark
+import trio
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from test_spark_write_live import records
+
+T = TypeVar("T")
+UNKNOWN = (Py4JJavaError, PySparkException)
+
+
+async def in_a_new_thread(function: Callable[[], T]) -> T:
+    """One of whose session nobody has ever spoken: Trio uses its threads again."""
+    results: list[T | BaseException] = []
+    ended = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def run() -> None:
+        try:
+            results.append(function())
+        except BaseException as error:
+            results.append(error)
+        token.run_sync_soon(ended.set)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    with trio.fail_after(60):
+        await ended.wait()
+    thread.join()
+    (result,) = results
+    if isinstance(result, BaseException):
+        raise result
+    return result
+
+
+async def test_a_write_in_another_thread(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(0, partitions=1)
+    frame = await trio.to_thread.run_sync(lambda: spark.range(5).selectExpr("CAST(id AS STRING) AS value"))
+
+    def write() -> None:
+        writer = frame.write.format("trikafka").option("kafka.bootstrap.servers", kafka_broker.bootstrap_servers)
+        writer.option("topic", topic).mode("append").save()
+
+    def both() -> tuple[Any, Any, Any]:
+        before = SparkSession.getActiveSession()
+        with trikafka_spark.active(spark):
+            within = SparkSession.getActiveSession()
+            write()
+        return before, within, SparkSession.getActiveSession()
+
+    with pytest.raises(UNKNOWN, match="DATA_SOURCE_NOT_FOUND"):
+        await in_a_new_thread(write)
+    before, within, after = await in_a_new_thread(both)
+    assert (before, after) == (None, None)
+    assert within._jsparkSession.equals(spark._jsparkSession)
+    await trikafka_spark.in_thread(spark, write)
+    assert sorted(record.value or b"" for record in await records(kafka_broker, topic)) == sorted([b"%d" % n for n in range(5)] * 2)
+
+
+async def test_a_read_in_another_thread(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
+    topic = await new_topic(7, partitions=2)
+
+    def count(format: str) -> int:
+        reader = spark.read.format(format).option("kafka.bootstrap.servers", kafka_broker.bootstrap_servers)
+        return reader.option("subscribe", topic).load().count()
+
+    assert await in_a_new_thread(lambda: count("trikafka")) == 7, "a read needs no active session"
+    assert await trikafka_spark.in_thread(spark, count, "trikafka") == 7
+    with pytest.raises(UNKNOWN, match="DATA_SOURCE_NOT_FOUND"):
+        await trikafka_spark.in_thread(spark, count, "trikafkaa")
+
+
+async def test_a_stream_in_another_thread(spark: SparkSession, kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:
+    source, target = await new_topic(20, partitions=2), await new_topic(0, partitions=1)
+
+    def start() -> Any:
+        options = {"kafka.bootstrap.servers": kafka_broker.bootstrap_servers}
+        frame = spark.readStream.format("trikafka").options(subscribe=source, startingOffsets="earliest", **options).load()
+        writer = frame.select("value").writeStream.format("trikafka").option("topic", target).options(**options)
+        return writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True).start()
+
+    with pytest.raises(UNKNOWN, match="DATA_SOURCE_NOT_FOUND"):
+        await in_a_new_thread(start)
+    query = await trikafka_spark.run_query(spark, start)
+    assert not query.isActive
+    assert len(await records(kafka_broker, target)) == 20
+
+
+async def test_a_cancelled_scope_cancels_the_jobs(spark: SparkSession, caplog: pytest.LogCaptureFixture) -> None:
+    context, begun = spark.sparkContext, time.monotonic()
+
+    def work() -> None:
+        context.setJobGroup("long", "a long job")
+        try:
+            context.parallelize(range(2), 2).foreach(lambda _: time.sleep(120))
+        finally:
+            context.setLocalProperty("spark.jobGroup.id", None)  # type: ignore[arg-type]
+
+    def running() -> bool:
+        tracker = context.statusTracker()
+        return any(getattr(tracker.getJobInfo(job), "status", "") == "RUNNING" for job in tracker.getJobIdsForGroup("long"))
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trikafka_spark.in_thread, spark, work)
+            while not await trio.to_thread.run_sync(running):  # noqa: ASYNC110  (Spark does not tell)
+                await trio.sleep(0.02)
+            begun = time.monotonic()
+            nursery.cancel_scope.cancel()
+        assert time.monotonic() - begun < 5
+        while await trio.to_thread.run_sync(running):  # noqa: ASYNC110
+            await trio.sleep(0.02)
+    assert await trikafka_spark.in_thread(spark, spark.range(3).count) == 3
+    assert "left alone" not in caplog.text
+
+
+async def test_a_cancelled_scope_stops_the_stream(spark: SparkSession, tmp_path: Path) -> None:
+    queries: list[Any] = []
+
+    def start() -> Any:
+        writer = spark.readStream.format("rate").load().writeStream.format("noop")
+        queries.append(writer.option("checkpointLocation", str(tmp_path)).start())
+        return queries[0]
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trikafka_spark.run_query, spark, start)
+            while not queries:  # noqa: ASYNC110  (a thread appends)
+                await trio.sleep(0.02)
+            nursery.cancel_scope.cancel()
+        assert not await trio.to_thread.run_sync(lambda: queries[0].isActive)
+
+
+async def test_a_stream_that_is_cancelled_while_it_starts_is_stopped_too(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its thread comes back when nobody waits for it any more."""
+    monkeypatch.setattr("trikafka_spark.cancelling._CANCEL_LIMIT", 0.2)
+    starting, go_on = trio.Event(), threading.Event()
+    queries: list[Any] = []
+
+    def start() -> Any:
+        trio.from_thread.run_sync(starting.set)
+        assert go_on.wait(20)
+        writer = spark.readStream.format("rate").load().writeStream.format("noop")
+        queries.append(writer.option("checkpointLocation", str(tmp_path)).start())
+        return queries[0]
+
+    with trio.fail_after(60), caplog.at_level(logging.WARNING):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(trikafka_spark.run_query, spark, start)
+            await starting.wait()
+            nursery.cancel_scope.cancel()
+        assert "its thread is left alone" in caplog.text
+        go_on.set()
+        while not queries or await trio.to_thread.run_sync(lambda: queries[0].isActive):  # noqa: ASYNC110
+            await trio.sleep(0.02)

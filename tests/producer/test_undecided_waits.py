@@ -1,0 +1,72 @@
+"""A commit whose outcome did not come in time is asked for again after the wait that the log tells, not at once."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import pytest
+import trio
+from test_processing import Copying, consumer_settings, input_of
+from transacting import producer_of
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import Record
+from trikafka._net import retry
+from trikafka.testing import ScriptedCluster
+
+TOLD = "tried again in"
+
+
+class Times(logging.Handler):
+    """When each line of a transaction that timed out came, and the wait (seconds) that it tells of."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told: list[tuple[float, float]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        if TOLD in (line := record.getMessage()):
+            self.told.append((trio.current_time(), float(line.split(TOLD)[1].split(" s")[0])))
+
+
+@pytest.mark.parametrize("call", ["process", "run_tasks"])
+async def test_it_is_asked_for_again_after_the_wait(
+    call: str, autojump_clock: Clock, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(retry._random, "uniform", lambda low, high: 1.0)
+    times = Times()
+    monkeypatch.setattr(logging.getLogger("trikafka"), "handlers", [times])
+    caplog.set_level(logging.WARNING, "trikafka")
+    settings: dict[str, Any] = {"default_api_timeout_ms": 2_000, "request_timeout_ms": 1_000, "close_timeout_ms": 1_000}
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        input_of(cluster)
+        async with (
+            producer_of(cluster, **settings, retry_backoff_ms=300, retry_backoff_max_ms=700) as producer,
+            trikafka.open_consumer(
+                "in", **consumer_settings(cluster, retry_backoff_ms=300, retry_backoff_max_ms=700)
+            ) as consumer,
+        ):
+
+            async def copy(record: Record) -> None:
+                await producer.enqueue("t", record.value, partition=0)
+
+            async def work() -> None:
+                if call == "process":
+                    await trikafka.process(consumer, producer, Copying(producer))
+                else:
+                    await trikafka.run_tasks(consumer, copy, producer=producer)
+
+            rule = cluster.silence("EndTxn", after=True)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(work)
+                with trio.fail_after(60):
+                    while len(times.told) < 3:  # noqa: ASYNC110
+                        await trio.sleep(0.01)
+                rule.remove()
+                nursery.cancel_scope.cancel()
+        assert [wait for _, wait in times.told[:3]] == [0.3, 0.6, 0.7]
+        # A commit takes its two seconds each time; before, the next one began at once.
+        starts = [told_at + wait for told_at, wait in times.told[:2]]
+        assert [told_at - 2 for told_at, _ in times.told[1:3]] == [pytest.approx(start, abs=1e-6) for start in starts]
