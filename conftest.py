@@ -23,9 +23,19 @@ LONGEST = [
     SPARK,
     "tests/live/test_bench_live.py",
     "tests/live/test_mixed_groups_live.py",
+    "tests/live/test_consumer_protocol_live.py",
+    "tests/live/test_transactions_live.py",
+    "tests/live/test_groups_live.py",
+    "plugins/trikafka-spark/tests/test_spark_kill_live.py",
+    "plugins/trikafka-spark/tests/test_table_kill_live.py",
     "plugins/trikafka-spark/tests/test_spark_stream_kill_live.py",
+    "tests/live/test_producer_live.py",
+    "plugins/trikafka-broker/tests/test_broker_leftovers.py",
     "tests/live/test_exactly_once_live.py",
     "plugins/trikafka-spark/tests/test_spark_standalone_live.py",
+    "tests/live/test_fetching_live.py",
+    "plugins/trikafka-broker/tests/test_broker_live.py",
+    "tests/live/test_sequences_live.py",
 ]
 
 
@@ -46,8 +56,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @functools.cache
 def _scope(file: str) -> str:
-    """What goes to one process as a whole: a file, or those that share a Spark session, which takes ten seconds and a gigabyte."""
-    if not file.startswith("plugins/trikafka-spark/tests/"):
+    """What goes to one process as a whole: a file, or those that share a Spark session, which takes some seconds and a gigabyte.
+
+    Those that kill one Spark after the other take so long that what they need one for is no reason to wait for the rest.
+    """
+    if not file.startswith("plugins/trikafka-spark/tests/") or file.endswith("_kill_live.py"):
         return file
     return SPARK if re.search(r"\bspark_context\b|\bspark: ", (ROOT / file).read_text()) else file
 

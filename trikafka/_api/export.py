@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from functools import partial
 from typing import Any
+
+import trio
 
 from .._net.retry import Retry
 from ..config import ConsumerConfig
@@ -43,23 +45,42 @@ _LEADING = ("store.", "catalog.")
 class Exporter:
     """Exports again and again into one destination, which it keeps locked, with one session of what the sink works with.
 
-    Made by :func:`open_exporter`. One call at a time.
+    Made by :func:`open_exporter`. One call at a time: each raises :exc:`trio.BusyResourceError` while another one is under way, and
+    :exc:`trio.ClosedResourceError` when the block was left, for then the destination is not locked any more.
     """
 
     def __init__(self, sink: Sink, options: ExportOptions) -> None:
         self._sink, self._options = sink, options
         self._source = ExportSource(options.settings)
+        self._busy = self._closed = False
 
     async def run(self) -> ExportResult:
         """Export what is new, as :func:`export` does, which says what is raised. A cancelled run is finished by the next."""
-        return await ExportJob(self._options, self._sink, self._source).run()
+        with self._alone() as job:
+            return await job.run()
 
     async def abandon(self) -> ExportResult:
         """Give up the plan that an earlier run has left unfinished; nothing is lost by that, and nothing is read.
 
         What is done of it is published, and what is not is left to the next plan. Raises :exc:`ExportError`.
         """
-        return await ExportJob(self._options, self._sink, self._source).abandon()
+        with self._alone() as job:
+            return await job.abandon()
+
+    @contextmanager
+    def _alone(self) -> Iterator[ExportJob]:
+        if self._closed:
+            raise trio.ClosedResourceError("the exporter's block was left, and its destination is not locked any more")
+        if self._busy:
+            raise trio.BusyResourceError("another task exports with this exporter: one call at a time")
+        self._busy = True
+        try:
+            yield ExportJob(self._options, self._sink, self._source)
+        finally:
+            self._busy = False
+
+    def _close(self) -> None:
+        self._closed = True
 
 
 @asynccontextmanager
@@ -102,7 +123,11 @@ async def open_exporter(
         on_progress=on_progress,
     )
     async with find_sink(options.destination, sink_options, config.plugins) as sink:
-        yield Exporter(sink, options)
+        exporter = Exporter(sink, options)
+        try:
+            yield exporter
+        finally:
+            exporter._close()
 
 
 async def export(

@@ -85,6 +85,15 @@ def test_another_java_and_other_jars_have_another(place: Place, change: str) -> 
     assert place.written == 2
 
 
+def test_options_of_the_environment_make_no_other(place: Place) -> None:
+    file = place.prepare()
+    told = "echo 'Picked up JAVA_TOOL_OPTIONS: -Dx=y' >&2; echo "
+    place.java.write_text(place.java.read_text().replace("echo ", told, 1))
+    os.utime(place.java, (1, 1))
+    assert place.prepare() == file
+    assert place.written == 1
+
+
 @pytest.mark.parametrize("failure", ["raises", "writes nothing", "writes what is no archive"])
 def test_a_failure_costs_no_start_and_is_repeated_twice_at_most(place: Place, failure: str) -> None:
     calls = 0

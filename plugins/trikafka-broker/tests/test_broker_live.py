@@ -102,6 +102,15 @@ def test_brokers_of_a_cluster_come_back_together(kafka_cluster: KafkaCluster) ->
         assert registered_brokers(broker.host, broker.port) == {0, 1, 2}
 
 
+def test_brokers_of_a_cluster_stop_together_without_waiting_for_each_other_in_vain(kafka_cluster: KafkaCluster) -> None:
+    before, began = kafka_cluster.bootstrap_servers, time.monotonic()
+    kafka_cluster.stop()
+    assert time.monotonic() - began < kafka_cluster.stop_timeout / 2
+    assert not any(broker.alive for broker in kafka_cluster.brokers)
+    kafka_cluster.start()
+    assert kafka_cluster.bootstrap_servers == before
+
+
 def test_fixture_in_a_synchronous_test(kafka_broker: KafkaBroker) -> None:
     assert answers(kafka_broker.host, kafka_broker.port)
 

@@ -16,6 +16,8 @@ from .ports import HOST
 from .waiting import wait_until
 
 _TAIL_LINES = 6
+#: For a broker that may have been allowed to end just before most of the others were gone.
+_LAST_SECONDS = 3.0
 
 
 class Launcher(Protocol):
@@ -29,6 +31,9 @@ class Launcher(Protocol):
 
     @property
     def stop_timeout(self) -> float: ...
+
+    @property
+    def has_quorum(self) -> bool: ...
 
     def broker_command(self, node_id: int) -> Sequence[str]: ...
 
@@ -89,7 +94,8 @@ class KafkaBroker:
             raise
 
     def stop(self) -> None:
-        """Stop cleanly (SIGTERM); past the cluster's `stop_timeout` it is killed. Nothing if it is down.
+        """Stop cleanly (SIGTERM); past the cluster's `stop_timeout` it is killed, and so it is 3 seconds after most of
+        the cluster's brokers are down, without which it cannot stop cleanly. Nothing if it is down.
 
         Cancelled, it leaves the broker stopping.
         """
@@ -151,8 +157,12 @@ class KafkaBroker:
             signal_group(self._process, signal.SIGTERM)
 
     def await_end(self) -> None:
-        """Wait for the process to end within the limit, then kill it."""
-        wait_until(lambda: not self.alive, self._launcher.stop_timeout)
+        """Wait for the process to end within the limit, then kill it.
+
+        Before its end it asks the controllers, until they answer; so without most of them it would ask in vain.
+        """
+        wait_until(lambda: not (self.alive and self._launcher.has_quorum), self._launcher.stop_timeout)
+        wait_until(lambda: not self.alive, 0 if self._launcher.has_quorum else _LAST_SECONDS)
         self.kill()
 
     def _fail(self, message: str) -> None:

@@ -134,7 +134,10 @@ class KafkaCluster:
             raise
 
     def stop(self) -> None:
-        """Stop all brokers cleanly, at the same time; data, ports and the directory stay for another `start`."""
+        """Stop all brokers cleanly, at the same time; data, ports and the directory stay for another `start`.
+
+        The last of several may have to be killed: see `KafkaBroker.stop`.
+        """
         for broker in self.brokers:
             broker.ask_to_stop()
         for broker in self.brokers:
@@ -171,6 +174,11 @@ class KafkaCluster:
         return done
 
     # --- for the brokers
+
+    @property
+    def has_quorum(self) -> bool:
+        """Whether most of the brokers, each of which is a controller, are alive."""
+        return sum(broker.alive for broker in self.brokers) * 2 > len(self.brokers)
 
     def broker_command(self, node_id: int) -> list[str]:
         """The command of a broker's process."""

@@ -2,6 +2,7 @@
 
 Layout: `kafka-<version>/libs/*.jar`, `ivy/` (what Ivy has downloaded already), `download.lock`, `kafka-<version>.log`.
 A version's folder appears by one rename when it is complete, so a folder that is there can be used without asking.
+Beside its `libs` is then put what makes brokers start quickly: see `archive` and `formatting`.
 """
 
 from __future__ import annotations

@@ -51,7 +51,8 @@ def version_text(java: Path) -> str:
 @functools.lru_cache
 def _version_text(java: Path, changed: int) -> str:
     answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True)
-    return answer.stderr + answer.stdout
+    lines = (answer.stderr + answer.stdout).splitlines()
+    return "\n".join(line for line in lines if "Picked up" not in line)  # options of the environment
 
 
 def parse_version(text: str) -> int:

@@ -64,6 +64,7 @@ class Standalone:
         log = self.directory / f"{name}.log"
         environment = {key: value for key, value in os.environ.items() if key not in ("PYTHONPATH", "PYSPARK_PYTHON")}
         environment |= {"SPARK_DAEMON_MEMORY": "256m", "SPARK_HOME": str(HOME), "SPARK_LOCAL_IP": "127.0.0.1"}
+        environment["SPARK_DAEMON_JAVA_OPTS"] = os.environ.get("SPARK_SUBMIT_OPTS", "")  # quick_spark.py
         command = [str(HOME / "bin" / "spark-class"), f"org.apache.spark.deploy.{cls}", *arguments]
         with log.open("wb") as out:
             process = subprocess.Popen(

@@ -39,6 +39,7 @@ def main(master: str, archive: str, servers: str, topic: str, target: str, root:
         builder = builder.config("spark.archives", f"{archive}#environment")
     for setting in ("spark.executor.memory=600m", "spark.cores.max=2", "spark.scheduler.minRegisteredResourcesRatio=1.0"):
         builder = builder.config(*setting.split("="))
+    builder = builder.config("spark.executor.extraJavaOptions", os.environ.get("SPARK_SUBMIT_OPTS", ""))  # quick_spark.py
     spark = builder.getOrCreate()
     frame = spark.read.format("trikafka").option("kafka.bootstrap.servers", servers).option("subscribe", topic).load()
     counted = frame.where("offset < 100").groupBy("partition").count().orderBy("partition").collect()

@@ -85,7 +85,7 @@ def test_a_package_that_is_missing_is_said_before_anything_is_done(
 async def test_a_schema_that_no_column_can_have_is_refused_before_there_is_a_plan(tmp_path: Path) -> None:
     schema = record(field("u", ["null", "a.R"]))
     options = {"destination": str(tmp_path / "out"), "value_format": "avro", "value_schema": schema}
-    with pytest.raises(ConfigurationError, match="field u is the record a.R again, in itself"):
+    with pytest.raises(ConfigurationError, match=r"field u is the record a\.R again, in itself"):
         async with SparkSink.from_options(options):
             pass
     async with SparkSink.from_options({"destination": str(tmp_path / "out")}):  # and the lock is given back
