@@ -204,7 +204,11 @@ class DirectoryStore(ExportStore):
             if not closed.exists():
                 os.rename(folder, closed)
                 files.sync(self._work)
-            return [RangeWork(self.root, plan.number, planned, folder=closed).result() for planned in ranges]
+            return [self._closed(plan, planned, closed).result() for planned in ranges]
+
+    def _closed(self, plan: ExportPlan, planned: PlannedRange, folder: Path) -> RangeWork:
+        """The work of a range that nobody adds to any more."""
+        return RangeWork(self.root, plan.number, planned, folder=folder)
 
 
 def _after_fork() -> None:
