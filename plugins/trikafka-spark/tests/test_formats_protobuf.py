@@ -152,6 +152,7 @@ def importing() -> Any:
     ("data", "message", "what"),
     [
         (b"\xff\xff", "p.M", "is no descriptor set"),
+        (b'syntax = "proto3";\nmessage M { int32 x = 1; }\n', "M", "is no descriptor set .protoc --incl.* of .proto files"),
         (everything(), "p.X", "has no message 'p.X'; it has: p.Inner, p.M"),
         (recursive(), "p.M", "field next is the message p.M again, in itself"),
         (fieldless(), "p.M", "which has no fields"),

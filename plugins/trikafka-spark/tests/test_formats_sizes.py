@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from test_formats_avro import encoded, field, record
 from test_formats_pieces import PLANNED
-from test_formats_protobuf import MANY, a_file, add, schema_of
+from test_formats_protobuf import MANY, a_file, add, made, schema_of
 from trikafka_spark.columns import SCHEMA
 from trikafka_spark.formats import sizes
 from trikafka_spark.formats.avro_format import AvroDecoder
@@ -69,13 +69,13 @@ def test_a_value_whose_lists_would_take_too_much_is_a_dead_letter(monkeypatch: p
     values = [encoded(schema, [None] * count) for count in (3, 2_000, 300)]
     array, bad = AvroDecoder(AvroSchema(schema)).decode(pa.array(values))
     assert [None if row is None else len(row) for row in array.to_pylist()] == [3, None, 300]
-    assert bad == {1: "it has 2,000 items of lists and maps, for which the column's type takes 3 MiB: too many"}
+    assert bad == {1: "its lists and maps would take 3 MiB and more as columns of this type: too much"}
 
     decoder = JsonDecoder({"a": [{f"f{number}": "int64" for number in range(200)}]})
     texts = [b'{"a": [' + b",".join([b"{}"] * count) + b"]}" for count in (3, 2_000, 300)]
     array, bad = decoder.decode(pa.array(texts))
     assert [None if row is None else len(row["a"]) for row in array.to_pylist()] == [3, None, 300]
-    assert "too many" in bad[1]
+    assert "too much" in bad[1]
 
     file = a_file()
     inner = file.message_type.add(name="Inner")
@@ -85,4 +85,33 @@ def test_a_value_whose_lists_would_take_too_much_is_a_dead_letter(monkeypatch: p
     proto = ProtobufDecoder(schema_of(file))
     array, bad = proto.decode(pa.array([b"\x0a\0" * count for count in (3, 2_000, 300)]))
     assert [None if row is None else len(row["inners"]) for row in array.to_pylist()] == [3, None, 300]
-    assert "too many" in bad[1]
+    assert "too much" in bad[1]
+
+
+def test_long_lists_of_what_takes_little_are_read_beside_what_takes_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sizes, "MOST_OF_A_VALUE", 1_000_000)
+    numbers = list(range(20_000))
+    wide = field("wide", {"type": "array", "items": ["null", WIDE]})
+    maps = field("m", {"type": "map", "values": ["null", "string", {"type": "array", "items": "int"}]})
+    schema = record(field("n", {"type": "array", "items": "int"}), wide, maps)
+    value = {"n": numbers, "wide": [None], "m": {"a": [1, 2], "b": "x"}}
+    array, bad = AvroDecoder(AvroSchema(schema)).decode(pa.array([encoded(schema, value)] * 2))
+    assert (array.field("n").to_pylist(), bad) == ([numbers] * 2, {})
+
+    spec = {"n": ["int64"], "wide": [{f"f{number}": "int64" for number in range(200)}]}
+    text = b'{"n": [' + b",".join(b"%d" % number for number in numbers) + b'], "wide": [{"f1": null}]}'
+    array, bad = JsonDecoder(spec).decode(pa.array([text]))
+    assert (array.field("n").to_pylist(), bad) == ([numbers], {})
+
+    file = a_file()
+    inner = file.message_type.add(name="Inner")
+    for number in range(200):
+        add(inner, f"f{number}", "int64")
+    message = file.message_type.add(name="M")
+    add(message, "inners", ".p.Inner", MANY)
+    add(message, "n", "int32", MANY)
+    add(message, "texts", "string", MANY)
+    proto = schema_of(file)
+    data = made(proto)(n=numbers, inners=[{}], texts=["x" * 100_000]).SerializeToString()
+    array, bad = ProtobufDecoder(proto).decode(pa.array([data]))
+    assert (array.field("n").to_pylist(), bad) == ([numbers], {})

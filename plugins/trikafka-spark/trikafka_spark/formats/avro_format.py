@@ -13,7 +13,7 @@ from fastavro import schemaless_reader
 from .avro_types import MARK_BYTES, AvroSchema
 from .column_bytes import OddError
 from .rows import decode_rows, join
-from .sizes import Sizes, items_in
+from .sizes import Sizes, check, taken_by
 
 #: Values of which a wrong one makes the others be read the slow way, too.
 _AT_ONCE = 8192
@@ -56,7 +56,7 @@ class AvroDecoder:
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
         """One whose lists could become too large."""
-        self._check(values[0], self._sizes)
+        self._check(values[0], measured=True)
         return self._block(values)
 
     def _block(self, values: Sequence[bytes]) -> pa.Array:
@@ -72,15 +72,15 @@ class AvroDecoder:
             raise ValueError("the value does not end where its schema says")
         return array.field("v")
 
-    def _check(self, value: bytes, sizes: Sizes | None = None) -> None:
+    def _check(self, value: bytes, measured: bool = False) -> None:
         """As :meth:`_block` of one value, without what Arrow makes of it."""
         data = b"".join((b"\x02", value, self._mark, b"\0"))
         file = io.BytesIO(data)
         (row,) = schemaless_reader(file, self._written, self._wanted, return_named_type=self._named)
         if file.tell() != len(data) or row["m"] != self._mark:
             raise ValueError("the value does not end where its schema says")
-        if sizes is not None:
-            sizes.check(items_in(row["v"]))
+        if measured:
+            check(taken_by(row["v"], self.type))
         if self._convert is not None:
             self._convert(row["v"])
 

@@ -45,10 +45,13 @@ def check(right: Any) -> None:
 
 def varints(data: Data, at: Any, end: Any) -> tuple[Any, Any]:
     """Whole numbers of at most 64 bits, seven a byte, the lowest first; and where they end."""
-    found = data.bytes[at].astype(np.uint64)
+    first = data.bytes[at]
     at = at + 1
-    left = np.flatnonzero(found & 0x80)
-    found &= 0x7F
+    if not len(first) or first.max() < 0x80:
+        check(at <= end)
+        return first.astype(np.uint64), at
+    left = np.flatnonzero(first & 0x80)
+    found = (first & 0x7F).astype(np.uint64)
     for shift in range(7, 64, 7):
         if not len(left):
             break

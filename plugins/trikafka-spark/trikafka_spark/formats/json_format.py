@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -16,10 +17,12 @@ import pyarrow.json as pj
 from trikafka import ConfigurationError, ExportError
 
 from .rows import AT_ONCE, decode_rows, join
-from .sizes import Sizes
+from .sizes import Sizes, check
 
 #: Objects and lists that stand in each other, in values from which a schema is inferred: readers of Parquet go no deeper than 100.
 _DEEPEST = 30
+#: Items of lists that are null.
+_NULLS = re.compile(rb"[\[,]\s*null")
 
 
 class JsonDecoder:
@@ -44,9 +47,9 @@ class JsonDecoder:
         return join(arrays, self.type), bad
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
-        """One whose lists could become too large: it has no more objects than braces."""
+        """One whose lists could become too large: of numbers they do not, and there are no more objects than braces."""
         (value,) = values
-        self._sizes.check(value.count(b"{") + value.count(b"[") + value.count(b"null"))
+        check((value.count(b"{") + len(_NULLS.findall(value))) * self._sizes.item)
         return self._block(values)
 
     def _block(self, values: Sequence[bytes]) -> pa.Array:

@@ -125,11 +125,16 @@ class _Walk:
             found.add(*_unpacked(self._data, chosen, start, stop, slot.packed))
         else:
             found.add(chosen, start, stop)
-        self._at[chosen] = after
+        self._at[self._places(chosen)] = after
         self._next(chosen)
 
+    def _places(self, chosen: Any) -> Any:
+        """Of all, a view: nothing is gathered."""
+        return slice(None) if len(chosen) == len(self._at) else chosen
+
     def _extent(self, wire: int, chosen: Any) -> tuple[Any, Any, Any]:
-        at, end = self._at[chosen], self._end[chosen]
+        places = self._places(chosen)
+        at, end = self._at[places], self._end[places]
         if wire == _VARINT:
             value, after = varints(self._data, at, end)
             return value, value, after
@@ -140,7 +145,7 @@ class _Walk:
             return start, stop, stop
         stop = at + (8 if wire == _I64 else 4)
         check(stop <= end)
-        return at, stop, stop
+        return at.copy(), stop, stop  # for what is behind ``at`` goes on
 
     def _skip(self, left: Any, numbers: Any) -> None:
         """Fields that the schema does not have."""
@@ -156,16 +161,17 @@ class _Walk:
 
     def _next(self, chosen: Any) -> None:
         """Read their next tags."""
-        at, end = self._at[chosen], self._end[chosen]
+        places = self._places(chosen)
+        at, end = self._at[places], self._end[places]
         there = at < end
-        if there.all():
-            tags, self._at[chosen] = varints(self._data, at, end)
-            self._tags[chosen] = tags
-        else:
-            self._tags[chosen] = 0
-            chosen = chosen[there]
-            tags, self._at[chosen] = varints(self._data, at[there], end[there])
-            self._tags[chosen] = tags
+        if not there.any():
+            self._tags[places] = 0
+            return
+        if not there.all():
+            self._tags[places] = 0
+            places, at, end = chosen[there], at[there], end[there]
+        tags, self._at[places] = varints(self._data, at, end)
+        self._tags[places] = tags
         number = tags >> np.uint64(3)
         check((number > 0) & (number <= _MOST_NUMBER))
 

@@ -17,7 +17,7 @@ from .column_bytes import OddError
 from .errors import UnreadableError
 from .framing import by_head
 from .protobuf_columns import FIRST, LAST, reader_of
-from .protobuf_items import count_items
+from .protobuf_items import check_items
 from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, ProtobufSchema, is_map, message_type, repeated, type_of
 from .rows import Decoder, decode_rows, join, spread
 from .sizes import Sizes
@@ -61,7 +61,7 @@ class ProtobufDecoder:
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
         """One whose lists could become too large, as messages already."""
-        count_items(values[0], self._descriptor, self._sizes)
+        check_items(values[0], self._descriptor)
         return self._block(values)
 
     def _block(self, values: Sequence[bytes]) -> pa.Array:

@@ -1,30 +1,38 @@
-"""How many items a message's lists have, before anything is made of them: two bytes may be a message of many fields."""
+"""What the items of a message's lists take, before anything is made of them: two bytes may be a message of many fields."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import Any
 
-from .protobuf_types import repeated
-from .sizes import Sizes
+from .protobuf_types import AS_JSON, is_map, repeated, type_of
+from .sizes import check, width
 
 
-def count_items(value: bytes, descriptor: Any, sizes: Sizes) -> None:
-    """Raise ``ValueError`` if there are too many. What is no message ends the count: who reads it will say so."""
-    found, left = 0, [(value, descriptor)]
+def check_items(value: bytes, descriptor: Any) -> None:
+    """Raise ``ValueError`` if they would take too much. What is no message ends the count: who reads it will say so."""
+    taken, left, known = 0.0, [(value, descriptor)], {}
     while left:
         data, kind = left.pop()
-        fields = {field.number: field for field in kind.fields}
+        if kind.full_name not in known:
+            known[kind.full_name] = {field.number: (field, _weight(field)) for field in kind.fields}
+        fields = known[kind.full_name]
         for number, wire, inner in _fields(data):
-            field = fields.get(number)
-            if field is None:
+            if number not in fields:
                 continue
-            if repeated(field):
-                packed = wire == 2 and field.type not in (field.TYPE_STRING, field.TYPE_BYTES, field.TYPE_MESSAGE)
-                found += len(inner) if packed else 1
-                sizes.check(found)
-            if field.message_type is not None and wire == 2:
+            field, weight = fields[number]
+            packed = wire == 2 and field.type not in (field.TYPE_STRING, field.TYPE_BYTES, field.TYPE_MESSAGE)
+            taken += weight * (len(inner) if packed else 1)
+            check(taken)
+            if field.message_type is not None and wire == 2 and field.message_type.full_name not in AS_JSON:
                 left.append((inner, field.message_type))
+
+
+def _weight(field: Any) -> float:
+    """What an item takes."""
+    if is_map(field):
+        return sum(width(type_of(each)) for each in field.message_type.fields)
+    return width(type_of(field)) if repeated(field) else 0.0
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, bytes]]:

@@ -35,7 +35,7 @@ class ProtobufSchema:
         try:
             found = descriptor_pb2.FileDescriptorSet.FromString(data)
         except DecodeError as error:
-            how = "protoc --include_imports --descriptor_set_out=FILE makes one"
+            how = "protoc --include_imports --descriptor_set_out=FILE makes one of .proto files; grpcio-tools has a protoc"
             raise SchemaError(f"{where} is no descriptor set ({how}): {error}") from error
         return cls([each.SerializeToString(deterministic=True) for each in found.file], message, where)
 

@@ -46,11 +46,11 @@ class Sizes:
             taken += length * self.item
         yield at + begin, part.slice(begin), taken > MOST_OF_A_VALUE
 
-    def check(self, items: int) -> None:
-        """Raise ``ValueError`` if so many items of one value are too many."""
-        if items * self.item > MOST_OF_A_VALUE:
-            taken = int(items * self.item) >> 20
-            raise ValueError(f"it has {items:,} items of lists and maps, for which the column's type takes {taken:,} MiB: too many")
+
+def check(taken: float) -> None:
+    """Raise ``ValueError`` if what the lists and maps of one value take as columns is too much (bytes)."""
+    if taken > MOST_OF_A_VALUE:
+        raise ValueError(f"its lists and maps would take {int(taken) >> 20:,} MiB and more as columns of this type: too much")
 
 
 def rows_at_once(types: list[pa.DataType], most: int) -> int:
@@ -58,19 +58,24 @@ def rows_at_once(types: list[pa.DataType], most: int) -> int:
     return Sizes(pa.struct([pa.field(str(number), type) for number, type in enumerate(types)]), most).rows
 
 
-def items_in(value: Any) -> int:
-    """The items of all lists and maps, of what fastavro or JSON has made."""
-    found, left = 0, [value]
+def taken_by(value: Any, type: pa.DataType) -> float:
+    """What the items of all lists and maps take, of what fastavro has made: those of unions without their members yet."""
+    found, left = 0.0, [(value, type)]
     while left:
-        one = left.pop()
-        if isinstance(one, dict):
-            found += len(one)
-            left += one.values()
-        elif isinstance(one, list):
-            found += len(one)
-            left += [each for each in one if isinstance(each, list | dict | tuple)]
-        elif isinstance(one, tuple):
-            left += one
+        one, kind = left.pop()
+        if isinstance(one, tuple):
+            one = one[1]
+        if isinstance(one, list) and pa.types.is_list(kind):
+            found += len(one) * width(kind.value_type)
+            if _widest_item(kind.value_type):
+                left += [(each, kind.value_type) for each in one]
+        elif isinstance(one, dict) and pa.types.is_map(kind):
+            found += len(one) * (width(kind.key_type) + width(kind.item_type))
+            if _widest_item(kind.item_type):
+                left += [(each, kind.item_type) for each in one.values()]
+        elif pa.types.is_struct(kind) and one is not None:
+            of_record = isinstance(one, dict) and {field.name for field in kind} == one.keys()
+            left += [(one[field.name] if of_record else one, field.type) for field in kind if _widest_item(field.type)]
     return found
 
 
