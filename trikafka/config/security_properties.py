@@ -32,7 +32,8 @@ _ANYWAY: Mapping[str, tuple[str, ...]] = {
 }
 #: All names here that are not ours with dots.
 OTHER_NAMES = (
-    *_PLAIN, *_ANYWAY, "sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.location", "ssl.endpoint.identification.algorithm",
+    *_PLAIN, *_ANYWAY, "sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.location",
+    "ssl.endpoint.identification.algorithm",
 )  # fmt: skip
 _PEM_ADVICE = "trikafka reads PEM: convert it with keytool and openssl, and give {} the file"
 _PAIR = re.compile(r"""\s+([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""")
@@ -54,7 +55,8 @@ def take_security(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
 def _take_what_is_done_anyway(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
     for dotted, values in _ANYWAY.items():
         if dotted in rest and plain(str(rest.pop(dotted))).strip().lower() not in map(str.lower, values):
-            raise ConfigurationError(f"{dotted} must be {' or '.join(map(repr, values))}, which is what trikafka does, or be left out")
+            known = " or ".join(map(repr, values))
+            raise ConfigurationError(f"{dotted} must be {known}, which is what trikafka does, or be left out")
 
 
 def _put(settings: MutableMapping[str, Any], name: str, value: Any, dotted: str) -> None:
