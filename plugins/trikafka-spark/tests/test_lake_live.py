@@ -161,14 +161,13 @@ async def test_while_another_writer_commits_all_the_time_each_plan_is_committed_
     await trikafka.export(topic, lake.destination, **where)
     row = lake.read().slice(0, 1)
     row = row.set_column(row.schema.get_field_index("topic"), row.schema.field("topic"), pa.array(["other"], row["topic"].type))
-    others = 0
+    wrote = trio.Event()
 
     async def write() -> None:
-        nonlocal others
         while True:
             with suppress(Exception):  # of two writers one may be told to try again
                 await trio.to_thread.run_sync(lake.append, row)
-                others += 1
+                wrote.set()
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(write)
@@ -177,8 +176,7 @@ async def test_while_another_writer_commits_all_the_time_each_plan_is_committed_
             result = await trikafka.export(topic, lake.destination, **where)
             assert (result.rows, len(result.versions)) == (20, 1)
         with trio.fail_after(20):
-            while not others:
-                await trio.sleep(0.01)
+            await wrote.wait()
         nursery.cancel_scope.cancel()
     rows = lake.read()
     found = zip(rows["topic"].to_pylist(), rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
