@@ -273,6 +273,23 @@ def test_a_damaged_template_is_made_anew(tmp_path: Path, damage: str) -> None:
     assert [formatted(tmp_path / name, template)[0] for name in ("two", "three")] == [1, 0]
 
 
+def test_of_many_templates_the_one_goes_that_was_not_used_for_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, of more than two hundred none was kept any more."""
+    monkeypatch.setattr(formatting, "_MOST", 2)
+    first, second, third = (formatting.template_of(tmp_path / "libs", {"a": which}, []) for which in range(3))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    for number, template in enumerate((first, second)):
+        formatted(tmp_path / f"made {number}", template)
+        os.utime(template, (number + 1, number + 1))
+    assert formatted(tmp_path / "used", first)[0] == 0
+    assert formatted(tmp_path / "new", third)[0] == 1
+    assert [template.exists() for template in (first, second, third)] == [True, False, True]
+
+
 @pytest.mark.parametrize("kept", [False, True])
 def test_the_first_broker_whose_data_is_gone_stays_in_its_cluster(tmp_path: Path, kept: bool) -> None:
     """Before, it got another cluster's id, and the others did not let it in."""

@@ -10,6 +10,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import uuid
@@ -20,7 +21,8 @@ from pathlib import Path
 _CHECKPOINT, _META = "bootstrap.checkpoint", "meta.properties"
 #: With these the tool formats other places than the data directory, whose copy would not be all there is.
 _MOVING = {"log.dir", "log.dirs", "metadata.log.dir"}
-#: Of one version. Each is of some hundred bytes, but properties can be of any number.
+#: Of one version. Each is of some hundred bytes, but properties can be of any number: each test has its own if there is
+#: a temporary file in them. So those go first that nobody has used for longest.
 _MOST = 200
 
 
@@ -59,6 +61,8 @@ def _copy_template(template: Path, first: Path, cluster_id: str) -> bool:
             return False
         if _is_whole(template):
             _copy(template, first, {"cluster.id": cluster_id, "directory.id": new_id()})
+            with contextlib.suppress(OSError):  # a cache that is only read
+                os.utime(template)
             return True
     except (OSError, UnicodeError):
         shutil.rmtree(first, ignore_errors=True)
@@ -103,8 +107,10 @@ def _keep(formatted: Path, template: Path) -> None:
     if not is_formatted(formatted):  # the properties have moved it elsewhere
         return
     with contextlib.suppress(OSError):
-        if len(list(template.parent.glob("formatted-*"))) < _MOST:
-            with tempfile.TemporaryDirectory(prefix=".formatted-", dir=template.parent) as aside:
-                _copy(formatted, Path(aside, "data"), {})
-                Path(aside, "data").rename(template)
+        kept = sorted(template.parent.glob("formatted-*"), key=lambda one: one.stat().st_mtime)
+        for oldest in kept[: max(0, len(kept) - _MOST + 1)]:
+            shutil.rmtree(oldest, ignore_errors=True)  # who copies it just now runs the tool instead
+        with tempfile.TemporaryDirectory(prefix=".formatted-", dir=template.parent) as aside:
+            _copy(formatted, Path(aside, "data"), {})
+            Path(aside, "data").rename(template)
 
