@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from ..errors import ExportError
-from ..interfaces import WrittenFile
+from ..interfaces import ExportPlan, WrittenFile
 from . import export_files as files
-from .export_store import DirectoryStore
+from .export_store import CLOSED, DirectoryStore
 from .export_work import work_folder
 
 _COMMITTED = "committed.json"
@@ -25,6 +25,13 @@ class TableStore(DirectoryStore):
 
     def _check_written(self, written: Sequence[WrittenFile]) -> None:
         """Which files there are is the format's affair."""
+
+    def _resume(self, plan: ExportPlan) -> bool:
+        """What is closed stays closed: the commit that was made of it, or will be, is of these files and no others."""
+        folder = work_folder(self.root, plan.number)
+        if folder.with_name(folder.name + CLOSED).exists():
+            return True
+        return super()._resume(plan)
 
     def note_committed(self, number: int, text: str) -> None:
         """Note durably that the rows of the plan of that number are in the table."""
