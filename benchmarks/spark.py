@@ -88,12 +88,13 @@ def _measured(given: argparse.Namespace) -> Document:
 
 
 def _joined(paths: list[Path]) -> Document:
-    """Several runs, of some ways each, as one; a way stands as the last of them has it."""
+    """Several runs, of some ways each, as one; a way stands as the last of them has it, beside what it is compared with there."""
     documents = [json.loads(path.read_text()) for path in paths]
     setups: dict[str, dict[str, Line]] = {_name(setup): {} for setup in SETUPS}
     for document in documents:
         for name, lines in document["setups"].items():
-            setups[name] |= {line["way"]: line for line in lines}
+            rates = _medians(lines)
+            setups[name] |= {line["way"]: {**line, "beside": rates.get(WAYS[line["way"]])} for line in lines}
     return {"about": documents[-1]["about"], "setups": {name: list(lines.values()) for name, lines in setups.items() if lines}}
 
 
@@ -133,6 +134,10 @@ def _fill(kafka: Kafka, setup: Setup, records: int) -> str:
     return topic
 
 
+def _medians(lines: list[Line]) -> dict[str, float]:
+    return {line["way"]: statistics.median(line["rates"]) for line in lines}
+
+
 def table(document: Document) -> str:
     """What was found, as Markdown: medians, each beside what it is compared with."""
     about = document["about"]
@@ -142,7 +147,7 @@ def table(document: Document) -> str:
         f" connector {parquet.CONNECTOR}, {versions}.",
     ]
     for name, found in document["setups"].items():
-        rates = {line["way"]: statistics.median(line["rates"]) for line in found}
+        rates = _medians(found)
         size, compression = name.split("-")
         lines += [
             "",
@@ -153,7 +158,7 @@ def table(document: Document) -> str:
             "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         ]
         for line in sorted(found, key=lambda line: list(WAYS).index(line["way"])):
-            other = rates.get(WAYS[line["way"]])
+            other = line.get("beside", rates.get(WAYS[line["way"]]))
             times = "" if other is None else f"{rates[line['way']] / other:.2f}"
             spread = f"{min(line['rates']):,.0f} to {max(line['rates']):,.0f}"
             peaks = [f"{line['peaks'][who] / 2**20:.0f}" if who in line["peaks"] else "" for who in ("worker", "jvm", "driver")]

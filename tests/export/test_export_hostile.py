@@ -94,8 +94,8 @@ def test_foreign_files_in_folders_are_refused_too(tmp_path: Path) -> None:
 
 
 def test_the_probe_of_a_killed_process_is_cleared(tmp_path: Path) -> None:
-    opened(tmp_path).close()
     probe = tmp_path / "_trikafka" / "work" / ".trikafka-x.probe"
+    probe.parent.mkdir(parents=True)
     probe.touch()
     opened(tmp_path).close()
     assert not probe.exists()

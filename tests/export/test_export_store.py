@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -386,3 +387,40 @@ def test_addresses_of_directories() -> None:
             DirectoryStore.directory_of(wrong)
     with pytest.raises(ConfigurationError, match="'s3://bucket/data' is not a directory"):  # it was a folder named s3:
         DirectoryStore.directory_of("s3://bucket/data")
+
+
+def test_where_nothing_was_planned_nothing_is_left(tmp_path: Path) -> None:
+    """Of the folders that it has made; not of those that were there, nor where somebody has put something meanwhile."""
+    opened(tmp_path / "a" / "b").close()
+    assert list(tmp_path.iterdir()) == []
+    root = tmp_path / "mine"
+    root.mkdir()
+    opened(root).close()
+    assert list(root.iterdir()) == []
+    store = opened(root)
+    (root / "_trikafka" / "note").write_text("keep")
+    store.close()
+    assert [path.name for path in (root / "_trikafka").iterdir()] == ["note"]
+    opened(root).close()
+    assert (root / "_trikafka" / "lock").exists(), "the folder was there before"
+
+
+def test_a_lock_that_is_taken_back_by_another_is_not_ours(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between opening the file and locking it, the export that had it has ended, and has removed it with its folder."""
+    first, times = opened(tmp_path / "out"), 0
+    flock = fcntl.flock
+
+    def late(file: int, how: int) -> None:
+        nonlocal times
+        times += 1
+        if times == 1:
+            first.close()
+            assert not (tmp_path / "out").exists()
+        flock(file, how)
+
+    monkeypatch.setattr(fcntl, "flock", late)
+    second = opened(tmp_path / "out")
+    assert times == 2
+    with pytest.raises(ExportError, match=r"another export to .* is at work"):
+        DirectoryStore(tmp_path / "out").open()
+    second.close()

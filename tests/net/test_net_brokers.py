@@ -9,7 +9,7 @@ import pytest
 import trio
 from netting import NODE, Asked, Parts, metadata_request, open_parts
 from trio.testing import MockClock as Clock
-from trio.testing import wait_all_tasks_blocked
+from trio.testing import memory_stream_pair, wait_all_tasks_blocked
 
 from trikafka.errors import ClientFailedError, KafkaConnectionError, ProtocolError, TrikafkaError
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
@@ -75,17 +75,37 @@ async def test_the_waits_between_dials_grow_within_their_bounds(autojump_clock: 
             assert trio.current_time() == before
 
 
-@pytest.mark.parametrize("how", ["lose", "freeze"])
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [("lose", "it takes no connection"), ("freeze", "it takes connections, and says nothing on them")],
+)
 async def test_a_dial_that_hangs_and_a_broker_that_says_nothing_end_at_exactly_the_setup_time(
-    autojump_clock: Clock, how: str
+    autojump_clock: Clock, how: str, says: str
 ) -> None:
+    """Which of them it is, is told: a firewall and a frozen broker are for different people to look at."""
     async with ScriptedCluster() as cluster, open_parts(cluster, bootstrap=False) as parts:
         getattr(cluster, how)(0)
-        with pytest.raises(KafkaConnectionError, match="broker-0:9092 did not answer as a Kafka broker within 10 s"):
+        with pytest.raises(KafkaConnectionError) as caught:
             await ask(parts)
+        assert str(caught.value) == f"broker-0:9092 did not answer as a Kafka broker within 10 s: {says}"
         assert trio.current_time() == 10
         await wait_all_tasks_blocked()
         assert cluster.connections() == 0
+
+
+async def test_a_tls_handshake_that_hangs_is_told(autojump_clock: Clock) -> None:
+    peers: list[trio.abc.Stream] = []
+
+    async def dial(host: str, port: int) -> trio.abc.Stream:
+        ours, theirs = memory_stream_pair()
+        peers.append(theirs)
+        return ours
+
+    async with ScriptedCluster() as cluster, open_parts(cluster, bootstrap=False, security_protocol="SSL", dial=dial) as parts:
+        with pytest.raises(KafkaConnectionError) as caught:
+            await ask(parts)
+        says = "it takes connections, and says nothing in the TLS handshake"
+        assert str(caught.value) == f"broker-0:9092 did not answer as a Kafka broker within 10 s: {says}"
 
 
 async def test_who_leaves_does_not_stop_the_dial(autojump_clock: Clock) -> None:

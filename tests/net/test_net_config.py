@@ -93,16 +93,24 @@ def test_what_goes_into_an_int32_of_the_protocol_is_limited_to_it() -> None:
 @pytest.mark.parametrize(
     ("cls", "name", "says"),
     [
-        (ConsumerConfig, "group", "unknown setting 'group' for ConsumerConfig; did you mean 'group_id'?"),
+        (ConsumerConfig, "group", "unknown setting 'group' for open_consumer(); did you mean 'group_id'?"),
         (ConsumerConfig, "bootstrap_server", "did you mean 'bootstrap_servers'?"),
-        (ConsumerConfig, "acks", "unknown setting 'acks' for ConsumerConfig"),
+        (ConsumerConfig, "acks", "unknown setting 'acks' for open_consumer()"),
         (ProducerConfig, "linger", "did you mean 'linger_ms'?"),
-        (AdminConfig, "qqqqq", "unknown setting 'qqqqq' for AdminConfig$"),
+        (AdminConfig, "qqqqq", "unknown setting 'qqqqq' for open_admin()"),
     ],
 )
 def test_an_unknown_name_gets_the_nearest_right_one(cls: type[ClientConfig], name: str, says: str) -> None:
-    with pytest.raises(ConfigurationError, match=says.replace("?", r"\?")):
+    with pytest.raises(ConfigurationError, match=re.escape(says) + "$"):
         cls.build({name: 1})
+
+
+async def test_an_unknown_name_is_told_of_what_was_called() -> None:
+    with pytest.raises(ConfigurationError, match=r"^unknown setting 'bootstrap_server' for export\(\); did you mean"):
+        await trikafka.export("t", "/nowhere", bootstrap_server="localhost:9092")
+    with pytest.raises(ConfigurationError, match=r"^unknown setting 'bootstrap_server' for open_consumer\(\); did you mean"):
+        async with trikafka.open_consumer("t", bootstrap_server="localhost:9092"):  # type: ignore[call-arg]
+            pass
 
 
 @pytest.mark.parametrize(

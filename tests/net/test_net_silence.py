@@ -92,7 +92,7 @@ async def test_a_long_outage_is_told_again_with_its_cause(
         for line, seconds in zip(lines[1:], (1, 2, 3), strict=True):
             assert line.startswith("WARNING broker 0 has been away for ")
             assert float(line.split(" for ")[1].split()[0]) == pytest.approx(seconds * REMINDER, abs=seconds * 40)
-            cause = r"attempts failed\): broker-0:9092 did not answer as a Kafka broker within [0-9.]+ s; it is the only broker"
+            cause = r"attempts failed\): broker-0:9092 did not answer as a Kafka broker within .* s: it takes .*; it is the only"
             assert re.search(cause, line)  # within more than at first (KIP-601)
 
 

@@ -7,6 +7,7 @@ import datetime
 import logging
 import socket
 import ssl
+import struct
 import threading
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
@@ -210,9 +211,15 @@ async def test_a_port_that_speaks_no_tls() -> None:
             await connect(node)
 
 
-async def test_a_port_that_closes() -> None:
+@pytest.mark.parametrize("reads", [True, False])
+async def test_a_port_that_closes(reads: bool) -> None:
+    """A proxy without a broker behind it does so before it reads, which was told as if no connection had been made."""
+
     async def handle(stream: trio.SocketStream) -> None:
-        await stream.receive_some()
+        if reads:
+            await stream.receive_some()
+        else:
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset
         await stream.aclose()
 
     async with trio.open_nursery() as nursery:

@@ -109,7 +109,7 @@ async def open_exporter(
         if name in _OURS:
             raise ConfigurationError(f"{name} is not a setting of an export")
     client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines
-    config = ConsumerConfig.build({**client_settings, "group_id": group_id})
+    config = ConsumerConfig.build({**client_settings, "group_id": group_id}, given_to="export()")
     options = ExportOptions(
         destination=os.fspath(destination),
         topics=tuple(names),

@@ -20,26 +20,33 @@ from ..errors import ExportError
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 
 
-def make_folder(path: Path) -> None:
-    """Make a folder and its parents where they are missing, each synced in its parent."""
-    missing = []
+def make_folder(path: Path) -> list[Path]:
+    """Make a folder and its parents where they are missing, each synced in its parent. Returns those made, the innermost first."""
+    missing: list[Path] = []
+    made: list[Path] = []
     while not path.exists():
         missing.append(path)
         path = path.parent
     for folder in reversed(missing):
         with contextlib.suppress(FileExistsError):
             folder.mkdir()
+            made.insert(0, folder)
         sync(folder.parent)
+    return made
 
 
-def make_own_folder(path: Path) -> None:
-    """Make a folder of ours below one that is there. Raises :exc:`ExportError` if it is a link or another user's."""
-    try:
+def make_own_folder(path: Path) -> bool:
+    """Make a folder of ours below one that is there; return whether it was missing.
+
+    Raises :exc:`ExportError` if it is a link or another user's.
+    """
+    made = False
+    with contextlib.suppress(FileExistsError):
         path.mkdir(mode=0o755)
+        made = True
         sync(path.parent)
-    except FileExistsError:
-        pass
     check_own_folder(path)
+    return made
 
 
 def check_own_folder(path: Path) -> None:
@@ -62,10 +69,15 @@ def open_own_file(path: Path) -> int:
             raise ExportError(f"{path} is a symbolic link, which an export does not follow; remove it") from error
         raise
     found = os.fstat(file)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1 or found.st_uid != os.geteuid():
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1 or found.st_uid != os.geteuid():
         os.close(file)
         raise ExportError(f"{path} is not a plain file of this user with one name; remove it")
     return file
+
+
+def is_at(path: Path, file: int) -> bool:
+    """Whether the open file has that name, still. Raises FileNotFoundError where nothing has."""
+    return os.path.samestat(os.lstat(path), os.fstat(file))
 
 
 def new_file(path: Path) -> None:

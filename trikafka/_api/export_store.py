@@ -13,6 +13,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -20,7 +21,7 @@ import shutil
 import socket
 import uuid
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
@@ -70,13 +71,13 @@ class DirectoryStore(ExportStore):
         self.title, self.own_title = str(root), str(self._own)
         self._work = self._own / "work"
         self._lock: int | None = None
+        #: What :meth:`open` has made, the innermost first; nothing where our folder was there before.
+        self._made: list[Path] = []
 
     def open(self) -> None:
         """Make the directory where it is missing, check that it can be written, lock it."""
         with self.explained(f"cannot write to {self.root}"):
-            files.make_folder(self.root)
-            files.make_own_folder(self._own)
-            self._lock = self._locked_file(self._own / "lock")
+            self._lock = self._made_and_locked()
         _held.add(self._lock)
         try:
             with self.explained(f"cannot write to {self.root}"):
@@ -89,10 +90,25 @@ class DirectoryStore(ExportStore):
             self._unlock()
             raise
 
+    def _made_and_locked(self) -> int:
+        """Make the folders and lock them; again where an export that was refused takes them back just now."""
+        attempts = 5
+        while True:
+            attempts -= 1
+            made = files.make_folder(self.root)
+            try:
+                self._made = [self._own, *made] if files.make_own_folder(self._own) else []
+                return self._locked_file(self._own / "lock")
+            except FileNotFoundError:
+                if not attempts:
+                    raise
+
     def _locked_file(self, path: Path) -> int:
         lock = files.open_own_file(path)
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not files.is_at(path, lock):
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
             os.truncate(lock, 0)
             os.pwrite(lock, f"{socket.gethostname()}:{os.getpid()}\n".encode(), 0)
         except BlockingIOError:
@@ -110,6 +126,7 @@ class DirectoryStore(ExportStore):
             try:
                 with self.explained(f"cannot tidy up {self._own}"):
                     self._clear()
+                    self._take_back()
             finally:
                 self._unlock()
 
@@ -121,6 +138,15 @@ class DirectoryStore(ExportStore):
         if lock is not None and lock in _held:
             _held.remove(lock)
             os.close(lock)
+
+    def _take_back(self) -> None:
+        """Where nothing was planned, remove what :meth:`open` has made: an export that was refused leaves nothing."""
+        if self._made and not any(self._numbers()):
+            with suppress(OSError):  # somebody has put something there
+                self._work.rmdir()
+                (self._own / "lock").unlink()  # whoever opened it before finds that out
+                for folder in self._made:
+                    folder.rmdir()
 
     def _clear(self) -> None:
         """Remove the work folders of plans that are done.
@@ -204,7 +230,11 @@ class DirectoryStore(ExportStore):
             if not closed.exists():
                 os.rename(folder, closed)
                 files.sync(self._work)
-            return [RangeWork(self.root, plan.number, planned, folder=closed).result() for planned in ranges]
+            return [self._closed(plan, planned, closed).result() for planned in ranges]
+
+    def _closed(self, plan: ExportPlan, planned: PlannedRange, folder: Path) -> RangeWork:
+        """The work of a range that nobody adds to any more."""
+        return RangeWork(self.root, plan.number, planned, folder=folder)
 
 
 def _after_fork() -> None:

@@ -139,10 +139,17 @@ class ConnectionSlot:
     async def _establish(self, clock: StateClock) -> Connection:
         node, limit = self._node, self._reconnect.setup_limit()
         connection: Connection | None = None
-        ready = False
+        ready = dialled = False
+
+        async def dial(host: str, port: int) -> Stream:
+            nonlocal dialled
+            stream = await (self._config.dial or dial_tcp)(host, port)
+            dialled = True
+            return stream
+
         try:
             with trio.fail_after(limit):
-                transport = await self._security.connect(self._config.dial or dial_tcp, node)
+                transport = await self._security.connect(dial, node)
                 connection = Connection(transport, node, self._config, self._voice, clock)
                 self._start_soon(self._run, connection)
                 await connection.negotiate(_version.VERSION)
@@ -151,7 +158,8 @@ class ConnectionSlot:
                 return connection
         except trio.TooSlowError:
             self._reconnect.took_too_long()
-            raise KafkaConnectionError(f"{node} did not answer as a Kafka broker within {limit:.3g} s") from None
+            where = _stuck(connection) if dialled else "it takes no connection"
+            raise KafkaConnectionError(f"{node} did not answer as a Kafka broker within {limit:.3g} s: {where}") from None
         except TrikafkaError:
             raise
         except OSError as error:
@@ -275,6 +283,13 @@ class Brokers:
         self._closed = True
         for slot in self._slots.values():
             slot.close()
+
+
+def _stuck(connection: Connection | None) -> str:
+    """What is not done yet of a connection that was dialled."""
+    if connection is None:
+        return "it takes connections, and says nothing in the TLS handshake"
+    return "authenticating did not end" if connection.versions.ranges else "it takes connections, and says nothing on them"
 
 
 def _why(error: OSError) -> str:

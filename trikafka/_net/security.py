@@ -52,7 +52,7 @@ class Security:
         except BaseException as error:
             with trio.CancelScope(shield=True):
                 await transport.aclose()
-            if isinstance(error, EOFError):
+            if isinstance(error, EOFError | ConnectionResetError | BrokenPipeError):
                 raise closed_in_handshake(node) from error
             if isinstance(error, ssl.SSLError):
                 names = await self._names(dial, node) if is_wrong_name(error) else None

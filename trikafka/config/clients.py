@@ -34,6 +34,8 @@ class ClientConfig(SecurityConfig):
     #: The settings that :meth:`build` was given (``None`` counts as not given); a default may give way where they may not. It is
     #: no setting, and so no field: ``build`` writes it into the instance.
     explicit: ClassVar[frozenset[str]] = frozenset()
+    #: What users call with these settings.
+    given_to: ClassVar[str] = "a client"
 
     bootstrap_servers: str | Sequence[str] = setting("", "addresses to begin with: 'host:port,host:port' or a sequence of these")
     client_id: str = setting("trikafka", "the name that brokers log and count quotas by")
@@ -69,12 +71,15 @@ class ClientConfig(SecurityConfig):
     )
 
     @classmethod
-    def build(cls, settings: Mapping[str, Any]) -> Self:
-        """Check ``settings`` and return them frozen. Raises :exc:`ConfigurationError` for a wrong name, type or value."""
+    def build(cls, settings: Mapping[str, Any], given_to: str | None = None) -> Self:
+        """Check ``settings`` and return them frozen. Raises :exc:`ConfigurationError` for a wrong name, type or value.
+
+        ``given_to``: what the user has called, where it is not what opens such a client.
+        """
         known = settings_of(cls)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
         for name in settings:
             if name not in known:
-                raise unknown(name, known, cls.__name__)
+                raise unknown(name, known, given_to or cls.given_to)
         config = cls(**cls.hidden(settings))
         for name, one in known.items():
             one.check(getattr(config, name))
@@ -126,6 +131,8 @@ class ClientConfig(SecurityConfig):
 class AdminConfig(ClientConfig):
     """Settings of :func:`trikafka.open_admin`."""
 
+    given_to = "open_admin()"
+
     retries: int | None = setting(
         None, "how often a call is tried again before it fails with its last error; None: until its limit", least=0
     )
@@ -138,6 +145,8 @@ class AdminConfig(ClientConfig):
 @dataclass(frozen=True, kw_only=True)
 class ConsumerConfig(ClientConfig):
     """Settings of :func:`trikafka.open_consumer`."""
+
+    given_to = "open_consumer()"
 
     group_id: str | None = setting(None, "the consumer group; None: no group, no commits", empty=False)
     group_instance_id: str | None = setting(None, "a stable name makes this a static member (KIP-345)", empty=False)
@@ -269,6 +278,8 @@ class ConsumerConfig(ClientConfig):
 @dataclass(frozen=True, kw_only=True)
 class ProducerConfig(ClientConfig):
     """Settings of :func:`trikafka.open_producer`."""
+
+    given_to = "open_producer()"
 
     acks: Literal[0, 1, -1, "all"] = setting("all", "how many replicas must have a record: 0, 1 or 'all' (-1)")
     enable_idempotence: bool = setting(

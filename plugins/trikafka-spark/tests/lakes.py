@@ -145,6 +145,10 @@ class IcebergLake(Lake):
         table.overwrite(rows)  # and all files before are in no snapshot that is current
         snapshots = [each.snapshot_id for each in table.snapshots() if each.snapshot_id != table.current_snapshot().snapshot_id]
         table.maintenance.expire_snapshots().by_ids(snapshots).commit()
+        known = {each.file.file_path for each in self.table.scan().plan_files()}
+        for path in self.root.rglob("*.parquet"):
+            if f"file://{path}" not in known:
+                path.unlink()
 
     def delete(self, partition: int, offset: int) -> None:
         self.table.delete(f"partition == {partition} and offset == {offset}")

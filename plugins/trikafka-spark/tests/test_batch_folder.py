@@ -114,11 +114,11 @@ async def test_of_two_workers_at_one_partition_each_row_is_written_once(tmp_path
 
 async def test_whose_folder_it_is(tmp_path: Path) -> None:
     exported, ours = tmp_path / "exported", tmp_path / "ours"
+    exported.mkdir()
     async with SparkSink(exported):
-        pass
-    with pytest.raises(ExportError, match="belongs to an export"):
-        async with BatchFolder(exported, SinkOptions()):
-            pass
+        with pytest.raises(ExportError, match="belongs to an export"):
+            async with BatchFolder(exported, SinkOptions()):
+                pass
     async with BatchFolder(ours, SinkOptions()):
         pass
     with pytest.raises(ExportError, match="written by consumers"):

@@ -72,6 +72,23 @@ async def test_an_export_killed_there_is_finished_by_the_next(
     assert {known.offset for known in offsets.values()} == {(RECORDS + 400) // 4}
 
 
+async def test_a_plan_that_was_committed_is_known_when_its_files_and_snapshot_are_gone(
+    kafka_broker: Any, new_topic: Any, lake: Lake
+) -> None:
+    """Killed after its commit; before the next export, somebody compacts the table and removes all that is old."""
+    servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
+    with child(lake, servers, topic, "after") as process:
+        with trio.fail_after(60):
+            await trio.to_thread.run_sync(wait_for_line, process, "standing")
+    await trio.to_thread.run_sync(lake.compact)
+    assert len(list(lake.root.rglob("*.parquet"))) == 1
+    where = {"bootstrap_servers": servers, "sink_options": lake.options}
+    result = await trikafka.export(topic, lake.destination, **where)
+    assert (result.resumed, result.rows) == (True, RECORDS)
+    lake.check(RECORDS)
+    assert not (await trikafka.check_export(lake.destination, sink_options=lake.options)).problems
+
+
 async def test_of_two_exporters_at_one_plan_one_commits(kafka_broker: Any, new_topic: Any, lake: Lake) -> None:
     """The first stands still just before its commit, as on a machine that sleeps; its lock is gone meanwhile, as a lease is."""
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)

@@ -154,10 +154,10 @@ async def test_a_cancelled_export_is_finished_by_the_next(kafka_broker: Any, new
 def test_the_command_says_what_it_wrote_and_counts_it(
     kafka_broker: Any, new_topic: Any, lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def command(arguments: list[str]) -> str:
+    def command(arguments: list[str], code: int = 0) -> str:
         ended, said = run(arguments), capsys.readouterr()
-        assert ended == 0, said
-        return said.out
+        assert ended == code, said
+        return said.err if code else said.out
 
     topic = trio.run(new_topic, 100)
     options = [text for name, value in lake.options.items() if name != "format" for text in ("--option", f"{name}={value}")]
@@ -168,3 +168,6 @@ def test_the_command_says_what_it_wrote_and_counts_it(
     assert {file.parent.name for file in lake.root.rglob(f"topic={topic}/date=*/*.parquet")} == {"date=2023-11-14"}
     assert set(lake.check(100)["topic"].to_pylist()) == {topic}
     assert command([*where, "--check"]) == "100 records in 4 ranges of a table, as the manifests say\n"
+    if lake.format == "delta":
+        said = command(["export", topic, lake.destination, "-b", kafka_broker.bootstrap_servers], code=2)
+        assert "is a Delta table, to which files are not just added; exports go there with format=delta" in said

@@ -73,7 +73,7 @@ async def test_all_and_what_is_new_and_killed_at_many_requests(
     total = s3.allow(bucket, -1)
     assert planned < total
     done = 500
-    for requests in range(total // 4, total, max(total // 8, 1)):  # the work, its end, the commit, the manifest
+    for requests in range(total // 4, total, max(total // 5, 1)):  # the work, its end, the commit, the manifest
         await add_records(servers, topic, done, 20, 4)
         done += 20
         s3.allow(bucket, requests)

@@ -97,6 +97,32 @@ async def test_the_command_is_killed_in_mid_export_and_finishes_at_the_next_call
     assert again.stdout.startswith(b"nothing new")
 
 
+async def test_a_killed_export_is_given_up_without_being_read_again(kafka_broker: Any, new_topic: Any, s3: S3Server) -> None:
+    """``--abandon``: what was decided is published, nothing is read, and the next export begins with the rest."""
+    topic, bucket = await new_topic(1_000), s3.bucket()
+    destination = f"s3://{bucket}/lake"
+    arguments = [topic, destination, "-b", kafka_broker.bootstrap_servers, "--max-records-per-file", "100", "--option", "threads=1"]
+    s3.allow(bucket, 70, hold="yes")
+    async with trio.open_nursery() as nursery, held(nursery, command(*arguments), s3) as exporter:
+        exporter.send_signal(signal.SIGKILL)
+    s3.allow(bucket, -1)
+    before = read(s3, bucket)
+    assert 0 < len(before) < 1_000
+    nobody = [topic, destination, "-b", "127.0.0.1:1", "--abandon", "--json"]
+    done = await trio.run_process(command(*nobody), env=environment(s3), capture_stdout=True, capture_stderr=True)
+    given_up = json.loads(done.stdout)
+    assert (given_up["resumed"], given_up["already_done"]) == (True, False)
+    assert set(before) <= set(rows := read(s3, bucket)), "decided pieces get their names, if they had none yet"
+    assert (given_up["records"], len(set(rows))) == (len(rows), len(rows))
+    assert sum(each["to"] - each["from"] for each in given_up["carried"]) == 1_000 - len(rows)
+    assert not [name for name in s3.objects(bucket) if "/work/" in name]
+    again = await trio.run_process(command(*nobody), env=environment(s3), capture_stdout=True)
+    assert json.loads(again.stdout)["records"] == 0, "there is nothing to be given up any more"
+    done = await trio.run_process(command(*arguments, "--json"), env=environment(s3), capture_stdout=True)
+    assert json.loads(done.stdout)["records"] == 1_000 - len(rows)
+    assert sorted(read(s3, bucket)) == sorted((number % 4, number // 4) for number in range(1_000))
+
+
 async def test_spark_writes_to_it_by_what_the_task_brings_and_what_is_no_json_is_put_aside(
     kafka_broker: Any, s3: S3Server, spark_context: Any
 ) -> None:

@@ -86,6 +86,7 @@ async def test_a_job_with_an_environment_that_is_shipped(kafka_broker: Any, new_
     given = [archive.name, kafka_broker.bootstrap_servers, topic, target, str(root)]
     command = [sys.executable, str(CHILD), "local-cluster[2,1,1024]", *given]
     environment = {**os.environ, "TMPDIR": str(tmp_path), "PYSPARK_PYTHON": "./environment/bin/python"}
+    environment["SPARK_HOME"] = str(Path(pyspark.__file__).parent)  # which executors would look for on the path
     with trio.fail_after(150), no_logs_left():
         done = await trio.run_process(
             command, capture_stdout=True, capture_stderr=True, check=False, env=environment, cwd=tmp_path

@@ -155,7 +155,7 @@ async def test_what_is_nonsense_is_refused_when_it_is_read(spark: SparkSession, 
     topic = await new_topic(10, partitions=1)
     for options, message in [
         ({"startingOffsets": f'{{"{topic}": {{"0": 1, "7": 1}}}}'}, f"startingOffsets must name .*: {topic}-7 is not there"),
-        ({"startingOffsetsByTimestamp": '{"x": {"0": 1}}'}, f"x-0 is not there or not read; {topic}-0 is missing"),
+        ({"startingOffsetsByTimestamp": '{"x": {"0": 1}}'}, f"not there or not read: x-0; missing: {topic}-0"),
         ({"startingOffsets": f'{{"{topic}": {{"0": 8}}}}', "endingTimestamp": str(TIME + 2)}, "start at offset 8, after its end 2"),
         ({"startingTimestamp": str(TIME + 10_000)}, "no record is as young as the starting timestamp .*Strategy to latest"),
         ({"startingOffsets": "latest"}, "startingOffsets must not be 'latest'"),

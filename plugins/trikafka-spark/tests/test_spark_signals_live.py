@@ -61,9 +61,9 @@ async def test_a_signal_while_the_jvm_starts_says_nothing(
         with trio.fail_after(20):
             said, wrong = await trio.to_thread.run_sync(process.communicate)
         assert (process.returncode, said, wrong) == (code, "", "")
-        with trio.fail_after(5):  # what spark-class asks for the command is nobody's child, and ends by the signal itself
+        with trio.fail_after(10):  # the launcher of the JVM, a JVM itself, ends by the signal that it has had
             while java_of(process.pid):  # noqa: ASYNC110
-                await trio.sleep(0.01)
+                await trio.sleep(0.02)
 
 
 async def test_a_frozen_jvm_does_not_hold_the_end_up(kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:

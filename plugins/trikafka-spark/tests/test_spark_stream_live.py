@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from spark_kafka import add_records, make_anew
 
@@ -112,6 +113,23 @@ async def test_a_first_batch_from_the_latest_offsets_that_fails_loses_nothing(
     await add_records(kafka_broker.bootstrap_servers, topic, 10, 20, 2)
     await blocking(lambda: run(spark, kafka_broker, batches, tmp_path, subscribe=topic))
     batches.check(30, 2, first=10)
+
+
+async def test_what_is_refused_in_a_stream_is_not_hidden_by_an_error_of_sparks(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    """Also in a query that has a checkpoint."""
+    topic = await new_topic(4, partitions=1)
+    for checkpoint in ("new", "old"):
+        if checkpoint == "old":
+            await blocking(lambda: run(spark, kafka_broker, Batches(), tmp_path / "old", subscribe=topic))
+        with pytest.raises(StreamingQueryException, match="endingOffsets is not valid in a streaming query") as caught:
+            await blocking(
+                lambda at=checkpoint: run(
+                    spark, kafka_broker, Batches(), tmp_path / at, subscribe=topic, endingOffsets="latest"
+                )
+            )
+        assert "UnboundLocalError" not in str(caught.value)
 
 
 async def test_a_topic_made_anew_between_two_runs(spark: SparkSession, kafka_broker: Any, new_topic: Any, tmp_path: Path) -> None:

@@ -29,6 +29,10 @@ from .lake.columns import TableColumns
 FOOTER_KEY = "trikafka.range"
 #: Folders of one piece that are written at a time; a piece that has rows for more of them ends.
 _MOST_FOLDERS = 64
+#: Bytes of a page. Snappy and LZ4 look back 64 KiB and lose nothing by small ones, whose bytes are in the processor's cache still
+#: when they are packed: a twentieth of a task's time. Zstandard looks back further, and finds more in the page that Arrow makes.
+_PAGE_BYTES = {"snappy": 131_072, "lz4": 131_072}
+_LARGE_PAGE_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +202,7 @@ class PieceWriter:
                 sink,
                 schema,
                 compression=self.shape.compression,
+                data_page_size=_PAGE_BYTES.get(self.shape.compression, _LARGE_PAGE_BYTES),
                 use_dictionary=[name for name in ("topic", "partition", "timestampType", "key") if name in schema.names],
                 write_statistics=["partition", "offset", "timestamp"],
             )

@@ -113,8 +113,8 @@ def _check_named(which: str, bound: Bound, tps: Sequence[TopicPartition]) -> Non
         option = f"{which}Offsets" if bound.offsets else f"{which}OffsetsByTimestamp"
         strange = [str(tp) for tp in sorted(set(named) - set(tps))]
         missing = [str(tp) for tp in sorted(set(tps) - set(named))]
-        parts = [f"{', '.join(strange)} is not there or not read"] * bool(strange)
-        parts += [f"{', '.join(missing)} is missing"] * bool(missing)
+        parts = [f"not there or not read: {', '.join(strange)}"] * bool(strange)
+        parts += [f"missing: {', '.join(missing)}"] * bool(missing)
         words = " (-2 is the beginning, -1 the end)" if bound.offsets else ""
         raise TrikafkaError(f"{option} must name exactly the partitions that are read{words}: {'; '.join(parts)}")
 

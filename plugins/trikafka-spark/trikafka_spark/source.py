@@ -70,9 +70,12 @@ class TrikafkaDataSource(DataSource):
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """The reader of one streaming query."""
-        from .stream import TrikafkaStreamReader
+        from .stream import RefusedStream, TrikafkaStreamReader
 
-        return TrikafkaStreamReader(read_options(self.options, streaming=True), schema)
+        try:
+            return TrikafkaStreamReader(read_options(self.options, streaming=True), schema)
+        except ConfigurationError as error:
+            return RefusedStream(error)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """The writer of one batch."""

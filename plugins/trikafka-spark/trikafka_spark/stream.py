@@ -38,6 +38,29 @@ _LOOKS, _BETWEEN_LOOKS = 5, 0.2
 _log = logging.getLogger("trikafka.spark")
 
 
+class RefusedStream(DataSourceStreamReader):
+    """Instead of a reader that could not be made: Spark (4.2, 4.3) shows an error of its own over one that is raised there."""
+
+    def __init__(self, error: Exception) -> None:
+        self._error = error
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Raise what is wrong. (Of a stream that has a checkpoint :meth:`latestOffset` is what is called first.)"""
+        raise self._error
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Raise what is wrong."""
+        raise self._error
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Raise what is wrong."""
+        raise self._error
+
+    def read(self, partition: InputPartition) -> Iterator[tuple[Any, ...]]:
+        """Raise what is wrong."""
+        raise self._error
+
+
 class TrikafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the micro-batches of one query, and reads their ranges."""
 

@@ -131,8 +131,6 @@ class LakeSink(SparkSink):
         """Count the table's rows again."""
         from .checking import check_lake
 
-        if self._place is None:
-            raise ExportError(f"there is no table {self.title}")
         return await self._asked(lambda: check_lake(self._log, self._store))
 
     async def _asked(self, function: Callable[[], T]) -> T:
