@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 import trio
 from lakes import Lake, make_lake
@@ -149,6 +151,63 @@ async def test_a_cancelled_export_is_finished_by_the_next(kafka_broker: Any, new
     result = await trikafka.export(topic, lake.destination, **where)
     assert (result.resumed, result.rows) == (True, 4_000)
     lake.check(4_000)
+
+
+async def test_while_another_writer_commits_all_the_time_each_plan_is_committed_once(
+    kafka_broker: Any, new_topic: Any, lake: Lake
+) -> None:
+    servers, topic = kafka_broker.bootstrap_servers, await new_topic(40)
+    where = {"bootstrap_servers": servers, "sink_options": lake.options}
+    await trikafka.export(topic, lake.destination, **where)
+    row = lake.read().slice(0, 1)
+    row = row.set_column(row.schema.get_field_index("topic"), row.schema.field("topic"), pa.array(["other"], row["topic"].type))
+    wrote = trio.Event()
+
+    async def write() -> None:
+        while True:
+            with suppress(Exception):  # of two writers one may be told to try again
+                await trio.to_thread.run_sync(lake.append, row)
+                wrote.set()
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(write)
+        for number in range(40, 100, 20):
+            await add_records(servers, topic, number, 20, 4)
+            result = await trikafka.export(topic, lake.destination, **where)
+            assert (result.rows, len(result.versions)) == (20, 1)
+        with trio.fail_after(20):
+            await wrote.wait()
+        nursery.cancel_scope.cancel()
+    rows = lake.read()
+    found = zip(rows["topic"].to_pylist(), rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True)
+    ours = sorted((partition, offset) for name, partition, offset in found if name == topic)
+    assert ours == sorted((number % 4, number // 4) for number in range(100))
+
+
+async def test_an_export_that_an_earlier_version_began_by_spark_goes_on(
+    kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    """Its plans said no more of the table than this, and its commits had the same notes."""
+    lake, topic = make_lake("delta", tmp_path), await new_topic(400)
+    where = {"bootstrap_servers": kafka_broker.bootstrap_servers, "sink_options": lake.options}
+    await trikafka.export(topic, lake.destination, **where)
+    for path in (lake.root / "_trikafka").glob("*-000001.json"):
+        body = json.loads(path.read_text())
+        known = body["format"]
+        body["format"] = {"name": "delta", "app_id": known["app_id"], "exactly_once": True, "partition_by": []}
+        path.write_text(json.dumps(body))
+    await add_records(kafka_broker.bootstrap_servers, topic, 400, 40, 4)
+    result = await trikafka.export(topic, lake.destination, **where)
+    assert (result.rows, result.versions) == (40, (2,))
+    lake.check(440)
+    assert not (await trikafka.check_export(lake.destination, sink_options=lake.options)).problems
+
+    for number in (1, 2):
+        (lake.root / "_trikafka" / f"manifest-00000{number}.json").unlink()
+    (lake.root / "_trikafka" / "plan-000002.json").unlink()
+    with pytest.raises(ExportError, match=r"plan 1 of .* was begun by an earlier trikafka, which wrote delta by Spark"):
+        await trikafka.export(topic, lake.destination, **where)
+    lake.check(440)
 
 
 def test_the_command_says_what_it_wrote_and_counts_it(

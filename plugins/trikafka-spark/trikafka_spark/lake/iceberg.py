@@ -105,6 +105,7 @@ class IcebergLog:
         scheme = urlsplit(location).scheme.lower()
         if scheme in SCHEMES:
             told = table.io.properties
+            self._secrets += tuple(_secrets_of(told))  # a catalog may hand out keys for a while
             known = {f"store.{ours}": secret(str(told[name])) for name, ours in _STORE.items() if name in told}
             return lake_store(location, {**known, **options} if scheme.startswith("s3") else options)
         if scheme not in ("", "file"):
