@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import socket
 from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import trio
 from lakes import IcebergLake, Lake, make_lake
 from trikafka_spark.lake.columns import TableColumns, table_schema
 from trikafka_spark.lake.footers import DataFile, read_footers
 from trikafka_spark.lake.log import TableLog
 from trikafka_spark.lake.options import lake_options
-from trikafka_spark.lake.sink import _log_of
+from trikafka_spark.lake.sink import LakeSink, _log_of
 
-from trikafka import ExportError
+from trikafka import ConfigurationError, ExportError
 from trikafka.interfaces import ExportPlan, PlannedRange, WrittenFile
 
 TIME = 1_700_000_000_000_000
@@ -155,3 +159,23 @@ def test_times_long_before_today_are_told_as_readers_know_them(tmp_path: Path) -
     log.commit(plan, files_of(lake, log, plan, time=-46_388_592_000_000_000))
     text = (lake.root / "_delta_log" / f"{1:020d}.json").read_text().replace("\\", "").replace(" ", "")
     assert '"timestamp":"0' in text, "four digits"
+
+
+def test_a_table_of_a_version_that_cannot_be_written_is_refused_before_there_is_a_plan(tmp_path: Path) -> None:
+    lake = make_lake("iceberg", tmp_path / "lake")
+    lake.create(columns(lake))
+    assert isinstance(lake, IcebergLake)
+    path = Path(lake.table.metadata_location.removeprefix("file://"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
+    with pytest.raises(ConfigurationError, match="format version 3, which pyiceberg cannot write yet"):
+        pinned(log_of(lake), lake)
+
+
+async def test_a_catalog_that_says_nothing_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trikafka_spark.lake.sink._LIMIT", 1.0)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        where = {"catalog": "lake", "catalog.type": "rest", "catalog.uri": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        sink = LakeSink.from_options({"format": "iceberg", "destination": "shop.flights", **where})
+        with trio.fail_after(20), pytest.raises(ExportError, match=r"catalog or store has not answered for 1 s"):
+            async with sink:
+                pass

@@ -44,6 +44,8 @@ from .stores import lake_store
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+#: Of the format's versions, to which can be written.
+_NEWEST = 2
 _RETRIES = "commit.retry.num-retries"
 #: What the name of a catalog's property has in it whose value is nobody's business.
 _SECRET_WORDS = ("password", "secret", "token", "credential", "auth", "key")
@@ -119,6 +121,10 @@ class IcebergLog:
         table = self._table()
         if table is None:
             table = self._made(columns, tuple(partition_by or ()))
+        if table.metadata.format_version > _NEWEST:
+            raise ConfigurationError(
+                f"the table {self.title} is of format version {table.metadata.format_version}, which pyiceberg cannot write yet"
+            )
         by = _partitioned_by(self.title, table)
         check_partitions(self.title, by, partition_by)
         check_fit(self.title, columns, schema_to_pyarrow(table.schema(), include_field_ids=False), "iceberg")
