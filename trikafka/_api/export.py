@@ -38,6 +38,8 @@ _OURS = frozenset(
 )
 #: What the name of a sink's option has in it whose value is nobody's business.
 _SECRET_WORDS = ("auth", "password", "secret", "token")
+#: How the names of options begin that lead into a store or a catalog.
+_LEADING = ("store.", "catalog.")
 
 
 class Exporter:
@@ -216,7 +218,7 @@ def hidden_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy in which what may be secret hides itself: a sink knows more of its options, but is not asked yet."""
 
     def is_secret(name: str, value: Any) -> bool:
-        told = name.startswith("store.") or any(word in name.lower() for word in _SECRET_WORDS)  # ``store.NAME`` leads into a store
+        told = name.startswith(_LEADING) or any(word in name.lower() for word in _SECRET_WORDS)
         return isinstance(value, str) and (told or holds_secret(value))
 
     return {name: secret(value) if is_secret(name, value) else value for name, value in (options or {}).items()}

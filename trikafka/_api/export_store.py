@@ -32,7 +32,7 @@ from .export_base import ExportStore
 from .export_plan import name_of_topic
 from .export_work import OURS, RangeWork, work_folder
 
-_CLOSED = ".closed"
+CLOSED = ".closed"
 #: The descriptors of locks that this process holds. A fork has them, too, and would keep the locks when this process is dead.
 _held: set[int] = set()
 
@@ -156,7 +156,7 @@ class DirectoryStore(ExportStore):
         """
         plans, manifests = self._numbers()
         for folder in self._work.iterdir() if self._work.exists() else ():
-            name = folder.name.removesuffix(_CLOSED)
+            name = folder.name.removesuffix(CLOSED)
             number = int(name) if name.isdigit() else None
             if number is None or number not in plans - manifests:
                 shutil.rmtree(folder, ignore_errors=True)
@@ -215,7 +215,7 @@ class DirectoryStore(ExportStore):
         """The work of an unfinished plan can go on, though a run was killed between closing it and publishing."""
         folder = work_folder(self.root, plan.number)
         files.make_own_folder(self._work)
-        closed = folder.with_name(folder.name + _CLOSED)
+        closed = folder.with_name(folder.name + CLOSED)
         if closed.exists() and not folder.exists():
             os.rename(closed, folder)
             files.sync(self._work)
@@ -225,12 +225,16 @@ class DirectoryStore(ExportStore):
     def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> list[RangeResult]:
         """How far these ranges of a plan have come. From now on no worker adds to them: the work folder has another name."""
         folder = work_folder(self.root, plan.number)
-        closed = folder.with_name(folder.name + _CLOSED)
+        closed = folder.with_name(folder.name + CLOSED)
         with self.explained(f"cannot finish the export's work in {folder}"):
             if not closed.exists():
                 os.rename(folder, closed)
                 files.sync(self._work)
-            return [RangeWork(self.root, plan.number, planned, folder=closed).result() for planned in ranges]
+            return [self._closed(plan, planned, closed).result() for planned in ranges]
+
+    def _closed(self, plan: ExportPlan, planned: PlannedRange, folder: Path) -> RangeWork:
+        """The work of a range that nobody adds to any more."""
+        return RangeWork(self.root, plan.number, planned, folder=folder)
 
 
 def _after_fork() -> None:

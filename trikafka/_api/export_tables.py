@@ -7,14 +7,22 @@ The folder lies in the table's own. Readers of every format skip it, as all that
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 
 from ..errors import ExportError
-from ..interfaces import WrittenFile
+from ..interfaces import ExportPlan, PlannedRange, WrittenFile
 from . import export_files as files
-from .export_store import DirectoryStore
-from .export_work import work_folder
+from .export_store import CLOSED, DirectoryStore
+from .export_work import RangeWork, work_folder
 
 _COMMITTED = "committed.json"
+
+
+class _TableWork(RangeWork):
+    """Where files may be gone: they were committed, and the table was compacted before the export that was killed then is ended."""
+
+    def _gone(self, final: Path) -> None:
+        """Who commits looks at each file."""
 
 
 class TableStore(DirectoryStore):
@@ -25,6 +33,16 @@ class TableStore(DirectoryStore):
 
     def _check_written(self, written: Sequence[WrittenFile]) -> None:
         """Which files there are is the format's affair."""
+
+    def _resume(self, plan: ExportPlan) -> bool:
+        """What is closed stays closed: the commit that was made of it, or will be, is of these files and no others."""
+        folder = work_folder(self.root, plan.number)
+        if folder.with_name(folder.name + CLOSED).exists():
+            return True
+        return super()._resume(plan)
+
+    def _closed(self, plan: ExportPlan, planned: PlannedRange, folder: Path) -> RangeWork:
+        return _TableWork(self.root, plan.number, planned, folder=folder)
 
     def note_committed(self, number: int, text: str) -> None:
         """Note durably that the rows of the plan of that number are in the table."""

@@ -112,9 +112,12 @@ class RangeWork(PieceLog):
                 files.move_once(staged, final)
             except FileNotFoundError:
                 if not os.path.lexists(final):  # or another worker was quicker
-                    raise ExportError(f"{final} was written and is gone; the export cannot tell what became of its rows") from None
+                    self._gone(final)
         for folder in folders:
             files.sync(folder)
+
+    def _gone(self, final: Path) -> None:
+        raise ExportError(f"{final} was written and is gone; the export cannot tell what became of its rows") from None
 
     def _make_folders(self, name: str) -> None:
         folder = self._root

@@ -45,7 +45,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
 @click.option("-t", "--topic", "more", multiple=True, metavar="NAME", help="A topic, as the argument; repeatable.")
 @click.option("-G", "--group", metavar="ID", help="Commit what was exported for this group, so that its lag shows in other tools.")
 @click.option("-o", "--from", "start", metavar="WHERE", help="Where the first export begins: beginning (default) or @TIME.")
-@click.option("--format", "format", metavar="NAME", help="What to write: parquet (default), delta, or a table format of Spark's.")
+@click.option("--format", "format", metavar="NAME", help="Of what is written: parquet (default), delta, iceberg, one of Spark's.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the plugin that writes; repeatable.")
 @click.option("--max-records-per-file", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of one file at most.")
 @click.option("--every", callback=_seconds, metavar="TIME", help="Export again and again, such as every 60s, until a signal.")
@@ -206,8 +206,10 @@ def _sentence(result: ExportResult) -> str:
     earlier = ", the files of a killed export among them" if result.resumed else ""
     records = _records(result.rows)
     files = f" in {len(result.files):,} {'file' if len(result.files) == 1 else 'files'} ({result.bytes:,} bytes)"
-    if result.bytes == 0 and result.files:  # a table
-        files = f" (version {result.versions[-1]})" if result.versions else f" ({result.format})"
+    if result.versions:  # a table
+        files += f" of version {result.versions[-1]}"
+    elif result.bytes == 0 and result.files:
+        files = f" ({result.format})"
     left = f"; {sum(each.end - each.start for each in result.carried):,} offsets are left to the next" if result.carried else ""
     return f"{records}{files} written to {result.destination} in {result.seconds:.1f} s{earlier}{left}"
 

@@ -74,8 +74,9 @@ class ExportPlan:
 class WrittenFile:
     """A data file: its name below the destination, and the offsets ``start <= offset < end`` that it has the records of.
 
-    Where the sink writes a table, which files it has is the table format's affair. Then this is the part of the table that has
-    those offsets: ``bytes`` is 0, ``version`` the version of the table that they came with, if its format has versions.
+    Where the sink writes a table, which files it has later is the table format's affair: this is how the rows came into it.
+    ``version`` is the version of the table (Delta) or the id of its snapshot (Iceberg) that they came with, if its history tells;
+    ``bytes`` is 0 where the sink does not write the files itself.
     """
 
     planned: PlannedRange

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +53,23 @@ def conf(jars: list[str]) -> dict[str, str]:
         "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
         "spark.databricks.delta.snapshotPartitions": "2",
     }
+
+
+@contextmanager
+def few_partitions(spark: Any) -> Iterator[None]:
+    """Two hundred tasks for a handful of files take a minute."""
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.sources.parallelPartitionDiscovery.parallelism": "2",
+        "spark.databricks.delta.retentionDurationCheck.enabled": "false",
+    }
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
 
 
 def check_delta(spark: Any, root: Path, records: int, partitions: int = 4) -> None:

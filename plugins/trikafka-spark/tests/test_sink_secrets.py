@@ -22,7 +22,7 @@ SPARK = {"spark.hadoop.fs.s3a.secret.key": MARK, "spark.ssl.keyPassword": MARK}
 
 def test_options_for_spark_and_a_formats_writer_hide_themselves_and_are_what_they_were() -> None:
     found = sink_options(hidden_options(SPARK))
-    table = table_options(hidden_options({"format": "delta", "write.password": MARK, **SPARK}))
+    table = table_options(hidden_options({"format": "orc", "write.password": MARK, **SPARK}))
     assert MARK not in repr(found) + repr(table)
     assert found.conf["spark.ssl.keyPassword"] == table.write["password"] == MARK
 
@@ -31,7 +31,9 @@ def test_options_for_spark_and_a_formats_writer_hide_themselves_and_are_what_the
     ("destination", "options"),
     [
         ("/nowhere", {"nonsense": 1, **SPARK}),
-        ("/nowhere", {"format": "delta", "nonsense": 1, "write.password": MARK, **SPARK}),
+        ("/nowhere", {"format": "orc", "nonsense": 1, "write.password": MARK, **SPARK}),
+        ("a.table", {"format": "iceberg", "nonsense": 1, "catalog.uri": MARK, "catalog.other": MARK, **SPARK}),
+        ("/nowhere", {"format": "delta", "catalog.uri": MARK, "store.secret_access_key": MARK}),
         ("s3://b/p", {"store.secret_access_key": MARK, "store.lease": "x"}),
         ("s3://b/p", {"store.secret_access_key": MARK, "store.nonsense": "x"}),
         ("s3://b/p", {"store.secret_access_key": MARK, "store.proxy_url": f"http://me:{MARK}@ bad"}),

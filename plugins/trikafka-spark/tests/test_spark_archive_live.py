@@ -42,8 +42,8 @@ def packed_environment(directory: Path) -> Path:
         shutil.copytree(package, site / package.name, ignore=shutil.ignore_patterns("__pycache__", "*.c"))
     for name in needed("trikafka", "pyarrow"):
         for file in {Path(*each.parts[:1]) for each in metadata.files(name) or () if each.parts[0] != ".."}:
-            if (SITE / file).is_dir():  # much of pyarrow is not used
-                skipped = shutil.ignore_patterns("__pycache__", "tests", "include", "src", "*flight*", "*substrait*")
+            if (SITE / file).is_dir():  # headers and tests of pyarrow's are not wanted
+                skipped = shutil.ignore_patterns("__pycache__", "tests", "include", "src")
                 shutil.copytree(SITE / file, site / file, dirs_exist_ok=True, ignore=skipped)
             elif (SITE / file).is_file():
                 shutil.copy(SITE / file, site / file)

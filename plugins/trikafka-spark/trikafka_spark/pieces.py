@@ -21,8 +21,10 @@ from trikafka import ExportPiece, PieceLog, RecordBatch, StagedFile
 from trikafka.interfaces import PlannedRange
 
 from .columns import spark_table
+from .folders import Folders
 from .formats.parsing import Parser
 from .formats.work import Reading
+from .lake.columns import TableColumns
 
 FOOTER_KEY = "trikafka.range"
 #: Folders of one piece that are written at a time; a piece that has rows for more of them ends.
@@ -31,9 +33,6 @@ _MOST_FOLDERS = 64
 #: when they are packed: a twentieth of a task's time. Zstandard looks back further, and finds more in the page that Arrow makes.
 _PAGE_BYTES = {"snappy": 131_072, "lz4": 131_072}
 _LARGE_PAGE_BYTES = 1 << 20
-#: Microseconds of 0001-01-01 and 10000-01-01.
-_FIRST_DAY, _LAST_DAY = -62_135_596_800_000_000, 253_402_300_800_000_000
-_NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +106,8 @@ class PieceWriter:
     def __post_init__(self) -> None:
         reading = self.reading or Reading.of(self.format, self.planned.topic)
         self._parser, self._letters = reading.parser, reading.letters(self.work)
-        self._by = tuple(self.format.get("partition_by", ()))
+        self._columns = TableColumns.of(self.format, self._parser)
+        self._folders = Folders(self.format, self.planned.topic)
 
     @property
     def full(self) -> bool:
@@ -158,7 +158,7 @@ class PieceWriter:
         return taken
 
     def _write_part(self, table: pa.Table) -> None:
-        for folder, part in self._sorted(table):
+        for folder, part in self._folders.sort(table):
             file = self._files.get(folder) or self._open(folder, part.schema)
             file.writer.write_table(part, row_group_size=self.shape.row_group_rows)
             file.rows += part.num_rows
@@ -171,7 +171,7 @@ class PieceWriter:
         parts: list[pa.Table] = []
         most = max(self.shape.row_group_bytes, 2 * table.nbytes)
         # Else a file that was closed, of too many, would be written to again.
-        few = "date" not in self._by or len(self._files) + len(pc.unique(_dates(table["timestamp"]))) <= _MOST_FOLDERS
+        few = len(self._files) + self._folders.count(table) <= _MOST_FOLDERS
         for part in self._read(table, parser):
             parts.append(part)
             if few and sum(each.nbytes for each in parts) >= most:
@@ -183,27 +183,19 @@ class PieceWriter:
     def _read(self, table: pa.Table, parser: Parser) -> Iterator[pa.Table]:
         """The table with its columns read, in parts: where nothing can be read, each record is an object for a while."""
         for at in range(0, max(table.num_rows, 1), parser.at_once):
-            read, refused = parser.parse(table.slice(at, parser.at_once))
+            records = table.slice(at, parser.at_once)
+            read, refused = parser.parse(records)
+            if self._columns is not None:
+                read, unfit = self._columns.fit(read)
+                chosen = records.filter(pc.is_in(records["offset"], pa.array(list(unfit), pa.int64())))
+                refused += [(record, unfit[record["offset"]]) for record in chosen.to_pylist()]
             self._letters.add(refused)
             yield read
 
-    def _sorted(self, table: pa.Table) -> Iterator[tuple[str, pa.Table]]:
-        """The rows by partition folder. The topic is constant in a range; dates are those of the record, in UTC."""
-        if not table.num_rows:
-            return
-        prefix = [f"topic={self.planned.topic}"] if "topic" in self._by else []
-        dates = _dates(table["timestamp"]) if "date" in self._by else None
-        if "topic" in self._by:
-            table = table.drop_columns(["topic"])
-        if dates is None:
-            yield "/".join(prefix), table
-            return
-        for value in pc.unique(dates).to_pylist():
-            chosen = pc.is_null(dates) if value is None else pc.equal(dates, value)
-            yield "/".join([*prefix, f"date={value or _NO_VALUE}"]), table.filter(chosen)
-
     def _open(self, folder: str, schema: pa.Schema) -> _File:
         staged = self.work.stage()
+        if self._columns is not None:
+            schema = self._columns.numbered(schema)
         try:
             sink = pa.OSFile(str(staged), "wb")
             writer = pq.ParquetWriter(
@@ -221,9 +213,3 @@ class PieceWriter:
         file = self._files[folder] = _File(staged, folder, writer, sink)
         return file
 
-
-def _dates(times: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The days, null where the year has not four digits (a producer took microseconds for milliseconds)."""
-    number = times.cast(pa.int64())
-    sane = pc.and_(pc.greater_equal(number, _FIRST_DAY), pc.less(number, _LAST_DAY))
-    return pc.strftime(pc.if_else(sane, times, pa.scalar(None, times.type)), "%Y-%m-%d")

@@ -18,7 +18,13 @@ def trikafka_sink(scheme: str, options: Mapping[str, Any]) -> Sink | None:
     """Answer for plain paths, ``file://`` and object stores. Raises :exc:`trikafka.ConfigurationError` for an unknown option."""
     if scheme != "file" and scheme not in SCHEMES:
         return None
+    from .lake.options import is_lake
     from .tables.options import is_table
+
+    if is_lake(options):
+        from .lake.sink import LakeSink
+
+        return LakeSink.from_options(options)
 
     if scheme == "file" and is_table(options):
         from .tables.sink import TableSink

@@ -44,8 +44,10 @@ class SparkSink:
     A Spark context that the process has already is used, and left running; ``master`` and ``spark.*`` then mean nothing.
     """
 
-    def __init__(self, root: Path | ExportStore, options: SinkOptions | None = None) -> None:
-        self._store = DirectoryStore(root) if isinstance(root, Path) else root
+    format = "parquet"
+
+    def __init__(self, root: Path | ExportStore | None, options: SinkOptions | None = None) -> None:
+        self._place: ExportStore | None = DirectoryStore(root) if isinstance(root, Path) else root
         self._options = options or SinkOptions()
         self._limiter = trio.CapacityLimiter(4)
         #: One call at a time, also when one was not waited for.
@@ -60,6 +62,16 @@ class SparkSink:
         store, rest = store_of(rest.pop("destination"), rest)
         return cls(store, sink_options(rest))
 
+    @property
+    def title(self) -> str:
+        """How messages call the destination."""
+        return self._store.title
+
+    @property
+    def _store(self) -> ExportStore:
+        assert self._place is not None, "nothing is stored before the place is known"
+        return self._place
+
     def open_batches(self) -> BatchFolder:
         """Take a consumer's batches instead of an export (:func:`trikafka.sink_batches`): a file for each."""
         if not isinstance(self._store, DirectoryStore):
@@ -68,11 +80,7 @@ class SparkSink:
 
     async def __aenter__(self) -> Self:
         """Check the destination, then Spark and Java where nothing else will do; starts nothing yet."""
-        try:
-            await self._stored(self._open)
-        except trio.Cancelled:
-            self._store.give_up()
-            raise
+        await self._enter_store()
         try:
             await self._thread(lambda: check_schemas(self._options.parsing))
             if self._options.spark_above == 0:
@@ -93,6 +101,13 @@ class SparkSink:
                 raise
             _log.debug("the destination could not be tidied up", exc_info=True)  # what has ended the export says why
 
+    async def _enter_store(self) -> None:
+        try:
+            await self._stored(self._open)
+        except trio.Cancelled:
+            self._store.give_up()
+            raise
+
     def _open(self) -> None:
         if isinstance(self._store, DirectoryStore):
             refuse_batches(self._store.root)
@@ -101,6 +116,8 @@ class SparkSink:
 
     async def _leave(self, limit: float) -> None:
         await self._spark.leave(limit)
+        if self._place is None:
+            return
         patience = _RELEASE_LIMIT if limit == CANCELLED_LIMIT else limit
         with trio.move_on_after(patience if self._store.remote else math.inf, shield=True) as scope:
             await self._stored(self._store.close)
@@ -110,7 +127,7 @@ class SparkSink:
     async def load(self) -> ExportState:
         """Return what the destination holds."""
         state = await self._stored(self._store.load)
-        refuse_other_format(state, "parquet", self._store.title)
+        refuse_other_format(state, self.format, self._store.title)
         return state
 
     async def store_plan(self, plan: ExportPlan) -> None:
@@ -137,7 +154,7 @@ class SparkSink:
         """
         parsing, topics = self._options.parsing, list(dict.fromkeys(each.topic for each in wanted))
         check_letters(parsing, [*topics, *state.topic_ids])
-        format = with_schemas(pinned(state, self._options, self._store.title))
+        format = with_schemas(pinned(state, self._options, self.title))
         self._missing.clear()
         for column, topic in unpinned(format, parsing, topics):
             if self._missing.skips(topic, f"{column}_framing" in format):

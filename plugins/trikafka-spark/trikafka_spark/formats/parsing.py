@@ -55,6 +55,11 @@ class Parser:
                 decoders[column] = _MAKERS[kind](format[_SCHEMAS[column]][topic], client, wait)
         return Parser(decoders) if decoders else None
 
+    @property
+    def types(self) -> dict[str, pa.DataType]:
+        """The types of the columns that it reads."""
+        return {column: decoder.type for column, decoder in self._decoders.items()}
+
     def parse(self, table: pa.Table) -> tuple[pa.Table, list[tuple[dict[str, Any], str]]]:
         """Return the table with its columns read, without the records that cannot be, and these with what is wrong with each.
 

@@ -1,5 +1,4 @@
-"""Exports into tables of Spark's formats: one write of Spark's a plan, from the same reader as all else here.
+"""Exports into folders of formats that Spark knows by name: one write of Spark's a plan, from the same reader as all else here.
 
-Where a format has a key to know a write by (Delta's transaction id), what a killed export has written stands once. Of any other
-format an export is at least once, and says so.
+They have no key to know a write by, so an export is at least once, and says so. Delta and Iceberg: :mod:`trikafka_spark.lake`.
 """

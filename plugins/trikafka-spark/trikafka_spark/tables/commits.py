@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any
 
 from trikafka import ExportError
@@ -15,7 +15,7 @@ _KEY = "trikafka"
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """The one write of a plan: all its ranges but those ``left``, or ``nothing`` of it, which only keeps a late write out."""
+    """The one write of a plan: all its ranges but those ``left``, or ``nothing`` of it."""
 
     app_id: str
     number: int
@@ -23,7 +23,6 @@ class Commit:
     nothing: bool = False
     left: tuple[tuple[str, int, int], ...] = ()
     lost: tuple[LostRange, ...] = ()
-    version: int | None = field(default=None, compare=False)
 
     @classmethod
     def of(cls, plan: ExportPlan, written: Mapping[PlannedRange, tuple[LostRange, ...]]) -> Commit:
@@ -34,7 +33,7 @@ class Commit:
 
     @classmethod
     def empty(cls, plan: ExportPlan) -> Commit:
-        """The write of nothing, in the place of the plan's."""
+        """No write."""
         return cls(str(plan.format["app_id"]), plan.number, plan.plan_id, nothing=True)
 
     def has(self, planned: PlannedRange) -> bool:
@@ -49,7 +48,7 @@ class Commit:
         if not self.has(planned):
             return RangeResult(planned, planned.start)
         name = planned.name.removesuffix(".parquet")
-        part = WrittenFile(planned, name, planned.start, planned.end, rows, 0, self.version)
+        part = WrittenFile(planned, name, planned.start, planned.end, rows, 0)
         lost = tuple(
             gap for gap in self.lost
             if (gap.topic, gap.partition) == planned.tp and planned.start <= gap.start < planned.end
@@ -63,7 +62,7 @@ class Commit:
         return json.dumps({_KEY: {**body, "left": self.left, "lost": lost}})
 
     @classmethod
-    def from_json(cls, text: str | None, version: int | None = None) -> Commit | None:
+    def from_json(cls, text: str | None) -> Commit | None:
         """Read it again; ``None`` for what is not ours. Raises :exc:`ExportError` for what is ours and damaged."""
         found = _ours(text)
         if found is None:
@@ -78,8 +77,8 @@ class Commit:
                 lost=tuple(LostRange(str(t), int(p), int(low), int(high), str(why)) for t, p, low, high, why in found["lost"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise ExportError(f"what an export noted with version {version} of the table is damaged: {error!r}") from error
-        return replace(commit, version=version)
+            raise ExportError(f"what an export noted of what it wrote is damaged: {error!r}") from error
+        return commit
 
 
 def _ours(text: str | None) -> Mapping[str, Any] | None:

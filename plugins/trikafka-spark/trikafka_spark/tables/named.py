@@ -1,4 +1,4 @@
-"""Any other format, by its name for Spark: at least once, for what it wrote it cannot be asked.
+"""A format by its name for Spark: at least once, for what it wrote it cannot be asked.
 
 A note beside the table says that a plan's rows are in it. What is killed between the end of Spark's write and the note is written
 again, and stands twice; so may a part of a write that was killed while Spark gave its files their names.
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 class NamedTable:
     """A folder that Spark writes by the name of a format."""
 
-    exactly_once = False
-
     def __init__(self, store: TableStore, options: TableOptions) -> None:
         self._store, self._options = store, options
         self._path = f"file://{store.root}"
@@ -45,7 +43,7 @@ class NamedTable:
         if (stranger := next(strangers, None)) is not None:
             raise ExportError(f"{self._store.root} is not empty (such as {stranger}): choose an empty directory")
 
-    def found(self, spark: SparkSession, plan: ExportPlan) -> Commit | None:
+    def found(self, plan: ExportPlan) -> Commit | None:
         """By the note."""
         return Commit.from_json(self._store.committed(plan.number))
 
@@ -53,9 +51,6 @@ class NamedTable:
         """Append, then note it."""
         appender(rows, self._options.format, partition_by, self._options.write).save(self._path)
         self._store.note_committed(commit.number, commit.to_json())
-
-    def keep_out(self, spark: SparkSession, commit: Commit, partition_by: Sequence[str]) -> None:
-        """That it cannot."""
 
     def rows(self, spark: SparkSession) -> DataFrame | None:
         """What a reader of the folder finds."""

@@ -15,10 +15,9 @@ from ..sink_options import partition_by, sink_option_names, text_of
 _NAMES = ("format", "master", "app_name", "partition_by")
 _WRITE = "write."
 #: What an export says itself to Spark's writer.
-_OURS = ("path", "txnappid", "txnversion", "usermetadata")
+_OURS = ("path",)
 #: Formats that have no place for the rows of a topic, or that need more than a folder; and why.
 _NOT = {
-    "iceberg": "there is no Iceberg runtime for PySpark 4.2 yet: the newest, for Spark 4.1, does not load there",
     "trikafka": "it would write to Kafka; use the data source in a job of your own",
     "kafka": "it would write to Kafka; use the data source in a job of your own",
     "jdbc": "a database is not a folder, and an export needs one for its plans; use the data source in a job of your own",
@@ -52,7 +51,7 @@ def table_options(given: Mapping[str, Any]) -> TableOptions:
     rest = dict(given)
     name = str(rest.pop("format")).strip()
     if not re.fullmatch(r"[A-Za-z][\w.]*", name):
-        raise ConfigurationError(f"format must be the name of a table format, such as delta or orc, not {name!r}")
+        raise ConfigurationError(f"format must be the name of a table format, such as delta, iceberg or orc, not {name!r}")
     name = name.lower() if "." not in name else name
     if name in _NOT:
         raise ConfigurationError(f"nothing is exported with format={name}: {_NOT[name]}")

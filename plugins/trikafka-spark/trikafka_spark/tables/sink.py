@@ -1,4 +1,4 @@
-"""The sink of exports into tables: one write of Spark's a plan. What differs from format to format is in :mod:`.table`."""
+"""The sink of exports in formats of Spark's: one write of Spark's a plan."""
 
 from __future__ import annotations
 
@@ -17,10 +17,8 @@ from .. import session
 from ..batch_folder import refuse_batches
 from ..kept_spark import CANCELLED_LIMIT, STOP_LIMIT, KeptSpark
 from ..sink_options import refuse_other_format
-from .delta import DeltaTable
 from .named import NamedTable
 from .options import TableOptions, table_options
-from .table import Table
 
 if TYPE_CHECKING:
     from .work import TableWork
@@ -36,7 +34,7 @@ class TableSink:
 
     def __init__(self, store: TableStore, options: TableOptions) -> None:
         self._store, self._options = store, options
-        self._table: Table = DeltaTable(store.root, options) if options.format == "delta" else NamedTable(store, options)
+        self._table = NamedTable(store, options)
         self._limiter = trio.CapacityLimiter(4)
         self._spark: KeptSpark | None = None
 
@@ -102,7 +100,7 @@ class TableSink:
         return {
             "name": self._options.format,
             "app_id": f"trikafka-{uuid.uuid4()}",
-            "exactly_once": self._table.exactly_once,
+            "exactly_once": False,
             "partition_by": list(asked or ()),
         }
 

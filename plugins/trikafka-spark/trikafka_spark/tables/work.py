@@ -16,8 +16,8 @@ from ..task import error_of
 from .commits import Commit
 from .counting import count_rows
 from .gaps import Reads
+from .named import NamedTable
 from .rows import RangeToRead, rows_of
-from .table import Table
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -26,14 +26,14 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Errors = dict[PlannedRange, Exception]
 #: What Spark says of a format that it does not have.
-_UNKNOWN = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source", "DELTA_CONFIGURE_SPARK_SESSION")
+_UNKNOWN = ("DATA_SOURCE_NOT_FOUND", "Failed to find data source")
 
 
 class TableWork(SparkWork[T]):
     """``action(work)`` in a thread, with a session of Spark's."""
 
     def __init__(
-        self, context: SparkContext, limiter: trio.CapacityLimiter, table: Table, action: Callable[[TableWork[T]], T]
+        self, context: SparkContext, limiter: trio.CapacityLimiter, table: NamedTable, action: Callable[[TableWork[T]], T]
     ) -> None:
         super().__init__(context, limiter)
         self.table, self._action = table, action
@@ -76,7 +76,7 @@ def write_plan(work: TableWork[Errors], plan: ExportPlan, reads: Reads, settings
 
     A range that Kafka does not give is left out, and the others are written without it.
     """
-    found = work.table.found(work.session, plan)
+    found = work.table.found(plan)
     if found is not None:
         return {planned: KafkaTimeoutError(f"an earlier attempt at {planned}", 0.0) for planned in reads if not found.has(planned)}
     left: Errors = {}
@@ -108,19 +108,8 @@ def _from_kafka(work: TableWork[Errors], error: Exception, reads: Reads) -> tupl
 
 
 def settle_plan(work: TableWork[list[RangeResult]], plan: ExportPlan, ranges: Sequence[PlannedRange]) -> list[RangeResult]:
-    """What the table has of the plan, from now on for good, as far as its format can promise that."""
-    found = work.table.found(work.session, plan)
-    if found is None:
-        empty, partition_by = Commit.empty(plan), list(plan.format.get("partition_by", ()))
-        try:
-            work.table.keep_out(work.session, empty, partition_by)
-        except Exception:  # the plan's own write may have come just now
-            if work.table.found(work.session, plan) is None:
-                raise
-        found = work.table.found(work.session, plan)
-        if found is None and work.table.exactly_once:
-            raise ExportError(f"the table does not tell any more whether it has plan {plan.number}: its history was cut")
-        found = found or empty
+    """What the table has of the plan, as far as its format can tell."""
+    found = work.table.found(plan) or Commit.empty(plan)
     written = [planned for planned in ranges if found.has(planned)]
     return found.results(ranges, _rows_of(work, written))
 

@@ -1,0 +1,106 @@
+"""Exports into tables in an object store, from a real Kafka to an S3 server: the same, killed and taken up again too."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trio
+from lakes import DeltaLake, IcebergLake, Lake, make_lake
+from s3_server import S3Server, s3_server
+from spark_kafka import add_records
+from test_lake_live import Stop, stop_at
+
+import trikafka
+from trikafka import ExportError
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[S3Server]:
+    with s3_server() as server:
+        yield server
+
+
+class StoredDelta(DeltaLake):
+    @property
+    def table(self) -> Any:
+        import deltalake
+
+        own = {name.removeprefix("store."): value for name, value in self.options.items() if name.startswith("store.")}
+        return deltalake.DeltaTable(self.destination, storage_options={**own, "allow_http": "true"})
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path, s3: S3Server) -> Lake:
+    bucket = s3.bucket()
+    if request.param == "delta":
+        return StoredDelta(f"s3://{bucket}/lake", {"format": "delta", **s3.options}, Path(bucket))
+    options = make_lake("iceberg", tmp_path).options | {
+        "catalog.warehouse": f"s3://{bucket}/lake",
+        "catalog.s3.endpoint": s3.url,
+        "catalog.s3.region": "us-east-1",
+        "catalog.s3.access-key-id": "the-key",
+        "catalog.s3.secret-access-key": "the-secret-word",
+    }
+    return IcebergLake("shop.flights", options, Path(bucket))
+
+
+async def test_all_and_what_is_new_and_killed_at_many_requests(
+    kafka_broker: Any, new_topic: Any, lake: Lake, s3: S3Server
+) -> None:
+    servers, topic, bucket = kafka_broker.bootstrap_servers, await new_topic(400), lake.root.name
+
+    async def export(**more: Any) -> trikafka.ExportResult:
+        return await trikafka.export(
+            topic, lake.destination, bootstrap_servers=servers, sink_options={**lake.options, "store.lease": 1}, **more
+        )
+
+    first = await export()
+    assert (first.rows, len(first.versions), first.exactly_once) == (400, 1, True)
+    lake.check(400)
+    await add_records(servers, topic, 400, 100, 4)
+    s3.allow(bucket, -1)
+    with pytest.raises(Stop):
+        await export(on_progress=stop_at("planned"))
+    planned = s3.allow(bucket, -1)
+    result = await export()
+    assert (result.resumed, result.rows) == (True, 100)
+    total = s3.allow(bucket, -1)
+    assert planned < total
+    done = 500
+    for requests in range(total // 4, total, max(total // 5, 1)):  # the work, its end, the commit, the manifest
+        await add_records(servers, topic, done, 20, 4)
+        done += 20
+        s3.allow(bucket, requests)
+        with trio.move_on_after(1), suppress(ExportError):
+            await export()
+        s3.allow(bucket, -1)
+        rows = lake.read()
+        found = Counter(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
+        assert max(found.values()) == 1
+        with trio.fail_after(20):
+            while True:  # until the lock is free
+                with suppress(ExportError):
+                    await export()
+                    break
+                await trio.sleep(0.1)
+        lake.check(done)
+    checked = await trikafka.check_export(lake.destination, sink_options=lake.options)
+    assert (checked.rows, checked.problems) == (done, ())
+
+
+async def test_spark_writes_the_files_and_needs_no_catalog(
+    kafka_broker: Any, new_topic: Any, lake: Lake, spark_context: Any
+) -> None:
+    topic = await new_topic(400)
+    options = {**lake.options, "spark_above": 0}
+    result = await trikafka.export(
+        topic, lake.destination, bootstrap_servers=kafka_broker.bootstrap_servers, sink_options=options, max_records_per_file=100
+    )
+    assert (result.rows, len(result.versions)) == (400, 1)
+    assert isinstance(lake.check(400), pa.Table)

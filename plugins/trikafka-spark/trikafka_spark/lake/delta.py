@@ -1,0 +1,241 @@
+"""Delta Lake, by ``deltalake`` (delta-rs): a plan is one commit, known by Delta's transaction id, so it stands once.
+
+The version of the table in which the id was looked for is the one that the commit goes on from: of two who add one plan, Delta
+refuses the second (both have the id), and who comes later sees it.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import deltalake
+import pyarrow as pa
+from deltalake.exceptions import CommitFailedError, TableNotFoundError
+from deltalake.transaction import AddAction, CommitProperties, Transaction
+
+from trikafka import ConfigurationError, ExportError, ExportStore
+from trikafka.config.secrets import plain
+from trikafka.interfaces import ExportPlan
+
+from ..object_address import ObjectAddress
+from .explaining import explained
+from .fitting import check_fit, check_partitions
+from .footers import Bounds, DataFile
+from .log import ATTEMPTS, KEY, pause, sync
+from .options import LakeOptions
+from .stores import folder_of, lake_store
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+#: Microseconds of the years that JSON's times have.
+_FIRST_TIME, _LAST_TIME = -62_135_596_800_000_000, 253_402_300_799_999_999
+#: What a table may have that files which are only added do not keep.
+_NOT = ("delta.constraints.", "delta.columnMapping.mode", "delta.enableRowTracking")
+
+
+class DeltaLog:
+    """A Delta table in a folder, or below a prefix of an object store."""
+
+    def __init__(self, options: LakeOptions) -> None:
+        self._store = lake_store(options.destination, options.store)
+        self._root = folder_of(self._store)
+        self.title = self._store.title
+        self._uri, self._options = self._reached(options)
+
+    def _reached(self, options: LakeOptions) -> tuple[str, dict[str, str] | None]:
+        if self._root is not None:
+            return str(self._root), None
+        address = ObjectAddress.of(options.destination, options.store)
+        given = {**address.config, **address.client}
+        return address.url, {name: str(value).lower() if isinstance(value, bool) else plain(value) for name, value in given.items()}
+
+    def place(self) -> ExportStore:
+        """The destination."""
+        return self._store
+
+    def _said(self, what: str) -> Any:
+        return explained(what, (self._options or {}).values())
+
+    def _table(self) -> deltalake.DeltaTable | None:
+        """The newest version; ``None`` where there is no table."""
+        with self._said(f"cannot read the Delta table {self.title}"):
+            try:
+                return deltalake.DeltaTable(self._uri, storage_options=self._options)
+            except TableNotFoundError:
+                return None
+
+    def _known(self, format: Mapping[str, Any]) -> deltalake.DeltaTable:
+        table = self._table()
+        if table is None or str(table.metadata().id) != format.get("table", str(table.metadata().id)):
+            what = "is not there any more" if table is None else "is another one than was exported to"
+            raise ExportError(f"the Delta table {self.title} {what}: choose another destination")
+        return table
+
+    # --- before the first plan ---
+
+    def pin(self, format: Mapping[str, Any], columns: pa.Schema, partition_by: Sequence[str] | None) -> Mapping[str, Any]:
+        """Make it at its place, or take it. Raises :exc:`ConfigurationError` where that cannot be."""
+        table = self._table()
+        if table is None:
+            by = tuple(partition_by or ())
+            self._refuse_strangers()
+            self._make(columns, by)
+            table = self._table()
+        else:
+            by = self._taken(table, columns, partition_by, format.get("app_id"))
+        if table is None:
+            raise ExportError(f"the Delta table {self.title} was made and is gone")
+        return {**format, "partition_by": list(by), "table": str(table.metadata().id)}
+
+    def _make(self, columns: pa.Schema, by: Sequence[str]) -> None:
+        schema = columns.append(pa.field("date", pa.date32())) if "date" in by else columns
+        with self._said(f"cannot make the Delta table {self.title}"):
+            deltalake.DeltaTable.create(
+                self._uri, schema=schema, mode="error", partition_by=list(by), storage_options=self._options
+            )
+        self._sync(0)
+
+    def _refuse_strangers(self) -> None:
+        stranger = next(self._store.data_files(), None)
+        if stranger is not None:
+            raise ExportError(
+                f"{self.title} holds Parquet files (such as {stranger}) and is no Delta table; choose an empty directory"
+            )
+
+    def _taken(
+        self, table: deltalake.DeltaTable, columns: pa.Schema, asked: Sequence[str] | None, app_id: str | None
+    ) -> tuple[str, ...]:
+        """``app_id`` is that of an export which has begun before its plans named the table."""
+        found = table.metadata()
+        by = tuple(found.partition_columns)
+        check_partitions(self.title, sorted(by, reverse=True), asked)
+        wanted = columns.append(pa.field("date", pa.date32())) if "date" in by else columns
+        check_fit(self.title, wanted, _schema(table), "delta")
+        wrong = next((name for name in found.configuration if name.startswith(_NOT)), None)
+        if wrong is not None and found.configuration[wrong] not in ("none", "false"):
+            raise ConfigurationError(f"the Delta table {self.title} has {wrong}, which files that are added would not keep")
+        with self._said(f"cannot read the history of {self.title}"):
+            ours = next((each for each in table.history() if (_note(each) or {}).get("app_id", app_id) != app_id), None)
+        if ours is not None:
+            raise ExportError(
+                f"{self.title} has rows of an export whose plans are gone (version {ours['version']} of the table);"
+                " this one would write them again: choose another destination"
+            )
+        return tuple(sorted(by, reverse=True))
+
+    def check(self, format: Mapping[str, Any]) -> None:
+        """By the id of the table."""
+        self._known(format)
+
+    # --- plans ---
+
+    def found(self, plan: ExportPlan) -> bool:
+        """By the transaction id, which Delta keeps when it forgets the history."""
+        return self._has(self._known(plan.format), plan)
+
+    def _has(self, table: deltalake.DeltaTable, plan: ExportPlan) -> bool:
+        with self._said(f"cannot read the Delta table {self.title}"):
+            return (table.transaction_version(plan.format["app_id"]) or 0) >= plan.number
+
+    def commit(self, plan: ExportPlan, files: Sequence[DataFile]) -> None:
+        """As one append."""
+        by = list(plan.format.get("partition_by", ()))
+        actions = [_added(each, by) for each in files]
+        for attempt in range(ATTEMPTS):
+            table = self._known(plan.format)
+            if self._has(table, plan):
+                return
+            if sorted(table.metadata().partition_columns, reverse=True) != by:
+                raise ExportError(f"the Delta table {self.title} is not partitioned by {by} any more, as its exports are")
+            try:
+                with self._said(f"cannot commit to the Delta table {self.title}"):
+                    self._write(table, plan, actions)
+                self._sync(self.version(plan))
+                return
+            except CommitFailedError as error:
+                if attempt == ATTEMPTS - 1:
+                    raise ExportError(f"plan {plan.number} could not be committed to {self.title}: {error}") from error
+                time.sleep(pause(attempt))
+
+    def _write(self, table: deltalake.DeltaTable, plan: ExportPlan, actions: Sequence[AddAction]) -> None:
+        app_id = str(plan.format["app_id"])
+        note = {"app_id": app_id, "plan": plan.number, "plan_id": plan.plan_id}
+        properties = CommitProperties(
+            custom_metadata={"userMetadata": json.dumps({KEY: note})}, app_transactions=[Transaction(app_id, plan.number)]
+        )
+        table.create_write_transaction(
+            list(actions),
+            "append",
+            table.schema(),
+            table.metadata().partition_columns,
+            commit_properties=properties,
+        )
+
+    def _sync(self, version: int | None) -> None:
+        if self._root is not None and version is not None:
+            entry = self._root / "_delta_log" / f"{version:020d}.json"
+            sync([entry] if entry.exists() else [])
+
+    def version(self, plan: ExportPlan) -> int | None:
+        """By what the commit says of itself."""
+        table = self._known(plan.format)
+        with self._said(f"cannot read the history of {self.title}"):
+            for limit in (10, None):
+                for each in table.history(limit):
+                    note = _note(each)
+                    if note is not None and (note["app_id"], note["plan"]) == (plan.format["app_id"], plan.number):
+                        return int(each["version"])
+        return None
+
+    def offsets(self, format: Mapping[str, Any], topic: str, partition: int, low: int, high: int) -> Iterator[pa.Array]:
+        """By a query, of the files that can have them."""
+        quoted = topic.replace("'", "''")
+        where = f"topic = '{quoted}' AND partition = {partition} AND offset >= {low} AND offset < {high}"
+        with self._said(f"cannot read the Delta table {self.title}"):
+            rows = self._known(format).scan(columns=["offset"], predicate=where)
+            for batch in pa.RecordBatchReader.from_stream(rows):
+                yield batch.column(0)
+
+
+def _schema(table: deltalake.DeltaTable) -> pa.Schema:
+    return pa.schema(table.schema().to_arrow())
+
+
+def _note(entry: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """What a commit of ours says of itself; earlier ones were made by Spark."""
+    try:
+        found = json.loads(entry.get("userMetadata") or "null")
+        note = found[KEY]
+        return {"app_id": str(note["app_id"]), "plan": int(note["plan"])}
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def _added(each: DataFile, by: Sequence[str]) -> AddAction:
+    file, day = each.file, each.day
+    values: dict[str, str | None] = {"topic": each.topic} if "topic" in by else {}
+    if "date" in by:
+        values["date"] = None if day is None else (_EPOCH + timedelta(days=day)).date().isoformat()
+    lows: dict[str, Any] = {"partition": each.partition}
+    highs, nulls = dict(lows), {"partition": 0}
+    if "topic" not in by:
+        lows["topic"] = highs["topic"] = each.topic
+        nulls["topic"] = 0
+    for name, bounds in (("offset", each.offsets), ("timestamp", each.times)):
+        if bounds is not None:
+            nulls[name] = bounds.nulls
+            lows |= _told(name, bounds, bounds.low)
+            highs |= _told(name, bounds, bounds.high)
+    stats = {"numRecords": file.rows, "minValues": lows, "maxValues": highs, "nullCount": nulls}
+    return AddAction(file.name, file.bytes, values, int(time.time() * 1000), True, json.dumps(stats))
+
+
+def _told(name: str, bounds: Bounds, value: int) -> dict[str, Any]:
+    if name == "offset":
+        return {name: value}
+    if bounds.low < _FIRST_TIME or bounds.high > _LAST_TIME:
+        return {}
+    return {name: (_EPOCH + timedelta(microseconds=value)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}

@@ -1,0 +1,48 @@
+"""Whether a table that is there can be exported into."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from trikafka import ConfigurationError
+
+from .columns import table_type
+
+#: What every record has.
+_NEVER_NULL = ("topic", "partition", "offset")
+_KNOWN = ("topic", "date")
+
+
+def check_fit(title: str, wanted: pa.Schema, found: pa.Schema, kind: str) -> None:
+    """Raise :exc:`ConfigurationError` unless the table has these columns, and may be without a value in all others."""
+    for field in wanted:
+        index = found.get_field_index(field.name)
+        if index < 0:
+            raise ConfigurationError(f"the table {title} has no column {field.name} ({field.type}): choose another table")
+        type = found.field(index).type
+        if _is_narrow(type) or not table_type(type, kind, field.name).equals(field.type):
+            raise ConfigurationError(f"the column {field.name} of the table {title} is of type {type}, not {field.type}")
+    for field in found:
+        if not field.nullable and field.name not in _NEVER_NULL:
+            raise ConfigurationError(f"the column {field.name} of the table {title} must have a value, which not every record has")
+
+
+def _is_narrow(type: pa.DataType) -> bool:
+    """Whether there is a type in it that files written here do not have."""
+    if pa.types.is_struct(type):
+        return any(_is_narrow(each.type) for each in type)
+    if pa.types.is_map(type):
+        return _is_narrow(type.key_type) or _is_narrow(type.item_type)
+    if pa.types.is_list(type) or pa.types.is_large_list(type):
+        return _is_narrow(type.value_type)
+    return bool(pa.types.is_integer(type) and type.bit_width < 32)
+
+
+def check_partitions(title: str, found: Sequence[str], asked: Sequence[str] | None) -> None:
+    """Raise :exc:`ConfigurationError` unless the table is partitioned by what an export knows, and was asked for."""
+    if any(name not in _KNOWN for name in found):
+        raise ConfigurationError(f"the table {title} is partitioned by {', '.join(found)}; exports know topic and date")
+    if asked is not None and list(asked) != list(found):
+        raise ConfigurationError(f"the table {title} is partitioned by {list(found)}, not by {list(asked)}: leave partition_by out")

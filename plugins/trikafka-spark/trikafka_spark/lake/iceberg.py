@@ -1,0 +1,270 @@
+"""Iceberg, by ``pyiceberg``: a plan is one snapshot, which says so, as the table does from then on (by a property, at once).
+
+The state of the table in which the plan was looked for is the one that the commit goes on from: of two who add one plan, the
+catalog refuses the second, and who comes later sees it. The library's own retries would begin from a state that nobody has looked
+at, so there are none.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import pyarrow as pa
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import (
+    CommitFailedException,
+    NoSuchNamespaceError,
+    NoSuchTableError,
+    TableAlreadyExistsError,
+)
+from pyiceberg.expressions import And, EqualTo, GreaterThanOrEqual, LessThan
+from pyiceberg.io.pyarrow import schema_to_pyarrow
+from pyiceberg.schema import index_by_name
+from pyiceberg.table.snapshots import ancestors_of
+from pyiceberg.transforms import DayTransform, IdentityTransform
+
+from trikafka import ConfigurationError, ExportError, ExportStore
+from trikafka.config.secrets import holds_secret, plain, secret
+from trikafka.interfaces import ExportPlan
+
+from ..object_address import SCHEMES
+from .explaining import explained
+from .fitting import check_fit, check_partitions
+from .footers import DataFile
+from .iceberg_files import data_file
+from .log import ATTEMPTS, KEY, pause, sync
+from .options import LakeOptions
+from .stores import lake_store
+
+if TYPE_CHECKING:
+    from pyiceberg.table import Table
+
+_RETRIES = "commit.retry.num-retries"
+#: What the name of a catalog's property has in it whose value is nobody's business.
+_SECRET_WORDS = ("password", "secret", "token", "credential", "auth", "key")
+#: What a catalog says of the store, by the name that our stores have for it.
+_STORE = {
+    "s3.endpoint": "endpoint",
+    "s3.region": "region",
+    "s3.access-key-id": "access_key_id",
+    "s3.secret-access-key": "secret_access_key",
+    "s3.session-token": "session_token",
+}
+
+
+class IcebergLog:
+    """A table of an Iceberg catalog."""
+
+    def __init__(self, options: LakeOptions) -> None:
+        self.title = options.destination
+        self._options = options
+        self._secrets: tuple[str, ...] = tuple(_secrets_of(options.properties))
+        if "." not in self.title or any(not part.strip() for part in self.title.split(".")) or "/" in self.title:
+            raise ConfigurationError(
+                f"with format=iceberg the destination is the name of a table, such as lake.flights, not {self.title!r}"
+            )
+        self._catalog = self._loaded()
+
+    def _loaded(self) -> Catalog:
+        given = {name: plain(value) for name, value in self._options.properties.items()}
+        name = self._options.catalog
+        with self._said(f"cannot open the catalog {name or 'default'!r}"):
+            found = load_catalog(name, **given)
+        self._secrets = tuple(_secrets_of(found.properties))
+        return found
+
+    def _said(self, what: str) -> Any:
+        return explained(what, self._secrets)
+
+    def _table(self) -> Table | None:
+        """The newest state; ``None`` where there is no table."""
+        with self._said(f"cannot load the table {self.title}"):
+            try:
+                return self._catalog.load_table(self.title)
+            except (NoSuchTableError, NoSuchNamespaceError):
+                return None
+
+    def _known(self, format: Mapping[str, Any]) -> Table:
+        table = self._table()
+        if table is None or str(table.metadata.table_uuid) != format["table"]:
+            what = "is not there any more" if table is None else "is another one than was exported to"
+            raise ExportError(f"the table {self.title} {what}: choose another one")
+        return table
+
+    def place(self) -> ExportStore | None:
+        """The table's location."""
+        table = self._table()
+        if table is None:
+            return None
+        location, options = table.location(), dict(self._options.store)
+        scheme = urlsplit(location).scheme.lower()
+        if scheme in SCHEMES:
+            told = table.io.properties
+            self._secrets += tuple(_secrets_of(told))  # a catalog may hand out keys for a while
+            known = {f"store.{ours}": secret(str(told[name])) for name, ours in _STORE.items() if name in told}
+            return lake_store(location, {**known, **options} if scheme.startswith("s3") else options)
+        if scheme not in ("", "file"):
+            raise ConfigurationError(f"the table {self.title} is at {location}, where exports cannot write")
+        return lake_store(str(_folder(location)), {})
+
+    # --- before the first plan ---
+
+    def pin(self, format: Mapping[str, Any], columns: pa.Schema, partition_by: Sequence[str] | None) -> Mapping[str, Any]:
+        """Make it in the catalog, or take it. Raises :exc:`ConfigurationError` where that cannot be."""
+        table = self._table()
+        if table is None:
+            table = self._made(columns, tuple(partition_by or ()))
+        by = _partitioned_by(self.title, table)
+        check_partitions(self.title, by, partition_by)
+        check_fit(self.title, columns, schema_to_pyarrow(table.schema(), include_field_ids=False), "iceberg")
+        gone = [name for name in table.metadata.properties if name.startswith(f"{KEY}.")]
+        if gone:
+            raise ExportError(
+                f"the table {self.title} has rows of an export whose plans are gone (its property {gone[0]});"
+                " this one would write them again: choose another table"
+            )
+        fields = dict(index_by_name(table.schema()))
+        return {
+            **format,
+            "partition_by": list(by),
+            "table": str(table.metadata.table_uuid),
+            "fields": fields,
+            "folder": "data",
+        }
+
+    def _made(self, columns: pa.Schema, by: Sequence[str]) -> Table:
+        namespace = tuple(self.title.split("."))[:-1]
+        with self._said(f"cannot make the table {self.title}"):
+            self._catalog.create_namespace_if_not_exists(namespace)
+            try:
+                making = self._catalog.create_table_transaction(
+                    self.title, columns, location=self._options.location, properties={"format-version": "2"}
+                )
+                if by:
+                    with making.update_spec() as spec:
+                        if "topic" in by:
+                            spec.add_identity("topic")
+                        if "date" in by:
+                            spec.add_field("timestamp", DayTransform(), "timestamp_day")
+                making.commit_transaction()
+            except TableAlreadyExistsError:
+                pass  # somebody else has made it just now
+            return self._catalog.load_table(self.title)
+
+    def check(self, format: Mapping[str, Any]) -> None:
+        """By the id of the table."""
+        self._known(format)
+
+    # --- plans ---
+
+    def found(self, plan: ExportPlan) -> bool:
+        """By the table's property, or its snapshots."""
+        return _has(self._known(plan.format), plan)
+
+    def commit(self, plan: ExportPlan, files: Sequence[DataFile]) -> None:
+        """As one append."""
+        for attempt in range(ATTEMPTS):
+            table = self._known(plan.format)
+            if _has(table, plan):
+                return
+            by = _partitioned_by(self.title, table)
+            if by and list(by) != list(plan.format["partition_by"]):
+                raise ExportError(f"the table {self.title} is partitioned by {list(by)} now, which its exports are not")
+            try:
+                with self._said(f"cannot commit to the table {self.title}"):
+                    self._append(table, plan, files)
+                self._sync(plan)
+                return
+            except CommitFailedException as error:
+                if attempt == ATTEMPTS - 1:
+                    raise ExportError(f"plan {plan.number} could not be committed to {self.title}: {error}") from error
+                time.sleep(pause(attempt))
+
+    def _append(self, table: Table, plan: ExportPlan, files: Sequence[DataFile]) -> None:
+        own = {**table.metadata.properties, _RETRIES: "0"}
+        table.metadata = table.metadata.model_copy(update={"properties": own})  # here only
+        note = {f"{KEY}.app-id": str(plan.format["app_id"]), f"{KEY}.plan": str(plan.number), f"{KEY}.plan-id": plan.plan_id}
+        with table.transaction() as transaction:
+            transaction.set_properties({_property(plan): str(plan.number)})
+            with transaction.update_snapshot(snapshot_properties=note).fast_append() as append:
+                for each in files:
+                    append.append_data_file(data_file(table, each, plan.format["fields"]))
+
+    def _sync(self, plan: ExportPlan) -> None:
+        table = self._known(plan.format)
+        if urlsplit(table.location()).scheme in ("", "file"):
+            named, snapshot = [table.metadata_location], table.current_snapshot()
+            if snapshot is not None:
+                named += [snapshot.manifest_list, *(each.manifest_path for each in snapshot.manifests(table.io))]
+            sync([path for path in map(_folder, named) if path.exists()])
+
+    def version(self, plan: ExportPlan) -> int | None:
+        """The snapshot's id."""
+        return _snapshot_of(self._known(plan.format), plan)
+
+    def offsets(self, format: Mapping[str, Any], topic: str, partition: int, low: int, high: int) -> Iterator[pa.Array]:
+        """By a scan of the files that can have them."""
+        table = self._known(format)
+        names = {name: table.schema().find_column_name(format["fields"][name]) for name in ("topic", "partition", "offset")}
+        if None in names.values():
+            raise ExportError(f"the table {self.title} has lost its columns topic, partition or offset")
+        at = str(names["offset"])
+        where = And(
+            And(EqualTo(str(names["topic"]), topic), EqualTo(str(names["partition"]), partition)),
+            And(GreaterThanOrEqual(at, low), LessThan(at, high)),
+        )
+        with self._said(f"cannot read the table {self.title}"):
+            for batch in table.scan(row_filter=where, selected_fields=(at,)).to_arrow_batch_reader():
+                yield batch.column(0)
+
+
+def _property(plan: ExportPlan) -> str:
+    return f"{KEY}.{plan.format['app_id']}"
+
+
+def _has(table: Table, plan: ExportPlan) -> bool:
+    """Also when its snapshot has expired."""
+    return int(table.metadata.properties.get(_property(plan), "0")) >= plan.number or _snapshot_of(table, plan) is not None
+
+
+def _snapshot_of(table: Table, plan: ExportPlan) -> int | None:
+    for snapshot in ancestors_of(table.current_snapshot(), table.metadata):
+        told = snapshot.summary.additional_properties if snapshot.summary is not None else {}
+        if (told.get(f"{KEY}.app-id"), told.get(f"{KEY}.plan")) == (plan.format["app_id"], str(plan.number)):
+            return int(snapshot.snapshot_id)
+    return None
+
+
+def _partitioned_by(title: str, table: Table) -> tuple[str, ...]:
+    """In our terms, in our order. Raises :exc:`ConfigurationError` for what exports do not know."""
+    found = []
+    for field in table.spec().fields:
+        name = table.schema().find_column_name(field.source_id)
+        if name == "topic" and isinstance(field.transform, IdentityTransform):
+            found.append("topic")
+        elif name == "timestamp" and isinstance(field.transform, DayTransform):
+            found.append("date")
+        else:
+            raise ConfigurationError(
+                f"the table {title} is partitioned by {field.transform} of {name}; exports know the topic and the day of timestamp"
+            )
+    return tuple(sorted(found, reverse=True))
+
+
+def _folder(location: str) -> Path:
+    return Path(location.removeprefix("file://").removeprefix("file:"))
+
+
+def _secrets_of(properties: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in properties.items():
+        text = str(plain(value))
+        if any(word in name.lower() for word in _SECRET_WORDS):
+            yield text
+        elif holds_secret(text):
+            yield text
+            if (password := urlsplit(text).password) is not None:
+                yield password

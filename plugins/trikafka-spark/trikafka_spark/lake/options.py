@@ -1,0 +1,53 @@
+"""The options of an export into a table of files: where the table is, beside all that Parquet exports know. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from trikafka import ConfigurationError
+from trikafka.config.secrets import secret
+
+from ..object_address import PREFIX
+from ..sink_options import SinkOptions, sink_options
+
+#: The formats, and what each needs of Python.
+FORMATS = {"delta": "deltalake", "iceberg": "pyiceberg"}
+_CATALOG = "catalog"
+
+
+@dataclass(frozen=True)
+class LakeOptions:
+    """``catalog`` and ``location`` are Iceberg's; their ``properties`` and what leads into a ``store`` are shown nowhere."""
+
+    format: str
+    destination: str
+    files: SinkOptions = field(default_factory=SinkOptions)
+    catalog: str | None = None
+    location: str | None = None
+    properties: Mapping[str, str] = field(default_factory=dict, repr=False)
+    store: Mapping[str, Any] = field(default_factory=dict, repr=False)
+
+
+def is_lake(given: Mapping[str, Any]) -> bool:
+    """Whether the options are those of an export into a table whose files we write."""
+    return str(given.get("format", "")).strip().lower() in FORMATS
+
+
+def lake_options(given: Mapping[str, Any]) -> LakeOptions:
+    """Check what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
+    rest = dict(given)
+    format, destination = str(rest.pop("format")).strip().lower(), str(rest.pop("destination"))
+    store = {name: rest.pop(name) for name in list(rest) if name.startswith(PREFIX)}
+    properties = {
+        name.removeprefix(f"{_CATALOG}."): secret(str(rest.pop(name))) for name in list(rest) if name.startswith(f"{_CATALOG}.")
+    }
+    own = {name: str(rest.pop(name)) for name in (_CATALOG, "location") if name in rest}
+    if format != "iceberg" and (own or properties):
+        name = next(iter(own), f"{_CATALOG}.{next(iter(properties), '')}")
+        raise ConfigurationError(f"{name} is an option of format=iceberg: a table of format={format} is its folder")
+    for name in rest:
+        if name.startswith("write."):
+            raise ConfigurationError(f"{name} is for a writer of Spark's: the files of {format} are written here, as Parquet's")
+    return LakeOptions(format, destination, sink_options(rest), own.get(_CATALOG), own.get("location"), properties, store)
