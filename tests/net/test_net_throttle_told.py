@@ -51,7 +51,10 @@ async def test_it_is_told_when_it_begins_and_each_five_minutes_with_how_much(aut
             await trio.sleep_until(trio.current_time() // 10 * 10 + 10)
         assert [seen.time for seen in cluster.requests("Metadata")] == [10 * number for number in range(61)]
     first = f"broker 0 at broker-0:9092 throttles this client: nothing is sent to it for 2 s {WHY.format('Metadata', '')}"
-    later = f"{first}; that makes 60.0 s in the last {REMINDER:.0f} s (30 responses asked for it)"
+    later = (
+        f"broker 0 at broker-0:9092 has throttled this client for 60.0 s in the last {REMINDER:.0f} s (30 responses asked for it), "
+        "the last time for 2 s after Metadata, by its quota request_percentage"
+    )
     assert lines() == [("WARNING", first), ("WARNING", later), ("WARNING", later)]
 
 

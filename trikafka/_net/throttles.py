@@ -52,14 +52,13 @@ class _Throttle:
 
     def __str__(self) -> str:
         number = self.node.node_id
-        name = f"broker {number} at {self.node}" if number >= 0 else f"the broker at {self.node}"
-        return f"{name} throttles this client"
+        return f"broker {number} at {self.node}" if number >= 0 else f"the broker at {self.node}"
 
     @property
-    def why(self) -> str:
+    def quota(self) -> str:
         """Which of its quotas that may be."""
         own = _QUOTAS.get(self.api)
-        return f"after {self.api}, by its quota {f'{own} or ' if own else ''}request_percentage"
+        return "request_percentage" if own is None else f"{own} or request_percentage"
 
 
 class Throttles:
@@ -85,12 +84,13 @@ class Throttles:
             text = "%s asks for %.0f s without requests, as no quota does: it has %.0f s"
             _log.warning(text, known.node, asked, MOST_THROTTLE)
         elif known.told_at is None:
-            _log.warning("%s: nothing is sent to it for %.3g s %s", known, known.last, known.why)
+            text = "%s throttles this client: nothing is sent to it for %.3g s after %s, by its quota %s"
+            _log.warning(text, known, known.last, known.api, known.quota)
         else:
             times, spent, since = known.responses - known.told_responses, known.total - known.told_total, now - known.told_at
-            text = "%s: nothing is sent to it for %.3g s %s; that makes %.1f s in the last %.0f s (%s)"
+            text = "%s has throttled this client for %.1f s in the last %.0f s (%s), the last time for %.3g s after %s, by its quota %s"
             count = "one response asked for it" if times == 1 else f"{times} responses asked for it"
-            _log.warning(text, known, known.last, known.why, spent, since, count)
+            _log.warning(text, known, spent, since, count, known.last, known.api, known.quota)
         known.told_at, known.told_total, known.told_responses = now, known.total, known.responses
 
     def keep_only(self, nodes: frozenset[Node]) -> None:
@@ -117,4 +117,5 @@ class Throttles:
     @staticmethod
     def _how(known: _Throttle, now: float) -> str:
         done = known.snapshot(now)
-        return f"{known}: {done.left:.1f} s more, {done.total:.1f} s so far, {known.why}"
+        times = f"{done.left:.1f} s more, {done.total:.1f} s so far"
+        return f"{known} throttles this client: {times}, after {known.api}, by its quota {known.quota}"
