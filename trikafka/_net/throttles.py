@@ -88,7 +88,7 @@ class Throttles:
             _log.warning(text, known, known.last, known.api, known.quota)
         else:
             times, spent, since = known.responses - known.told_responses, known.total - known.told_total, now - known.told_at
-            text = "%s has throttled this client for %.1f s in the last %.0f s (%s), the last time for %.3g s after %s, by its quota %s"
+            text = "%s has throttled this client for %.1f s in the last %.0f s (%s), last for %.3g s after %s, by its quota %s"
             count = "one response asked for it" if times == 1 else f"{times} responses asked for it"
             _log.warning(text, known, spent, since, count, known.last, known.api, known.quota)
         known.told_at, known.told_total, known.told_responses = now, known.total, known.responses
@@ -106,9 +106,10 @@ class Throttles:
         return {number: known.snapshot(now) for number, known in self._brokers.items()}
 
     def now(self) -> dict[Node, str]:
-        """The brokers that throttle this client now, and how."""
+        """The brokers that throttle this client now so that it is felt, and how."""
         now = trio.current_time()
-        return {known.node: self._how(known, now) for known in self._brokers.values() if now < known.until + _ROUND_TRIP}
+        felt = [known for known in self._brokers.values() if known.last >= LEAST_TOLD and now < known.until + _ROUND_TRIP]
+        return {known.node: self._how(known, now) for known in felt}
 
     def now_by(self, node_id: int) -> str | None:
         """How this broker throttles the client now; ``None`` if it does not."""
