@@ -166,7 +166,8 @@ class _Run:
             warn(f"{result.format} has no key to know a write by: rows of the killed export may stand twice; --check counts them")
         if result.dead_letters:
             topic = self._dead_letter_topic
-            where = f"{result.destination}/_dead_letters" if topic is None else f"the topic {topic}"
+            folder = "_dead_letters at the location of" if result.format == "iceberg" else "_dead_letters in"
+            where = f"{folder} {result.destination}" if topic is None else f"the topic {topic}"
             warn(f"{_records(result.dead_letters)} could not be read as asked, and went to {where}")
         say(_sentence(result))
 

@@ -22,8 +22,9 @@ from trikafka.config.secrets import plain
 from trikafka.interfaces import ExportPlan
 
 from ..object_address import ObjectAddress
+from .columns import table_schema
 from .explaining import explained
-from .fitting import check_fit, check_partitions
+from .fitting import check_fit, check_partitions, check_still
 from .footers import Bounds, DataFile
 from .log import ATTEMPTS, KEY, pause, sync
 from .options import LakeOptions
@@ -92,10 +93,13 @@ class DeltaLog:
 
     def _make(self, columns: pa.Schema, by: Sequence[str]) -> None:
         schema = columns.append(pa.field("date", pa.date32())) if "date" in by else columns
-        with self._said(f"cannot make the Delta table {self.title}"):
-            deltalake.DeltaTable.create(
-                self._uri, schema=schema, mode="error", partition_by=list(by), storage_options=self._options
-            )
+        try:
+            with self._said(f"cannot make the Delta table {self.title}"):
+                deltalake.DeltaTable.create(
+                    self._uri, schema=schema, mode="error", partition_by=list(by), storage_options=self._options
+                )
+        except CommitFailedError as error:
+            raise ExportError(f"somebody else makes the Delta table {self.title} now: export again") from error
         self._sync(0)
 
     def _refuse_strangers(self) -> None:
@@ -144,12 +148,14 @@ class DeltaLog:
         """As one append."""
         by = list(plan.format.get("partition_by", ()))
         actions = [_added(each, by) for each in files]
+        columns = table_schema(plan.format, dict.fromkeys(each.topic for each in files))
         for attempt in range(ATTEMPTS):
             table = self._known(plan.format)
             if self._has(table, plan):
                 return
             if sorted(table.metadata().partition_columns, reverse=True) != by:
                 raise ExportError(f"the Delta table {self.title} is not partitioned by {by} any more, as its exports are")
+            check_still(self.title, columns, _schema(table), "delta")
             try:
                 with self._said(f"cannot commit to the Delta table {self.title}"):
                     self._write(table, plan, actions)
@@ -238,4 +244,4 @@ def _told(name: str, bounds: Bounds, value: int) -> dict[str, Any]:
         return {name: value}
     if bounds.low < _FIRST_TIME or bounds.high > _LAST_TIME:
         return {}
-    return {name: (_EPOCH + timedelta(microseconds=value)).strftime("%Y-%m-%dT%H:%M:%S.%fZ")}
+    return {name: f"{(_EPOCH + timedelta(microseconds=value)).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"}

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
-from trikafka import ConfigurationError
+from trikafka import ConfigurationError, ExportError
 
 from .columns import table_type
 
@@ -27,6 +27,29 @@ def check_fit(title: str, wanted: pa.Schema, found: pa.Schema, kind: str) -> Non
     for field in found:
         if not field.nullable and field.name not in _NEVER_NULL:
             raise ConfigurationError(f"the column {field.name} of the table {title} must have a value, which not every record has")
+
+
+def check_still(title: str, wanted: pa.Schema, found: pa.Schema, kind: str) -> None:
+    """Raise :exc:`ExportError` unless a table that was taken or made still has these columns, with these types."""
+    for field in wanted:
+        index = found.get_field_index(field.name)
+        if index < 0 or not table_type(found.field(index).type, kind, field.name).equals(field.type):
+            now = f"is of type {found.field(index).type} now" if index >= 0 else "is gone"
+            raise ExportError(_changed(title, field.name, f"{now}, and the files that were written have {field.type}"))
+
+
+def check_ids(title: str, wanted: Mapping[str, int], found: Mapping[str, int]) -> None:
+    """Raise :exc:`ExportError` if a name is another column's now: readers would find null in all that was written."""
+    for name, known in wanted.items():
+        if found.get(name, known) != known:
+            raise ExportError(_changed(title, name, "is another one than when the export began"))
+
+
+def _changed(title: str, name: str, how: str) -> str:
+    return (
+        f"the column {name} of the table {title} {how}; nothing was committed:"
+        " change it back and export again, or export to another table"
+    )
 
 
 def _is_narrow(type: pa.DataType) -> bool:

@@ -2,7 +2,8 @@
 
 The state of the table in which the plan was looked for is the one that the commit goes on from: of two who add one plan, the
 catalog refuses the second, and who comes later sees it. The library's own retries would begin from a state that nobody has looked
-at, so there are none.
+at, so there are none. Nor does the library remove what a refused commit has written: refused may be the second sending (by a proxy,
+or by the library under a catalog's) of a commit that has landed, and then the table is made of it. The table's next state tells.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from trikafka.interfaces import ExportPlan
 
 from ..object_address import SCHEMES
 from .explaining import explained
-from .fitting import check_fit, check_partitions
+from .fitting import check_fit, check_ids, check_partitions
 from .footers import DataFile
 from .iceberg_files import data_file
 from .log import ATTEMPTS, KEY, pause, sync
@@ -43,6 +44,8 @@ from .stores import lake_store
 if TYPE_CHECKING:
     from pyiceberg.table import Table
 
+#: Of the format's versions, to which can be written.
+_NEWEST = 2
 _RETRIES = "commit.retry.num-retries"
 #: What the name of a catalog's property has in it whose value is nobody's business.
 _SECRET_WORDS = ("password", "secret", "token", "credential", "auth", "key")
@@ -118,6 +121,10 @@ class IcebergLog:
         table = self._table()
         if table is None:
             table = self._made(columns, tuple(partition_by or ()))
+        if table.metadata.format_version > _NEWEST:
+            raise ConfigurationError(
+                f"the table {self.title} is of format version {table.metadata.format_version}, which pyiceberg cannot write yet"
+            )
         by = _partitioned_by(self.title, table)
         check_partitions(self.title, by, partition_by)
         check_fit(self.title, columns, schema_to_pyarrow(table.schema(), include_field_ids=False), "iceberg")
@@ -151,9 +158,12 @@ class IcebergLog:
                         if "date" in by:
                             spec.add_field("timestamp", DayTransform(), "timestamp_day")
                 making.commit_transaction()
-            except TableAlreadyExistsError:
+            except (TableAlreadyExistsError, CommitFailedException):
                 pass  # somebody else has made it just now
-            return self._catalog.load_table(self.title)
+        made = self._table()
+        if made is None:
+            raise ExportError(f"the table {self.title} was made and is gone")
+        return made
 
     def check(self, format: Mapping[str, Any]) -> None:
         """By the id of the table."""
@@ -167,16 +177,20 @@ class IcebergLog:
 
     def commit(self, plan: ExportPlan, files: Sequence[DataFile]) -> None:
         """As one append."""
+        refused: list[_Refused] = []
         for attempt in range(ATTEMPTS):
             table = self._known(plan.format)
+            while refused:
+                refused.pop().tidy(table)
             if _has(table, plan):
                 return
+            check_ids(self.title, plan.format["fields"], dict(index_by_name(table.schema())))
             by = _partitioned_by(self.title, table)
             if by and list(by) != list(plan.format["partition_by"]):
                 raise ExportError(f"the table {self.title} is partitioned by {list(by)} now, which its exports are not")
             try:
                 with self._said(f"cannot commit to the table {self.title}"):
-                    self._append(table, plan, files)
+                    self._append(table, plan, files, refused)
                 self._sync(plan)
                 return
             except CommitFailedException as error:
@@ -184,13 +198,14 @@ class IcebergLog:
                     raise ExportError(f"plan {plan.number} could not be committed to {self.title}: {error}") from error
                 time.sleep(pause(attempt))
 
-    def _append(self, table: Table, plan: ExportPlan, files: Sequence[DataFile]) -> None:
+    def _append(self, table: Table, plan: ExportPlan, files: Sequence[DataFile], refused: list[_Refused]) -> None:
         own = {**table.metadata.properties, _RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": own})  # here only
         note = {f"{KEY}.app-id": str(plan.format["app_id"]), f"{KEY}.plan": str(plan.number), f"{KEY}.plan-id": plan.plan_id}
         with table.transaction() as transaction:
             transaction.set_properties({_property(plan): str(plan.number)})
             with transaction.update_snapshot(snapshot_properties=note).fast_append() as append:
+                refused.append(_Refused(append))
                 for each in files:
                     append.append_data_file(data_file(table, each, plan.format["fields"]))
 
@@ -220,6 +235,20 @@ class IcebergLog:
         with self._said(f"cannot read the table {self.title}"):
             for batch in table.scan(row_filter=where, selected_fields=(at,)).to_arrow_batch_reader():
                 yield batch.column(0)
+
+
+class _Refused:
+    """A commit whose files the library is kept from removing, until it is known that it has not landed."""
+
+    def __init__(self, append: Any) -> None:
+        self._snapshot = append.snapshot_id
+        self._remove = append._clean_all_uncommitted
+        append._clean_all_uncommitted = lambda: None
+
+    def tidy(self, table: Table) -> None:
+        """``table`` is a state that was loaded after the refusal."""
+        if table.metadata.snapshot_by_id(self._snapshot) is None:
+            self._remove()
 
 
 def _property(plan: ExportPlan) -> str:

@@ -6,6 +6,7 @@ they are committed, the manifest is published. A run that finds a plan closed co
 
 from __future__ import annotations
 
+import math
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
     from .log import TableLog
 
 T = TypeVar("T")
+#: How long a catalog, or the store of a table, may take for one thing that it is asked (seconds), such as the commit of a plan, its
+#: files looked at. The libraries of table formats wait for ever for who has taken their request and says nothing.
+_LIMIT = 600.0
 #: What marks the plans of this sink: those of Spark's writer had no files of ours.
 _OURS = "files"
 
@@ -131,11 +135,19 @@ class LakeSink(SparkSink):
         """Count the table's rows again."""
         from .checking import check_lake
 
-        return await self._asked(lambda: check_lake(self._log, self._store))
+        return await self._asked(lambda: check_lake(self._log, self._store), limit=math.inf)  # all rows are counted
 
-    async def _asked(self, function: Callable[[], T]) -> T:
-        """Call the log. A catalog is not waited for when the scope is cancelled: a late commit is the plan's own."""
-        return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._limiter)
+    async def _asked(self, function: Callable[[], T], *, limit: float | None = None) -> T:
+        """Call the log. A catalog is not waited for when the scope is cancelled: a late commit is the plan's own.
+
+        Raises :exc:`ExportError` where it takes longer than ``limit`` seconds.
+        """
+        limit = _LIMIT if limit is None else limit
+        with trio.move_on_after(limit):
+            return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._limiter)
+        raise ExportError(
+            f"{self.title}: the table's catalog or store has not answered for {limit:g} s; the next export goes on from there"
+        )
 
 
 def _log_of(options: LakeOptions) -> TableLog:

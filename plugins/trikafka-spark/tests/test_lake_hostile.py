@@ -1,0 +1,181 @@
+"""What others do to a table, and what gets lost on the way, at the moment of a plan's commit. No Kafka: a plan's files, by hand."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+import trio
+from lakes import IcebergLake, Lake, make_lake
+from trikafka_spark.lake.columns import TableColumns, table_schema
+from trikafka_spark.lake.footers import DataFile, read_footers
+from trikafka_spark.lake.log import TableLog
+from trikafka_spark.lake.options import lake_options
+from trikafka_spark.lake.sink import LakeSink, _log_of
+
+from trikafka import ConfigurationError, ExportError
+from trikafka.interfaces import ExportPlan, PlannedRange, WrittenFile
+
+TIME = 1_700_000_000_000_000
+
+
+@pytest.fixture(params=["delta", "iceberg"])
+def lake(request: pytest.FixtureRequest, tmp_path: Path) -> Lake:
+    made = make_lake(request.param, tmp_path / "lake")
+    made.root.mkdir(parents=True, exist_ok=True)
+    return made
+
+
+def log_of(lake: Lake, **options: str) -> TableLog:
+    return _log_of(lake_options({**lake.options, **options, "destination": lake.destination}))
+
+
+def pinned(log: TableLog, lake: Lake) -> Mapping[str, Any]:
+    return log.pin({"name": lake.format, "app_id": "the-app"}, columns(lake), None)
+
+
+def columns(lake: Lake) -> pa.Schema:
+    return table_schema({"name": lake.format}, [])
+
+
+def plan_of(format: Mapping[str, Any], number: int, rows: int = 10) -> ExportPlan:
+    planned = PlannedRange("t", 0, (number - 1) * rows, number * rows, f"t-{number}.parquet")
+    return ExportPlan(number, f"id-{number}", "", None, {"t": None}, "read_committed", (planned,), {}, format)
+
+
+def files_of(lake: Lake, log: TableLog, plan: ExportPlan, time: int = TIME) -> list[DataFile]:
+    """Write the plan's one file, as the tasks would."""
+    (planned,) = plan.ranges
+    name = f"{plan.format['folder']}/{planned.name}" if "folder" in plan.format else planned.name
+    store = log.place()
+    assert store is not None
+    rows = [
+        {"topic": "t", "partition": 0, "offset": offset, "timestamp": time, "value": b"v%d" % offset}
+        for offset in range(planned.start, planned.end)
+    ]
+    schema = TableColumns(plan.format, None).numbered(columns(lake))
+    path = lake.root / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(pa.Table.from_pylist(rows, columns(lake)).cast(schema), path)
+    written = WrittenFile(planned, name, planned.start, planned.end, len(rows), path.stat().st_size)
+    return read_footers(store, [written])
+
+
+def offsets(lake: Lake) -> Sequence[int]:
+    return sorted(lake.read()["offset"].to_pylist())
+
+
+def test_a_commit_that_has_landed_and_was_sent_again_leaves_the_table_whole(tmp_path: Path) -> None:
+    """The second sending is refused, and the library then removes what the first has made the table of."""
+    lake = make_lake("iceberg", tmp_path / "lake")
+    lake.create(columns(lake))
+    log = log_of(lake, **{"catalog.type": "", "catalog.py-catalog-impl": "lossy_catalog.ResendingCatalog"})
+    plan = plan_of(pinned(log, lake), 1)
+    log.commit(plan, files_of(lake, log, plan))
+    assert offsets(lake) == [*range(10)]
+    assert log.version(plan) is not None
+
+
+def test_what_a_refused_commit_has_written_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lake = make_lake("iceberg", tmp_path / "lake")
+    lake.create(columns(lake))
+    log = log_of(lake)
+    plan = plan_of(pinned(log, lake), 1)
+    files = files_of(lake, log, plan)
+    assert isinstance(lake, IcebergLake)
+    other, table = lake.table, lake.table
+    known, states = log._known, [table]  # type: ignore[attr-defined]
+    monkeypatch.setattr(log, "_known", lambda format: states.pop() if states else known(format))
+    other.append(pa.Table.from_pylist([{"topic": "u", "partition": 0, "offset": 99}], columns(lake)))
+    log.commit(plan, files)
+    assert offsets(lake) == [*range(10), 99]
+    used = {Path(each.manifest_list).name for each in lake.table.snapshots()}
+    used |= {Path(each.manifest_path).name for snapshot in lake.table.snapshots() for each in snapshot.manifests(lake.table.io)}
+    assert {path.name for path in (lake.root / "metadata").glob("*.avro")} == used
+
+
+def test_a_column_that_has_become_another_refuses_the_commit(lake: Lake) -> None:
+    log = log_of(lake)
+    format = pinned(log, lake)
+    first, second = plan_of(format, 1), plan_of(format, 2)
+    log.commit(first, files_of(lake, log, first))
+    if lake.format == "delta":
+        import deltalake
+
+        rows = lake.read().set_column(1, "value", pa.array(["x"] * 10))
+        deltalake.write_deltalake(lake.destination, rows, mode="overwrite", schema_mode="overwrite")
+    else:
+        assert isinstance(lake, IcebergLake)
+        with lake.table.update_schema() as update:
+            update.delete_column("value")
+        from pyiceberg.types import StringType
+
+        with lake.table.update_schema() as update:
+            update.add_column("value", StringType())
+    before = offsets(lake)
+    with pytest.raises(ExportError, match=r"the column value of the table .* nothing was committed"):
+        log.commit(second, files_of(lake, log, second))
+    assert offsets(lake) == before
+
+
+def test_columns_that_others_add_drop_and_widen_do_not_matter(lake: Lake) -> None:
+    log = log_of(lake)
+    format = pinned(log, lake)
+    first, second = plan_of(format, 1), plan_of(format, 2)
+    log.commit(first, files_of(lake, log, first))
+    if lake.format == "delta":
+        import deltalake
+
+        lake.table.alter.add_columns(deltalake.Field("noted", "string"))  # type: ignore[attr-defined]
+    else:
+        from pyiceberg.types import LongType, StringType
+
+        with lake.table.update_schema() as update:  # type: ignore[attr-defined]
+            update.add_column("noted", StringType())
+            update.delete_column("headers")
+            update.update_column("partition", LongType())
+            update.rename_column("value", "payload")
+    log.commit(second, files_of(lake, log, second))
+    assert offsets(lake) == [*range(20)]
+    found = lake.read()
+    assert {bytes(value)[:1] for value in found[("value" if lake.format == "delta" else "payload")].to_pylist()} == {b"v"}
+    store = log.place()
+    assert store is not None
+    assert sum(len(batch) for batch in log.offsets(format, "t", 0, 0, 20)) == 20
+
+
+def test_times_long_before_today_are_told_as_readers_know_them(tmp_path: Path) -> None:
+    lake = make_lake("delta", tmp_path / "lake")
+    lake.root.mkdir(parents=True)
+    log = log_of(lake)
+    plan = plan_of(pinned(log, lake), 1)
+    log.commit(plan, files_of(lake, log, plan, time=-46_388_592_000_000_000))
+    text = (lake.root / "_delta_log" / f"{1:020d}.json").read_text().replace("\\", "").replace(" ", "")
+    assert '"timestamp":"0' in text, "four digits"
+
+
+def test_a_table_of_a_version_that_cannot_be_written_is_refused_before_there_is_a_plan(tmp_path: Path) -> None:
+    lake = make_lake("iceberg", tmp_path / "lake")
+    lake.create(columns(lake))
+    assert isinstance(lake, IcebergLake)
+    path = Path(lake.table.metadata_location.removeprefix("file://"))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "format-version": 3, "next-row-id": 0}))
+    with pytest.raises(ConfigurationError, match="format version 3, which pyiceberg cannot write yet"):
+        pinned(log_of(lake), lake)
+
+
+async def test_a_catalog_that_says_nothing_is_not_waited_for_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("trikafka_spark.lake.sink._LIMIT", 1.0)
+    with closing(socket.create_server(("127.0.0.1", 0))) as silent:
+        where = {"catalog": "lake", "catalog.type": "rest", "catalog.uri": f"http://127.0.0.1:{silent.getsockname()[1]}"}
+        sink = LakeSink.from_options({"format": "iceberg", "destination": "shop.flights", **where})
+        with trio.fail_after(20), pytest.raises(ExportError, match=r"catalog or store has not answered for 1 s"):
+            async with sink:
+                pass
