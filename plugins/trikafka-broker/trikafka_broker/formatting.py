@@ -49,7 +49,7 @@ def format_all(directories: Mapping[int, Path], template: Path | None, run_tool:
         if left := [directory for _, directory in others if is_formatted(directory)]:
             # With another cluster's id it would not be let in. With theirs it may lead what it has lost, and they would
             # follow: that, too, is what becomes of the last replica in sync.
-            raise BrokerError(f"{first} has no data of a broker, but {left[0]} has: put it back, or remove that as well")
+            raise BrokerError(f"{first} has no data of a broker, but {left[0]} has: put it back, or remove that too")
         shutil.rmtree(first, ignore_errors=True)
         if template is None or not _copy_template(template, first):
             run_tool(new_id())
