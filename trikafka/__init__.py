@@ -152,6 +152,7 @@ _HOMES = {
     ".types": (
         "BatchEvent",
         "BrokerLatency",
+        "BrokerThrottle",
         "ConnectionEvent",
         "ConnectionStatistics",
         "GroupDescription",

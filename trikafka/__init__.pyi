@@ -102,6 +102,7 @@ from .interfaces import RebalanceListener
 from .types import (
     BatchEvent,
     BrokerLatency,
+    BrokerThrottle,
     ConnectionEvent,
     ConnectionStatistics,
     GroupDescription,
@@ -137,6 +138,7 @@ __all__ = [
     "BootstrapError",
     "BrokerLatency",
     "BrokerResponseError",
+    "BrokerThrottle",
     "ClientConfig",
     "ClientFailedError",
     "ClientSettings",

@@ -179,6 +179,22 @@ class BrokerLatency:
 
 
 @dataclass(frozen=True, slots=True)
+class BrokerThrottle:
+    """How a broker's quotas have this client wait (KIP-219): by how much a user or a client id may write, read or ask of it.
+
+    In seconds: ``total``, for how long nothing was sent to it so far, on one of its connections at least; ``last``, what it asked
+    for last; ``left``, what of all is still to come. So many ``responses`` have asked for it, the last one to an ``api`` such as
+    ``"Produce"``.
+    """
+
+    total: float
+    last: float
+    left: float
+    responses: int
+    api: str
+
+
+@dataclass(frozen=True, slots=True)
 class ConnectionStatistics:
     """One connection to a broker: the one that is there, or is being made, or was there last.
 

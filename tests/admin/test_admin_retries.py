@@ -48,6 +48,16 @@ async def test_no_retry_of_what_is_not_answered(autojump_clock: Clock) -> None:
         assert trio.current_time() - start == pytest.approx(2)
 
 
+async def test_past_its_own_limit_a_call_says_so_whatever_retries_were_left(autojump_clock: Clock) -> None:
+    """Before, it raised the last attempt's error, and ``except KafkaTimeoutError`` did not see its own ``timeout=``."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster, retries=0) as admin:
+        cluster.silence("CreateTopics")
+        start = trio.current_time()
+        with pytest.raises(KafkaTimeoutError, match="create_topics"):
+            await admin.create_topics({"u": NewTopic(1, 1)}, timeout=2)
+        assert trio.current_time() - start == pytest.approx(2)
+
+
 async def test_without_it_only_the_time_counts(autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(cluster) as admin:
         cluster.fail("ListGroups", COORDINATOR_LOADING, times=None)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import trio
-from kafka.protocol.admin import DescribeConfigsRequest, DescribeGroupsRequest, ListGroupsRequest
+from kafka.protocol.admin import DescribeConfigsRequest, DescribeGroupsRequest, DescribeProducersRequest, ListGroupsRequest
 from kafka.protocol.consumer import OffsetFetchRequest, SyncGroupRequest
 from kafka.protocol.metadata import MetadataRequest
 from netting import connected
@@ -70,6 +70,12 @@ def test_each_name_brings_its_part() -> None:
     sync = {"group_id": "g", "generation_id": 1, "member_id": "m", "group_instance_id": None, "protocol_type": None}
     synced = build(SyncGroupRequest, 5, {**sync, "protocol_name": None, "assignments": []})
     assert [round((bound(one, v) or 0) / 2**20) for one, v in ((groups, 5), (configs, 4), (synced, 5))] == [128, 4, 16]
+
+
+def test_a_partition_may_remember_a_producer_for_each_tenth_of_a_second_of_its_day() -> None:
+    """Who looks for what hangs there needs the list most when there are so many; of 450,000 it was refused before."""
+    topics = [{"name": "t", "partition_indexes": [0]}]
+    assert (bound(build(DescribeProducersRequest, 0, {"topics": topics}), 0) or 0) > 864_000 * 37
 
 
 async def test_metadata_of_one_topic_is_not_larger_than_a_topic_can_be() -> None:

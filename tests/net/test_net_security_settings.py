@@ -125,6 +125,23 @@ def test_what_does_not(settings: dict[str, Any], says: str) -> None:
                 "sasl_oauth_scope": "kafka",
             },
         ),
+        (  # as Java's client has to be told it, and a cloud gives it
+            {
+                "client.dns.lookup": "use_all_dns_ips",
+                "sasl.mechanism": "OAUTHBEARER",
+                "sasl.login.callback.handler.class":
+                    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+            },
+            {"sasl_mechanism": "OAUTHBEARER"},
+        ),
+        (
+            {
+                "sasl.login.callback.handler.class":
+                    "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler",
+            },
+            {},
+        ),
+        ({"sasl.mechanisms": "OAUTHBEARER", "sasl.oauthbearer.method": "OIDC"}, {"sasl_mechanism": "OAUTHBEARER"}),
         (
             {"sasl.jaas.config": 'OAuthBearerLoginModule required clientId=me clientSecret=s extension_pool="p 1" extension_k=v;'},
             {
@@ -178,6 +195,9 @@ def test_the_names_of_others(properties: dict[str, str], settings: dict[str, Any
         ({"sasl.password": SECRET, "sasl_plain_password": SECRET}, "given twice"),
         ({"ssl.endpoint.identification.algorithm": "ldaps"}, "must be 'https', or empty"),
         ({"ssl.cipher.suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"}, "Java's names of ciphers"),
+        ({"client.dns.lookup": "resolve_canonical_bootstrap_servers_only"}, "client.dns.lookup must be 'use_all_dns_ips'"),
+        ({"sasl.login.callback.handler.class": "com.corp.Handler"}, "sasl.login.callback.handler.class must be 'org.apache"),
+        ({"sasl.oauthbearer.method": SECRET}, "sasl.oauthbearer.method must be 'oidc'"),
         ({"ssl.provider": "x"}, "unknown setting 'ssl.provider'"),
     ],
 )

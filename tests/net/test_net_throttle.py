@@ -9,7 +9,7 @@ import trio
 from netting import NODE, Asked, Parts, connected, metadata_request, open_parts
 from trio.testing import MockClock as Clock
 
-from trikafka._net.connection import MOST_THROTTLE
+from trikafka._net.throttles import MOST_THROTTLE
 from trikafka.testing import ScriptedCluster
 
 
@@ -85,8 +85,8 @@ async def test_an_absurd_time_is_the_brokers_and_less_than_none_is_none(autojump
 
 async def test_the_connection_can_be_told_too(autojump_clock: Clock) -> None:
     async with connected() as line:
-        line.connection.throttle(2)
-        line.connection.throttle(1)
+        line.connection.throttle(2, "Metadata")
+        line.connection.throttle(1, "Metadata")
         asked = line.ask()
         await line.peer.answer(await line.peer.request(), brokers=[], topics=[])
         await asked.outcome()

@@ -196,7 +196,7 @@ async def test_a_stream_that_is_closed_already_is_a_lost_connection() -> None:
 
 async def test_a_throttled_socket_waits_and_then_writes_in_order() -> None:
     async with connected() as line:
-        line.connection.throttle(0.05)
+        line.connection.throttle(0.05, "Metadata")
         before = trio.current_time()
         ended: list[InFlightRequest] = []
         line.connection.begin(metadata_request(), ended.append)

@@ -32,6 +32,9 @@ class ConsumerHealth:
 
     ``last_error`` is what something failed with last that has not worked since: connecting, heartbeats, fetching, looking up
     positions, auto commit. ``None`` while all of it works.
+
+    ``throttled`` are the brokers that have the consumer wait now by a quota of theirs (KIP-219), each with how: no reason, for it
+    works, but slowly.
     """
 
     ok: bool
@@ -44,6 +47,7 @@ class ConsumerHealth:
     last_heartbeat: float | None
     last_fetch: Mapping[TopicPartition, float]
     last_error: Exception | None
+    throttled: Mapping[Node, str]
 
 
 def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
@@ -65,6 +69,7 @@ def consumer_health(parts: ConsumerParts, *, closed: bool) -> ConsumerHealth:
         None if member.last_heartbeat is None or not parts.core.subscription.grouped else now - member.last_heartbeat,
         MappingProxyType(_last_fetches(parts, now)),
         next(_errors(parts, fatal), None),
+        MappingProxyType(parts.brokers.throttles.now()),
     )
 
 

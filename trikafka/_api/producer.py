@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
 from typing import Any
@@ -23,7 +23,7 @@ from ..config import ProducerConfig
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TransactionError, TrikafkaError
 from ..hooks import first_answer
 from ..interfaces import TransactionManager
-from ..types import BrokerLatency, ConnectionStatistics, PartitionInfo, RecordMetadata
+from ..types import BrokerLatency, BrokerThrottle, ConnectionStatistics, PartitionInfo, RecordMetadata
 from .ack import Ack
 from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
 from .context import Context
@@ -47,7 +47,8 @@ class ProducerStatistics:
     their batches; ``tasks_waiting`` wait for room. The rest has been counted since the producer was opened; a record is
     counted as accepted when its batch is closed. ``batches_by_state``: ``open`` (takes records), ``waiting``, ``retrying`` (waits
     to be sent again) and ``in flight``. ``latency`` of Produce requests by the broker's id.
-    ``connections`` tells of each connection in which state it is, and was for how long.
+    ``connections`` tells of each connection in which state it is, and was for how long. ``throttled``, by the broker's id, of the
+    waits that brokers' quotas ask for (KIP-219).
     """
 
     buffer_used: int
@@ -64,6 +65,7 @@ class ProducerStatistics:
     latency: Mapping[int, BrokerLatency]
     batches_expired: int
     connections: tuple[ConnectionStatistics, ...] = ()
+    throttled: Mapping[int, BrokerThrottle] = field(default_factory=dict)
 
 
 class Producer:
@@ -345,6 +347,7 @@ class Producer:
             latency=MappingProxyType(dict(self._manager.latency)),
             batches_expired=counters.batches_expired,
             connections=self._context.brokers.statistics(),
+            throttled=MappingProxyType(dict(self._context.brokers.throttles.statistics())),
         )
 
     def health(self) -> ProducerHealth:

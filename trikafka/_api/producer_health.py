@@ -33,7 +33,8 @@ class ProducerHealth:
     none can be made to, or that do not respond, each with the cause (one of several is not yet a reason). ``oldest_unsent`` is the
     age (seconds) of the oldest record without an outcome, ``None`` if there is none. ``error`` is what an attempt, or a record,
     failed with last, ``None`` once something was delivered after that. ``transaction`` is its state, as ``"ready"`` or ``"in
-    transaction"``, ``None`` without a ``transactional_id``.
+    transaction"``, ``None`` without a ``transactional_id``. ``throttled`` are the brokers that have it wait now by a quota of
+    theirs (KIP-219), each with how: no reason, for it works, but slowly.
     """
 
     ok: bool
@@ -43,6 +44,7 @@ class ProducerHealth:
     oldest_unsent: float | None
     error: Exception | None
     transaction: str | None
+    throttled: Mapping[Node, str]
 
 
 def producer_health(
@@ -57,6 +59,7 @@ def producer_health(
     """What :meth:`trikafka.Producer.health` returns."""
     outages, now = brokers.outages, trio.current_time()
     unreachable = {node: f"since {now - away.since:.0f} s: {away.error}" for node, away in outages.unreachable().items()}
+    throttled = brokers.throttles.now()
     error, oldest = produce.accumulator.last_error, produce.accumulator.oldest()
     reasons = []
     if closed:
@@ -70,7 +73,8 @@ def producer_health(
     if isinstance(error, _OF_THE_PRODUCER):
         reasons.append(f"the last records failed, and none has been delivered since: {error}")
     if oldest is not None and oldest.age > config.linger_ms / 1000 + config.request_timeout:
-        why = f": {oldest.error}" if oldest.error is not None else ""
+        causes = throttled.values() if oldest.error is None else (oldest.error,)
+        why = f": {'; '.join(map(str, causes))}" if causes else ""
         reasons.append(f"{oldest.partition}: a record has had no outcome for {oldest.age:.0f} s ({oldest.phase}){why}")
     return ProducerHealth(
         not reasons,
@@ -80,4 +84,5 @@ def producer_health(
         None if oldest is None else oldest.age,
         error,
         None if transaction is None else transaction.state.value,
+        MappingProxyType(throttled),
     )

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from types import MappingProxyType
 
 from .._managers.coordinator import Coordinators, CoordinatorState
-from ..types import ConnectionStatistics, TopicPartition
+from ..types import BrokerThrottle, ConnectionStatistics, TopicPartition
 from .consumer_parts import ConsumerParts
 
 
@@ -19,6 +19,7 @@ class ConsumerStatistics:
     be reached or do not respond (why, says ``Consumer.health``). ``coordinator`` is ``"down"`` (closed, or there is no group),
     ``"initialized"`` (nothing has needed it yet), ``"coordinator discovery"``, ``"stable"`` (it is known), or ``"unknown"`` where a
     plugin looks for coordinators. ``connections`` tells of each connection in which state it is, and was for how long.
+    ``throttled``, by the broker's id, of the waits that brokers' quotas ask for (KIP-219).
     """
 
     state: str
@@ -30,6 +31,7 @@ class ConsumerStatistics:
     unreachable: frozenset[int] = frozenset()
     coordinator: str = "down"
     connections: tuple[ConnectionStatistics, ...] = ()
+    throttled: Mapping[int, BrokerThrottle] = field(default_factory=dict)
 
 
 def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
@@ -45,6 +47,7 @@ def statistics_of(parts: ConsumerParts, *, closed: bool) -> ConsumerStatistics:
         frozenset(node.node_id for node in parts.brokers.outages.unreachable()),
         _coordinator_state(parts, closed=closed),
         parts.brokers.statistics(),
+        MappingProxyType(dict(parts.brokers.throttles.statistics())),
     )
 
 

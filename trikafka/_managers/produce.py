@@ -28,7 +28,7 @@ from .._state.unknown_topics import UnknownTopics, no_topic
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
-from ..errors import BrokerResponseError, DeliveryTimeoutError, TrikafkaError, from_code
+from ..errors import BrokerResponseError, DeliveryTimeoutError, RequestTimedOutError, TrikafkaError, from_code
 from ..interfaces import MetadataManager, TopicInfo
 from ..types import BrokerLatency, TopicPartition
 from .batch_watch import Watch, WatchedCounters
@@ -63,7 +63,7 @@ class ProduceManager(Generic[Ack]):
         transaction: ProducerTransaction | None = None,
         watch: Watch | None = None,
     ) -> None:
-        self._config, self._metadata = config, metadata
+        self._config, self._metadata, self._throttles = config, metadata, brokers.throttles
         self._topics: set[str] = set()
         self._unknown = UnknownTopics(trio.current_time)
         self._failures = FailureLog()
@@ -276,18 +276,23 @@ class ProduceManager(Generic[Ack]):
         return self._ids is not None and self._accumulator.identity.current is None
 
     def _explain_delays(self) -> None:
-        """What waits for a connection that has neither failed nor come says so, should it expire now."""
+        """What waits for a connection that has neither failed nor come says so, or for a broker's quota, should it expire now."""
         for node_id, error in self._senders.delays():
             self._accumulator.unreachable(node_id, error)
         if self._ids is not None and self._waits_for_id() and (error_of_id := self._ids.reason.error()) is not None:
             self._accumulator.delayed(error_of_id)
+        for node, how in self._throttles.now().items():
+            self._accumulator.throttled(node.node_id, RequestTimedOutError(how))
 
     def _explain(self, batch: ProducerBatch) -> None:
         """Note for the call that is cut off why ``batch`` is not delivered yet."""
         if batch.delivery.last_error is not None:
             reasons.failed(batch.delivery.last_error)
         elif batch.delivery.node is not None:
-            reasons.waiting_for(f"Produce to {self._metadata.snapshot.nodes.get(batch.delivery.node, batch.delivery.node)}")
+            number = batch.delivery.node
+            throttled = self._throttles.now_by(number)
+            what = f"Produce to {self._metadata.snapshot.nodes.get(number, number)}"
+            reasons.waiting_for(what if throttled is None else f"{what} ({throttled})")
         elif self._ids is not None and self._waits_for_id():
             reasons.waiting_for(*self._ids.reason.told())
         else:

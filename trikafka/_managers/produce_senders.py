@@ -209,7 +209,7 @@ class Senders:
                 self._accumulator.succeeded(batch, None, None)
         else:
             if throttle := getattr(response, "throttle_ms", 0):
-                connection.throttle(throttle / 1000)
+                connection.throttle(throttle / 1000, "Produce")
             self._take(batches, response)
         return response is not None
 

@@ -38,8 +38,8 @@ NAMED: Mapping[str, tuple[int, int]] = {
     "DescribeConfigs": (4 * _MIB, 0),
     # The partitions of a transaction: a broker keeps them in one record.
     "DescribeTransactions": (4 * _MIB, 0),
-    # The producers that a partition remembers for a day.
-    "DescribeProducers": (16 * _MIB, 0),
+    # The producers that a partition remembers for a day, of 37 bytes: some programs make one for each record.
+    "DescribeProducers": (64 * _MIB, 0),
 }
 #: One member's part: the partitions that it is assigned.
 ASSIGNED: Mapping[str, int] = dict.fromkeys(("SyncGroup", "ConsumerGroupHeartbeat"), 16 * _MIB)

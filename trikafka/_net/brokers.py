@@ -29,6 +29,7 @@ from .reconnect import Reconnect
 from .refusals import Refusals
 from .security import Security
 from .singleflight import ClientClosed, SingleFlight, StartSoon
+from .throttles import Throttles
 
 Purpose = Literal["general", "fetch", "produce", "coordinator", "group"]
 
@@ -181,6 +182,7 @@ class Brokers:
         self._places: dict[tuple[int, str, int], Place] = {}
         self._watch: Callable[[ConnectionEvent], object] | None = None
         self.outages = Outages()
+        self.throttles = Throttles()
         self._refusals = Refusals(config)
         self._closed = False
 
@@ -220,14 +222,18 @@ class Brokers:
         return await connection.request(message, response_timeout)
 
     def _voice_of(self, node: Node) -> Voice:
-        """Tells the outages that a broker says nothing, unless it has said something since on another connection."""
+        """Tells the outages that a broker says nothing, unless it has said something since on another connection.
+
+        And the throttles that it has the client wait.
+        """
 
         def silent(api: str, since: float) -> None:
             heard = [slot.connection for key, slot in self._slots.items() if key.node_id == node.node_id and slot.connection]
             if all(connection.heard_at <= since for connection in heard):
                 self.outages.silent(node, api, since)
 
-        return Voice(silent, lambda: self.outages.heard(node))
+        throttled = lambda api, seconds: self.throttles.throttled(node, api, seconds)  # noqa: E731
+        return Voice(silent, lambda: self.outages.heard(node), throttled)
 
     def when_changed(self, tell: Callable[[ConnectionEvent], object]) -> None:
         """Call ``tell`` at each change of a connection's state."""
@@ -267,6 +273,7 @@ class Brokers:
     def keep_only(self, nodes: frozenset[Node]) -> None:
         """Close the connections to brokers that are not in the cluster any more (bootstrap addresses stay)."""
         self.outages.cluster_is(nodes)
+        self.throttles.keep_only(nodes)
         places = {(node.node_id, node.host, node.port) for node in nodes}
         for key in [key for key in self._slots if key.node_id >= 0 and key[:3] not in places]:
             self._slots.pop(key).close()

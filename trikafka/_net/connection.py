@@ -9,7 +9,6 @@ the steps of writing a request.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,19 +22,17 @@ from ..errors import AuthenticationError, DamagedResponseError, KafkaConnectionE
 from ..types import Node
 from .connection_state import SASL_REQUESTS, ConnectionState, StateClock
 from .decoding import decoded
-from .expiry import ExpiryWatch, Voice
+from .expiry import NOBODY, ExpiryWatch, Voice
 from .frames import FrameReader
 from .in_flight import InFlightRequest, RequestQueue
 from .reasons import waiting_for
 from .session import Authenticate, Session
 from .singleflight import again
+from .throttles import MOST_THROTTLE
 from .transport import STREAM_ERRORS, Transport, without
 from .versions import BrokerVersions
 
-_log = logging.getLogger("trikafka.brokers")
 _MOST_IN_FLIGHT = 100
-#: The longest that a response can have the connection wait (seconds).
-MOST_THROTTLE = 60.0
 _CLOSED = ConnectionError("it was closed")
 
 
@@ -51,7 +48,8 @@ class Connection:
         self._room = trio.CapacityLimiter(_MOST_IN_FLIGHT)
         self._requests = RequestQueue()  # at most _MOST_IN_FLIGHT
         self._wake = trio.Event()  # of the writer
-        self._expiry = ExpiryWatch(config, voice)
+        self._voice = voice or NOBODY
+        self._expiry = ExpiryWatch(config, self._voice)
         self._throttled_until = 0.0
         self._scope = trio.CancelScope()
         self._state = clock or StateClock(trio.current_time)
@@ -120,16 +118,16 @@ class Connection:
         self._state.enter(ConnectionState.CLOSED)
         self._scope.cancel()
 
-    def throttle(self, seconds: float) -> None:
-        """Begin to write nothing more for so long: the broker's quota asks for it (KIP-219). What was begun waits, in order.
+    def throttle(self, seconds: float, api: str) -> None:
+        """Begin to write nothing more for so long: a quota of the broker asks for it in its response to ``api`` (KIP-219).
+
+        What was begun waits, in order.
 
         No longer than a minute: a quota counts by windows of a second, of which a broker keeps eleven, so more is a mistake or a
         damaged response. A broker that means it does not read meanwhile, whatever the client does.
         """
-        if seconds > MOST_THROTTLE:
-            _log.warning("%s asks for %.0f s without requests, as no quota does: it has %.0f s", self.node, seconds, MOST_THROTTLE)
-            seconds = MOST_THROTTLE
-        self._throttled_until = max(self._throttled_until, trio.current_time() + seconds)
+        self._throttled_until = max(self._throttled_until, trio.current_time() + min(seconds, MOST_THROTTLE))
+        self._voice.throttled(api, seconds)
 
     async def negotiate(self, software_version: str) -> None:
         """Ask for the versions that the broker speaks; an old broker responds in version 0 (KIP-511). Raises as :meth:`request`."""
@@ -331,7 +329,7 @@ class Connection:
             raise DamagedResponseError(f"{self.node} sent a response to a request that was not made, or left an earlier one out")
         self._expiry.heard()
         if throttle := request.throttle(frame):
-            self.throttle(throttle)
+            self.throttle(throttle, request.outgoing.api.removesuffix("Request"))
         request.answered(frame)
         self._settle(request)
 

@@ -162,10 +162,10 @@ async def _run(
             reasons.failed(error)  # to who waits for this call
         if recover is not None:
             recover(call.last_error)
-        if call.attempts > retries:
-            raise call.last_error
         if call.left <= 0:
             raise call.expired()
+        if call.attempts > retries:
+            raise call.last_error
         delay, left = retry.delay(), call.left
         await trio.sleep(min(delay, left))
         if delay >= left:

@@ -24,13 +24,17 @@ _HELD = frozenset({"JoinGroupRequest", "SyncGroupRequest"})
 
 @dataclass(frozen=True, slots=True)
 class Voice:
-    """Who is told that the broker of a connection says nothing (of which request, since when), and that it goes on."""
+    """Who is told that the broker of a connection says nothing (of which request, since when), and that it goes on.
+
+    And that it throttles the client: in its response to which API, for how many seconds.
+    """
 
     silent: Callable[[str, float], object]
     heard: Callable[[], object]
+    throttled: Callable[[str, float], object] = lambda api, seconds: None
 
 
-_NOBODY = Voice(lambda api, since: None, lambda: None)
+NOBODY = Voice(lambda api, since: None, lambda: None)
 
 
 class ExpiryWatch:
@@ -45,7 +49,7 @@ class ExpiryWatch:
         self.heard_at = -math.inf  # when the last response came
         self._idle_since = trio.current_time()
         self._idle_limit, self._request_timeout = config.connections_max_idle_ms / 1000, config.request_timeout
-        self._voice = voice or _NOBODY
+        self._voice = voice or NOBODY
         self._silent = False  # and that was told
         self._sleep = trio.CancelScope()  # its deadline is never after the first moment to look
 

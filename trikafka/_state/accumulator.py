@@ -299,6 +299,10 @@ class Accumulator(Generic[Ack]):
         """There is no connection to ``node``: what waits for it knows why, should its time be up."""
         self._outcomes.unreachable(node, error)
 
+    def throttled(self, node: int, error: Exception) -> None:
+        """A quota of ``node`` keeps back what waits for it and what is in flight: they know why, should their time be up."""
+        self._outcomes.throttled(node, error)
+
     def delayed(self, error: Exception) -> None:
         """Nothing can be sent to any broker: as :meth:`unreachable`."""
         for leader in self._queues.leaders:

@@ -223,6 +223,13 @@ class Outcomes:
                 if not batch.in_flight:
                     batch.delayed(error)
 
+    def throttled(self, node: int, error: Exception) -> None:
+        """A quota of ``node`` keeps its batches back, those in flight too. One that was refused has a better cause."""
+        for queue in self._queues.led_by(node):
+            for batch in queue.batches:
+                if not batch.settled and batch.delivery.last_error is None:
+                    batch.delayed(error)
+
     def expire(self, now: float, at_most: float = math.inf) -> int:
         """Fail the batches that are older than the delivery timeout, a partition's in order (KIP-91), ``at_most`` so many.
 

@@ -22,9 +22,18 @@ _PLAIN = {
     "sasl.username": "sasl_plain_username", "sasl.password": "sasl_plain_password",
     "sasl.oauthbearer.client.id": "sasl_oauth_client_id", "sasl.oauthbearer.client.secret": "sasl_oauth_client_secret",
 }  # fmt: skip
+_OAUTH_HANDLER = "org.apache.kafka.common.security.oauthbearer{}.OAuthBearerLoginCallbackHandler"
+#: What Java's client or librdkafka has to be told and trikafka does anyway: so it is what every program's properties have that gets
+#: tokens, or that was given its properties by a cloud. With another value it asks for what trikafka does not do.
+_ANYWAY: Mapping[str, tuple[str, ...]] = {
+    "client.dns.lookup": ("use_all_dns_ips",),
+    "sasl.login.callback.handler.class": (_OAUTH_HANDLER.format(""), _OAUTH_HANDLER.format(".secured")),
+    "sasl.oauthbearer.method": ("oidc",),
+}
 #: All names here that are not ours with dots.
 OTHER_NAMES = (
-    *_PLAIN, "sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.location", "ssl.endpoint.identification.algorithm",
+    *_PLAIN, *_ANYWAY, "sasl.jaas.config", "ssl.truststore.location", "ssl.keystore.location",
+    "ssl.endpoint.identification.algorithm",
 )  # fmt: skip
 _PEM_ADVICE = "trikafka reads PEM: convert it with keytool and openssl, and give {} the file"
 _PAIR = re.compile(r"""\s+([\w.]+)\s*=\s*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|[^\s;"']+)""")
@@ -38,9 +47,16 @@ def take_security(properties: Mapping[str, Any]) -> tuple[dict[str, Any], dict[s
     for dotted, name in _PLAIN.items():
         if dotted in rest:
             _put(settings, name, rest.pop(dotted), dotted)
-    for take in (_take_stores, _take_hostname_check, _take_jaas, _take_ciphers):
+    for take in (_take_what_is_done_anyway, _take_stores, _take_hostname_check, _take_jaas, _take_ciphers):
         take(rest, settings)
     return settings, rest
+
+
+def _take_what_is_done_anyway(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+    for dotted, values in _ANYWAY.items():
+        if dotted in rest and plain(str(rest.pop(dotted))).strip().lower() not in map(str.lower, values):
+            known = " or ".join(map(repr, values))
+            raise ConfigurationError(f"{dotted} must be {known}, which is what trikafka does, or be left out")
 
 
 def _put(settings: MutableMapping[str, Any], name: str, value: Any, dotted: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -179,10 +180,30 @@ def test_interrupted_it_leaves_nothing_and_counts_nothing(place: Place) -> None:
 
 
 def test_what_a_killed_one_has_left_goes(place: Place) -> None:
-    (place.libs.parent / ".classes-old").mkdir()
-    (place.libs.parent / ".classes-old" / "half").touch()
-    assert place.prepare() is not None
-    assert ".classes-old" not in place.left()
+    file = place.prepare()
+    assert file is not None
+    file.unlink()
+    (left := file.parent.with_name(f".{file.parent.name}-old")).mkdir()
+    (left / "half").touch()
+    assert place.prepare() == file
+    assert left.name not in place.left()
+
+
+def test_what_another_java_is_writing_stays(place: Place) -> None:
+    """Before, the second removed what the first was writing, whose attempt failed by that."""
+
+    def write(file: Path) -> None:
+        place.write(file)
+        if place.written == 1:
+            place.install("OpenJDK of another vendor")
+            os.utime(place.java, (1, 1))
+            assert place.prepare(write) is not None
+
+    first = place.prepare(write)
+    assert place.written == 2
+    assert first is not None
+    assert first.with_name("classes.sha256").exists()
+    assert first.parent.with_suffix(".attempts").stat().st_size == 0
 
 
 @pytest.mark.parametrize("option", ["-Xshare:off", "-XX:SharedArchiveFile=own", "-XX:ArchiveClassesAtExit=own"])
@@ -204,7 +225,7 @@ class Tool:
         (self.directory / "meta.properties").write_text(f"version=1\n{ids}")
 
 
-def formatted(folder: Path, template: Path, brokers: int = 2) -> tuple[int, list[dict[str, str]]]:
+def formatted(folder: Path, template: Path | None, brokers: int = 2) -> tuple[int, list[dict[str, str]]]:
     directories = {node: folder / str(node) for node in range(brokers)}
     tool = Tool(directories[0])
     formatting.format_all(directories, template, tool)
@@ -232,6 +253,59 @@ def test_other_properties_and_other_users_are_formatted_anew(tmp_path: Path) -> 
 def test_where_a_template_cannot_be_kept_the_tool_runs_each_time(tmp_path: Path) -> None:
     nowhere = tmp_path / "none" / "formatted-1"
     assert [formatted(tmp_path / name, nowhere)[0] for name in ("one", "two")] == [1, 1]
+
+
+@pytest.mark.parametrize("damage", ["empty", "no checkpoint's contents", "no text", "cannot be read"])
+def test_a_damaged_template_is_made_anew(tmp_path: Path, damage: str) -> None:
+    """Before, a start failed by it, and so did each one after that."""
+    template = formatting.template_of(tmp_path / "libs", {}, [])
+    assert template is not None
+    formatted(tmp_path / "one", template)
+    if damage == "empty":
+        (template / "meta.properties").write_text("")
+    elif damage == "no text":
+        (template / "meta.properties").write_bytes(b"\xff\xfe\0")
+    elif damage == "cannot be read":
+        (template / "meta.properties").unlink()
+        (template / "meta.properties").mkdir()  # what the superuser, too, cannot read
+    else:
+        (template / "bootstrap.checkpoint").write_bytes(b"")
+    assert [formatted(tmp_path / name, template)[0] for name in ("two", "three")] == [1, 0]
+
+
+def test_of_many_templates_the_one_goes_that_was_not_used_for_longest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before, of more than two hundred none was kept any more."""
+    monkeypatch.setattr(formatting, "_MOST", 2)
+    first, second, third = (formatting.template_of(tmp_path / "libs", {"a": which}, []) for which in range(3))
+    assert first is not None
+    assert second is not None
+    assert third is not None
+    for number, template in enumerate((first, second)):
+        formatted(tmp_path / f"made {number}", template)
+        os.utime(template, (number + 1, number + 1))
+    assert formatted(tmp_path / "used", first)[0] == 0
+    assert formatted(tmp_path / "new", third)[0] == 1
+    assert [template.exists() for template in (first, second, third)] == [True, False, True]
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_the_first_broker_whose_data_is_gone_stays_in_its_cluster(tmp_path: Path, kept: bool) -> None:
+    """Before, it got another cluster's id, and the others did not let it in."""
+    template = formatting.template_of(tmp_path / "libs", {}, []) if kept else None
+    _, before = formatted(tmp_path / "one", template)
+    shutil.rmtree(tmp_path / "one" / "0")
+    runs, after = formatted(tmp_path / "one", template)
+    assert runs == (not kept)
+    assert [meta["cluster.id"] for meta in after] == [meta["cluster.id"] for meta in before]
+    assert after[1] == before[1]
+
+
+@pytest.mark.parametrize("name", ["log.dir", "log.dirs", "metadata.log.dir"])
+def test_what_is_formatted_elsewhere_too_is_not_copied(tmp_path: Path, name: str) -> None:
+    assert formatting.template_of(tmp_path / "libs", {name: "x"}, []) is None
+    assert [formatted(tmp_path / run, None)[0] for run in ("one", "two")] == [1, 1]
 
 
 def test_real_brokers_use_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

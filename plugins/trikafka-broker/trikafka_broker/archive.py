@@ -71,10 +71,11 @@ def prepare(java: Path, jars: Jars, write: Callable[[Path], None], report: Calla
         return place / _FILE
     with contextlib.suppress(OSError), _attempt(place.with_suffix(".attempts")) as allowed:
         if allowed and not _is_whole(place):
-            for leftover in (place, *jars.kept.glob(".classes-*")):  # damaged, or of one that was killed
+            aside_prefix = f".{place.name}-"  # others may be writing meanwhile, for other Javas
+            for leftover in (place, *jars.kept.glob(f"{aside_prefix}*")):  # damaged, or of one that was killed
                 shutil.rmtree(leftover, ignore_errors=True)
             report()
-            with tempfile.TemporaryDirectory(prefix=".classes-", dir=jars.kept) as aside:
+            with tempfile.TemporaryDirectory(prefix=aside_prefix, dir=jars.kept) as aside:
                 (made := Path(aside, "made")).mkdir()
                 _write_aside(java, jars.class_path, made / _FILE, write)
                 (made / _HASH).write_text(_hash(made / _FILE))

@@ -161,8 +161,9 @@ class KafkaBroker:
 
         Before its end it asks the controllers, until they answer; so without most of them it would ask in vain.
         """
-        wait_until(lambda: not (self.alive and self._launcher.has_quorum), self._launcher.stop_timeout)
-        wait_until(lambda: not self.alive, 0 if self._launcher.has_quorum else _LAST_SECONDS)
+        limit = self._launcher.stop_timeout
+        wait_until(lambda: not (self.alive and self._launcher.has_quorum), limit)
+        wait_until(lambda: not self.alive, 0 if self._launcher.has_quorum else min(_LAST_SECONDS, limit))
         self.kill()
 
     def _fail(self, message: str) -> None:

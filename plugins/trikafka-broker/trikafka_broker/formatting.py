@@ -10,6 +10,7 @@ import base64
 import contextlib
 import hashlib
 import json
+import os
 import shutil
 import tempfile
 import uuid
@@ -18,30 +19,65 @@ from pathlib import Path
 
 # The second says that the rest is there, so it comes last.
 _CHECKPOINT, _META = "bootstrap.checkpoint", "meta.properties"
-#: Of one version. Each is of some hundred bytes, but properties can be of any number.
+#: With these the tool formats other places than the data directory, whose copy would not be all there is.
+_MOVING = {"log.dir", "log.dirs", "metadata.log.dir"}
+#: Of one version. Each is of some hundred bytes, but properties can be of any number: each test has its own if there is
+#: a temporary file in them. So those go first that nobody has used for longest.
 _MOST = 200
 
 
-def template_of(libs: Path, properties: Mapping[str, object], options: Sequence[str]) -> Path:
-    """Where the files for brokers with these properties (those that were asked for) are kept, or would be."""
+def template_of(libs: Path, properties: Mapping[str, object], options: Sequence[str]) -> Path | None:
+    """Where the files for brokers with these properties (those that were asked for) are kept, or would be.
+
+    None where they cannot be copied.
+    """
+    if _MOVING & properties.keys():
+        return None
     known = json.dumps([sorted((key, str(value)) for key, value in properties.items()), list(options)])
     return libs.parent / f"formatted-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
 
 
-def format_all(directories: Mapping[int, Path], template: Path, run_tool: Callable[[str], None]) -> None:
+def format_all(directories: Mapping[int, Path], template: Path | None, run_tool: Callable[[str], None]) -> None:
     """Make the data directories of nodes, unless they are there. `run_tool` makes the first, given the cluster's id."""
     (_, first), *others = directories.items()
     if not is_formatted(first):
+        left = next((_meta(directory) for _, directory in others if is_formatted(directory)), {})  # its disk was wiped
+        cluster_id = left.get("cluster.id") or new_id()
         shutil.rmtree(first, ignore_errors=True)
-        if is_formatted(template):
-            _copy(template, first, {"cluster.id": new_id(), "directory.id": new_id()})
-        else:
-            run_tool(new_id())
-            _keep(first, template)
+        if template is None or not _copy_template(template, first, cluster_id):
+            run_tool(cluster_id)
+            if template is not None:
+                _keep(first, template)
     for node, directory in others:
         if not is_formatted(directory):
             shutil.rmtree(directory, ignore_errors=True)
             _copy(first, directory, {"node.id": str(node), "directory.id": new_id()})
+
+
+def _copy_template(template: Path, first: Path, cluster_id: str) -> bool:
+    """Whether it could be. Others may share the cache, and what a crash of the machine has cut off is made anew."""
+    try:
+        if not is_formatted(template):
+            return False
+        if _is_whole(template):
+            _copy(template, first, {"cluster.id": cluster_id, "directory.id": new_id()})
+            with contextlib.suppress(OSError):  # a cache that is only read
+                os.utime(template)
+            return True
+    except (OSError, UnicodeError):
+        shutil.rmtree(first, ignore_errors=True)
+    shutil.rmtree(template, ignore_errors=True)
+    return False
+
+
+def _is_whole(template: Path) -> bool:
+    checkpoint = template / _CHECKPOINT
+    return "cluster.id" in _meta(template) and (not checkpoint.exists() or checkpoint.stat().st_size > 0)
+
+
+def _meta(directory: Path) -> dict[str, str]:
+    lines = (line.partition("=") for line in (directory / _META).read_text().splitlines())
+    return {key: value for key, _, value in lines}
 
 
 def is_formatted(directory: Path) -> bool:
@@ -71,8 +107,10 @@ def _keep(formatted: Path, template: Path) -> None:
     if not is_formatted(formatted):  # the properties have moved it elsewhere
         return
     with contextlib.suppress(OSError):
-        if len(list(template.parent.glob("formatted-*"))) < _MOST:
-            with tempfile.TemporaryDirectory(prefix=".formatted-", dir=template.parent) as aside:
-                _copy(formatted, Path(aside, "data"), {})
-                Path(aside, "data").rename(template)
+        kept = sorted(template.parent.glob("formatted-*"), key=lambda one: one.stat().st_mtime)
+        for oldest in kept[: max(0, len(kept) - _MOST + 1)]:
+            shutil.rmtree(oldest, ignore_errors=True)  # who copies it just now runs the tool instead
+        with tempfile.TemporaryDirectory(prefix=".formatted-", dir=template.parent) as aside:
+            _copy(formatted, Path(aside, "data"), {})
+            Path(aside, "data").rename(template)
 

@@ -72,6 +72,15 @@ def test_what_would_change_the_meaning_of_a_read_is_refused(name: str) -> None:
         consumer_settings(SERVERS | {name: "x"})
 
 
+def test_the_handler_that_java_needs_for_tokens_is_no_obstacle_and_others_are() -> None:
+    handler = "org.apache.kafka.common.security.oauthbearer.{}OAuthBearerLoginCallbackHandler"
+    for package in ("", "secured."):
+        settings = consumer_settings(SERVERS | {"sasl.login.callback.handler.class": handler.format(package)})
+        assert settings == {"bootstrap_servers": "h:1"}
+    with pytest.raises(ConfigurationError, match=r"sasl\.login\.callback\.handler\.class must be 'org\.apache"):
+        consumer_settings(SERVERS | {"sasl.login.callback.handler.class": "com.corp.Handler"})
+
+
 @pytest.mark.parametrize("name", list(REFUSED_WRITING))
 def test_what_would_change_the_meaning_of_a_write_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=rf"'kafka\.{name}' is not supported: .+"):

@@ -53,7 +53,6 @@ _REFUSED_SECURITY = {
     "security.providers": "it names classes of Java",
     "ssl.engine.factory.class": "it names a class of Java",
     "sasl.login.class": "it names a class of Java",
-    "sasl.login.callback.handler.class": "it names a class of Java",
     "sasl.client.callback.handler.class": "it names a class of Java",
     "config.providers": "its secrets would not be filled in",
 }
