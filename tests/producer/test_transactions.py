@@ -691,3 +691,21 @@ async def test_the_epochs_are_used_up(version: int, autojump_clock: Clock) -> No
                         raise Own
         await until_closed(cluster)
         assert await committed(cluster) == [b"%d" % number for number in range(10)]
+
+
+@both
+async def test_a_quota_on_transactions_is_kept(version: int, autojump_clock: Clock) -> None:
+    """KIP-219: the coordinator's responses may ask for a pause, too."""
+    async with transacting(version) as (cluster, producer):
+
+        async def slow_down(request: Any, default: Any) -> Any:
+            response = await default()
+            response.throttle_time_ms = 1500
+            return response
+
+        cluster.on("EndTxn", slow_down, times=1)
+        for _ in range(2):
+            async with producer.transaction():
+                await producer.send("t", b"v", partition=0)
+        first, second = [seen.time for seen in cluster.requests("EndTxn")]
+        assert second - first == 1.5

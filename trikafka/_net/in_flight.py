@@ -24,6 +24,7 @@ _THROTTLES = {
     "FindCoordinatorRequest": 2, "JoinGroupRequest": 3, "HeartbeatRequest": 2, "LeaveGroupRequest": 2, "SyncGroupRequest": 2,
     "DescribeGroupsRequest": 2, "ListGroupsRequest": 2, "CreateTopicsRequest": 3, "DeleteTopicsRequest": 2,
     "DescribeConfigsRequest": 2, "CreatePartitionsRequest": 1, "DeleteGroupsRequest": 1, "InitProducerIdRequest": 1,
+    "AddPartitionsToTxnRequest": 1, "AddOffsetsToTxnRequest": 1, "EndTxnRequest": 1, "TxnOffsetCommitRequest": 1,
     "ConsumerGroupHeartbeatRequest": 0,
 }  # fmt: skip
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from trikafka_broker import BrokerStartError, KafkaCluster, archive, fetch_jars, formatting
+from trikafka_broker import BrokerError, BrokerStartError, KafkaCluster, archive, fetch_jars, formatting
 from trikafka_broker.java import find_java
 from trikafka_broker.settings import DEFAULT_VERSION
 
@@ -291,15 +291,14 @@ def test_of_many_templates_the_one_goes_that_was_not_used_for_longest(
 
 
 @pytest.mark.parametrize("kept", [False, True])
-def test_the_first_broker_whose_data_is_gone_stays_in_its_cluster(tmp_path: Path, kept: bool) -> None:
-    """Before, it got another cluster's id, and the others did not let it in."""
+def test_of_brokers_with_data_the_first_is_not_formatted_anew(tmp_path: Path, kept: bool) -> None:
+    """Before, it got another cluster's id, and never started again."""
     template = formatting.template_of(tmp_path / "libs", {}, []) if kept else None
-    _, before = formatted(tmp_path / "one", template)
+    formatted(tmp_path / "one", template)
     shutil.rmtree(tmp_path / "one" / "0")
-    runs, after = formatted(tmp_path / "one", template)
-    assert runs == (not kept)
-    assert [meta["cluster.id"] for meta in after] == [meta["cluster.id"] for meta in before]
-    assert after[1] == before[1]
+    with pytest.raises(BrokerError, match="has no data of a broker, but .+ has: put it back"):
+        formatted(tmp_path / "one", template)
+    assert not (tmp_path / "one" / "0").exists()
 
 
 @pytest.mark.parametrize("name", ["log.dir", "log.dirs", "metadata.log.dir"])

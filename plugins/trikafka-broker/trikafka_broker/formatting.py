@@ -17,6 +17,8 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
+from .errors import BrokerError
+
 # The second says that the rest is there, so it comes last.
 _CHECKPOINT, _META = "bootstrap.checkpoint", "meta.properties"
 #: With these the tool formats other places than the data directory, whose copy would not be all there is.
@@ -38,14 +40,19 @@ def template_of(libs: Path, properties: Mapping[str, object], options: Sequence[
 
 
 def format_all(directories: Mapping[int, Path], template: Path | None, run_tool: Callable[[str], None]) -> None:
-    """Make the data directories of nodes, unless they are there. `run_tool` makes the first, given the cluster's id."""
+    """Make the data directories of nodes, unless they are there. `run_tool` makes the first, given the cluster's id.
+
+    Raises `BrokerError` if the first alone is gone.
+    """
     (_, first), *others = directories.items()
     if not is_formatted(first):
-        left = next((_meta(directory) for _, directory in others if is_formatted(directory)), {})  # its disk was wiped
-        cluster_id = left.get("cluster.id") or new_id()
+        if left := [directory for _, directory in others if is_formatted(directory)]:
+            # With another cluster's id it would not be let in. With theirs it may lead what it has lost, and they would
+            # follow: that, too, is what becomes of the last replica in sync.
+            raise BrokerError(f"{first} has no data of a broker, but {left[0]} has: put it back, or remove that too")
         shutil.rmtree(first, ignore_errors=True)
-        if template is None or not _copy_template(template, first, cluster_id):
-            run_tool(cluster_id)
+        if template is None or not _copy_template(template, first):
+            run_tool(new_id())
             if template is not None:
                 _keep(first, template)
     for node, directory in others:
@@ -54,13 +61,13 @@ def format_all(directories: Mapping[int, Path], template: Path | None, run_tool:
             _copy(first, directory, {"node.id": str(node), "directory.id": new_id()})
 
 
-def _copy_template(template: Path, first: Path, cluster_id: str) -> bool:
+def _copy_template(template: Path, first: Path) -> bool:
     """Whether it could be. Others may share the cache, and what a crash of the machine has cut off is made anew."""
     try:
         if not is_formatted(template):
             return False
         if _is_whole(template):
-            _copy(template, first, {"cluster.id": cluster_id, "directory.id": new_id()})
+            _copy(template, first, {"cluster.id": new_id(), "directory.id": new_id()})
             with contextlib.suppress(OSError):  # a cache that is only read
                 os.utime(template)
             return True
@@ -72,12 +79,8 @@ def _copy_template(template: Path, first: Path, cluster_id: str) -> bool:
 
 def _is_whole(template: Path) -> bool:
     checkpoint = template / _CHECKPOINT
-    return "cluster.id" in _meta(template) and (not checkpoint.exists() or checkpoint.stat().st_size > 0)
-
-
-def _meta(directory: Path) -> dict[str, str]:
-    lines = (line.partition("=") for line in (directory / _META).read_text().splitlines())
-    return {key: value for key, _, value in lines}
+    cut_off = checkpoint.exists() and not checkpoint.stat().st_size
+    return not cut_off and "cluster.id=" in (template / _META).read_text()
 
 
 def is_formatted(directory: Path) -> bool:
