@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,8 @@ import pyarrow.parquet as pq
 import pytest
 import trio
 from lakes import IcebergLake, Lake, make_lake
+from s3_server import s3_server
+from test_lake_stores_live import StoredDelta
 from trikafka_spark.lake.columns import TableColumns, table_schema
 from trikafka_spark.lake.footers import DataFile, read_footers
 from trikafka_spark.lake.log import TableLog
@@ -50,7 +52,9 @@ def plan_of(format: Mapping[str, Any], number: int, rows: int = 10) -> ExportPla
     return ExportPlan(number, f"id-{number}", "", None, {"t": None}, "read_committed", (planned,), {}, format)
 
 
-def files_of(lake: Lake, log: TableLog, plan: ExportPlan, time: int = TIME) -> list[DataFile]:
+def files_of(
+    lake: Lake, log: TableLog, plan: ExportPlan, time: int = TIME, put: Callable[[str, bytes], Any] | None = None
+) -> list[DataFile]:
     """Write the plan's one file, as the tasks would."""
     (planned,) = plan.ranges
     name = f"{plan.format['folder']}/{planned.name}" if "folder" in plan.format else planned.name
@@ -61,11 +65,17 @@ def files_of(lake: Lake, log: TableLog, plan: ExportPlan, time: int = TIME) -> l
         for offset in range(planned.start, planned.end)
     ]
     schema = TableColumns(plan.format, None).numbered(columns(lake))
-    path = lake.root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    pq.write_table(pa.Table.from_pylist(rows, columns(lake)).cast(schema), path)
-    written = WrittenFile(planned, name, planned.start, planned.end, len(rows), path.stat().st_size)
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.Table.from_pylist(rows, columns(lake)).cast(schema), sink)
+    data = sink.getvalue().to_pybytes()
+    put(name, data) if put is not None else at(lake.root / name).write_bytes(data)
+    written = WrittenFile(planned, name, planned.start, planned.end, len(rows), len(data))
     return read_footers(store, [written])
+
+
+def at(path: Path) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
 
 
 def offsets(lake: Lake) -> Sequence[int]:
@@ -179,3 +189,20 @@ async def test_a_catalog_that_says_nothing_is_not_waited_for_for_ever(monkeypatc
         with trio.fail_after(20), pytest.raises(ExportError, match=r"catalog or store has not answered for 1 s"):
             async with sink:
                 pass
+
+
+def test_a_store_whose_responses_are_lost_has_each_plan_once() -> None:
+    """It carries out each conditional write, and says 500: delta-rs sends it again, and is refused by what it wrote itself."""
+    import obstore
+
+    with s3_server() as s3:
+        bucket = s3.bucket("forgetful")
+        lake = StoredDelta(f"s3://{bucket}/lake", {"format": "delta", **s3.options}, Path(bucket))
+        log, store = log_of(lake), s3.store(bucket)
+        format = pinned(log, lake)
+        for number in (1, 2, 3):
+            plan = plan_of(format, number)
+            files = files_of(lake, log, plan, put=lambda name, data: obstore.put(store, f"lake/{name}", data))
+            log.commit(plan, files)
+            assert log.found(plan)
+        assert offsets(lake) == [*range(30)]

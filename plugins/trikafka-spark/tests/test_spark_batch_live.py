@@ -154,7 +154,7 @@ async def test_a_topic_made_anew_after_it_was_planned_is_said_in_a_sentence(
 async def test_what_is_nonsense_is_refused_when_it_is_read(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:
     topic = await new_topic(10, partitions=1)
     for options, message in [
-        ({"startingOffsets": f'{{"{topic}": {{"0": 1, "7": 1}}}}'}, f"startingOffsets .*not there or not read: {topic}-7"),
+        ({"startingOffsets": f'{{"{topic}": {{"0": 1, "7": 1}}}}'}, f"startingOffsets must .*: not there or not read: {topic}-7"),
         ({"startingOffsetsByTimestamp": '{"x": {"0": 1}}'}, f"not there or not read: x-0; missing: {topic}-0"),
         ({"startingOffsets": f'{{"{topic}": {{"0": 8}}}}', "endingTimestamp": str(TIME + 2)}, "start at offset 8, after its end 2"),
         ({"startingTimestamp": str(TIME + 10_000)}, "no record is as young as the starting timestamp .*Strategy to latest"),

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -81,25 +82,21 @@ class DeltaLog:
         """Make it at its place, or take it. Raises :exc:`ConfigurationError` where that cannot be."""
         table = self._table()
         if table is None:
-            by = tuple(partition_by or ())
             self._refuse_strangers()
-            self._make(columns, by)
+            self._make(columns, tuple(partition_by or ()))
             table = self._table()
-        else:
-            by = self._taken(table, columns, partition_by, format.get("app_id"))
         if table is None:
             raise ExportError(f"the Delta table {self.title} was made and is gone")
+        by = self._taken(table, columns, partition_by, format.get("app_id"))
         return {**format, "partition_by": list(by), "table": str(table.metadata().id)}
 
     def _make(self, columns: pa.Schema, by: Sequence[str]) -> None:
         schema = columns.append(pa.field("date", pa.date32())) if "date" in by else columns
-        try:
-            with self._said(f"cannot make the Delta table {self.title}"):
-                deltalake.DeltaTable.create(
-                    self._uri, schema=schema, mode="error", partition_by=list(by), storage_options=self._options
-                )
-        except CommitFailedError as error:
-            raise ExportError(f"somebody else makes the Delta table {self.title} now: export again") from error
+        # Refused is what somebody else makes just now, or what was sent twice, its first response having been lost.
+        with suppress(CommitFailedError), self._said(f"cannot make the Delta table {self.title}"):
+            deltalake.DeltaTable.create(
+                self._uri, schema=schema, mode="error", partition_by=list(by), storage_options=self._options
+            )
         self._sync(0)
 
     def _refuse_strangers(self) -> None:
