@@ -36,6 +36,19 @@ _OURS = frozenset(
         "allow_auto_create_topics",
     }
 )
+#: What is taken for an argument and is an option of trikafka-spark's sinks.
+_OF_SINKS = frozenset(
+    {
+        "format",
+        "partition_by",
+        "compression",
+        "catalog",
+        "location",
+        *(f"{column}_{what}" for column in ("key", "value") for what in ("format", "schema", "message")),
+        "schema_registry",
+        "dead_letter_topic",
+    }
+)
 #: What the name of a sink's option has in it whose value is nobody's business.
 _SECRET_WORDS = ("auth", "password", "secret", "token")
 #: How the names of options begin that lead into a store or a catalog.
@@ -106,6 +119,8 @@ async def open_exporter(
     _check_whole("task_timeout_ms", task_timeout_ms, 0)
     _check_start(start)
     for name in client_settings:
+        if name in _OF_SINKS:
+            raise ConfigurationError(f"{name} is an option of what writes: give sink_options={{{name!r}: ...}}")
         if name in _OURS:
             raise ConfigurationError(f"{name} is not a setting of an export")
     client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines

@@ -364,6 +364,7 @@ class ExportJob:
             started=started,
             seconds=trio.current_time() - begun,
             format=format.get("name"),
+            location=format.get("location"),
             exactly_once=format.get("exactly_once") is not False,
         )
 

@@ -50,7 +50,7 @@ class ExportResult:
     told to go on without it. ``dead_letters`` counts the records that could not be read as asked and were put aside.
     ``started`` is the time (ISO 8601, UTC), ``seconds`` what it took. ``format`` is the name that the sink gives to what it writes.
     Not ``exactly_once``: of a killed export that the next one has finished, rows may stand twice, for the format has no key to
-    know them by.
+    know them by. ``location`` is where the files are, of a table whose name does not say it.
     """
 
     destination: str
@@ -65,6 +65,7 @@ class ExportResult:
     started: str = ""
     seconds: float = field(default=0.0, compare=False)
     format: str | None = None
+    location: str | None = None
     exactly_once: bool = True
 
     @property

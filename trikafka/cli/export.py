@@ -166,10 +166,15 @@ class _Run:
             warn(f"{result.format} has no key to know a write by: rows of the killed export may stand twice; --check counts them")
         if result.dead_letters:
             topic = self._dead_letter_topic
-            folder = "_dead_letters at the location of" if result.format == "iceberg" else "_dead_letters in"
-            where = f"{folder} {result.destination}" if topic is None else f"the topic {topic}"
+            where = _dead_letters(result) if topic is None else f"the topic {topic}"
             warn(f"{_records(result.dead_letters)} could not be read as asked, and went to {where}")
         say(_sentence(result))
+
+
+def _dead_letters(result: ExportResult) -> str:
+    if result.location is None and result.format == "iceberg":  # begun by a version that did not note it
+        return f"_dead_letters at the location of {result.destination}"
+    return f"_dead_letters in {result.location or result.destination}"
 
 
 def _gist(text: str) -> str:

@@ -20,7 +20,8 @@ SECTION = PAGE.partition("\n## Tables: ")[2].partition("\n## ")[0]
 
 
 def blocks(language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
+    found = re.findall(r"^```(\w*)\n(.*?)^```$", SECTION, re.DOTALL | re.MULTILINE)
+    return [text for tongue, text in found if tongue == language]
 
 
 async def test_the_program(kafka_broker: Any, new_topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

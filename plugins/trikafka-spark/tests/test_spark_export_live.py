@@ -178,7 +178,7 @@ async def test_of_two_exports_to_one_place_the_second_is_refused(kafka_broker: A
 
 async def test_wrong_options_are_refused_before_anything_is_made(tmp_path: Path) -> None:
     root = tmp_path / "out"
-    with pytest.raises(ConfigurationError, match="unknown option 'mastr' of the Spark sink; did you mean 'master'"):
+    with pytest.raises(ConfigurationError, match="unknown option 'mastr' of an export to Parquet; did you mean 'master'"):
         await trikafka.export("t", root, bootstrap_servers="localhost:1", sink_options={"mastr": "local"})
     with pytest.raises(ConfigurationError, match="compression must be one of"):
         await trikafka.export("t", root, bootstrap_servers="localhost:1", sink_options={"compression": "zip"})

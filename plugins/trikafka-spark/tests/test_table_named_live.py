@@ -49,6 +49,7 @@ async def test_a_format_that_spark_does_not_know_and_a_folder_of_something_else_
     topic, root = await new_topic(10), tmp_path / "out"
     with pytest.raises(ExportError, match="Spark does not know the format 'nosuch'"):
         await trikafka.export(topic, root, bootstrap_servers=kafka_broker.bootstrap_servers, sink_options={"format": "nosuch"})
+    assert not (root / "_trikafka").exists(), "no plan pins the name"
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes.txt").write_text("mine")

@@ -147,7 +147,8 @@ def refuse_batches(root: Path) -> None:
 def refuse_delta(root: Path) -> None:
     """Raise :exc:`ConfigurationError` if it is a Delta table: readers would not see our files, and ``VACUUM`` would remove them."""
     if (root / "_delta_log").exists():
-        told = "to which files are not just added; exports go there with format=delta, else choose another destination"
+        way = "exports go there with format=delta (--format delta, also with --check), else choose another destination"
+        told = f"to which files are not just added; {way}"
         raise ConfigurationError(f"{root} is a Delta table, {told}")
 
 

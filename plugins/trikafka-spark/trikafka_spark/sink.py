@@ -127,7 +127,8 @@ class SparkSink:
     async def load(self) -> ExportState:
         """Return what the destination holds."""
         state = await self._stored(self._store.load)
-        refuse_other_format(state, self.format, self._store.title)
+        root = self._store.root if isinstance(self._store, DirectoryStore) else None
+        await self._thread(lambda: refuse_other_format(state, self.format, self._store.title, root))
         return state
 
     async def store_plan(self, plan: ExportPlan) -> None:

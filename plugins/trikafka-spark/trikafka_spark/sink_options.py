@@ -1,11 +1,12 @@
-"""The options of the sink, checked. Pure."""
+"""The options of the sink, checked."""
 
 from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from trikafka import ConfigurationError
@@ -15,6 +16,10 @@ from .formats.options import OPTIONS, ParseOptions, parse_options
 
 _COMPRESSIONS = ("snappy", "zstd", "gzip", "lz4", "brotli", "none")
 _PARTITIONS = ("date", "topic")
+#: What formats are called that somebody may have meant. Who knows another of nearly the same name gives the name of its class.
+_FORMATS = ("parquet", "delta", "iceberg", "orc", "json", "avro", "csv", "text", "xml")
+#: What a destination may hold in which nothing was ever published: what exports keep, and what Spark leaves of a write.
+_NOTHING = ("_trikafka", "_temporary")
 _NAMES = (
     "format",
     "master",
@@ -54,17 +59,21 @@ def sink_option_names() -> tuple[str, ...]:
     return _NAMES
 
 
-def sink_options(given: Mapping[str, Any]) -> SinkOptions:
-    """Check what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
+def sink_options(given: Mapping[str, Any], more: Iterable[str] = (), sink: str = "an export to Parquet") -> SinkOptions:
+    """Check what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`.
+
+    ``more`` are names that the caller knows, and that may be meant by one that nobody does.
+    """
     conf = {name: text_of(value) for name, value in given.items() if name.startswith("spark.")}
     rest = {name: value for name, value in given.items() if name not in conf and name != "format"}
-    if (format := str(given.get("format", "parquet"))).lower() != "parquet":
+    if (format := str(given.get("format", "parquet")).strip()).lower() != "parquet":
+        refuse_typo(format)
         raise ConfigurationError(f"format={format} is for folders of a file system: tables elsewhere are not written")
     for name in rest:
         if name not in _NAMES:
-            near = difflib.get_close_matches(name, _NAMES, n=1)
+            near = difflib.get_close_matches(name, [*_NAMES, *more], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
-            raise ConfigurationError(f"unknown option {name!r} of the Spark sink{hint}")
+            raise ConfigurationError(f"unknown option {name!r} of {sink}{hint}")
     for name in ("threads", "max_bytes_per_file", "row_group_rows", "row_group_bytes"):
         if name in rest:
             rest[name] = _whole(name, rest[name], 1)
@@ -100,10 +109,33 @@ def partition_by(value: Any) -> tuple[str, ...]:
     return tuple(sorted(names, reverse=True))  # the folders' order is ours: the topic, then the date
 
 
-def refuse_other_format(state: ExportState, format: str, destination: str) -> None:
-    """Raise :exc:`ConfigurationError` if the destination was exported to in another format."""
+def refuse_typo(format: str) -> None:
+    """Raise :exc:`ConfigurationError` for a format that nobody knows by this name, and somebody by nearly the same.
+
+    A plan would pin the name before Spark is asked for it.
+    """
+    if format.lower() in _FORMATS:
+        return
+    if near := difflib.get_close_matches(format.lower(), _FORMATS, n=1, cutoff=0.7):
+        raise ConfigurationError(f"unknown format {format!r}; did you mean {near[0]!r}?")
+
+
+def refuse_other_format(state: ExportState, format: str, destination: str, root: Path | None = None) -> None:
+    """Raise :exc:`ConfigurationError` if the destination was exported to in another format. Looks into ``root``, its directory."""
     known = (state.format or {}).get("name", "parquet") if state.last_number else format
-    if known != format:
+    if known == format:
+        return
+    if root is not None and _is_without_rows(root):
         raise ConfigurationError(
-            f"{destination} was exported with format={known} and keeps it: say so, or choose another destination for {format}"
+            f"an export to {destination} was begun with format={known}, and nothing of it was ever published: "
+            f"remove {root / '_trikafka'} to begin anew with format={format}, or give format={known} to finish it"
         )
+    raise ConfigurationError(
+        f"{destination} was exported with format={known} and keeps it: give that (--format {known}), "
+        f"or choose another destination for {format}"
+    )
+
+
+def _is_without_rows(root: Path) -> bool:
+    """Whether no reader has ever found anything there."""
+    return all(path.name.startswith(".") or path.name in _NOTHING for path in root.iterdir())

@@ -15,6 +15,16 @@ _LEAST, _MOST = 4, 1000
 #: Errors that an export has an answer to.
 _ANSWERED = ("CommitFailedError", "CommitFailedException", "TableNotFoundError", "NoSuchTableError", "NoSuchNamespaceError")
 
+#: What pyiceberg says of what it lacks, and what to do about it here.
+_ADVICE = {
+    "URI missing": "nobody says where the Iceberg catalog is: give catalog.uri, such as sqlite:////data/lake.db or"
+    " https://catalog:8181 (and catalog.type: sql, rest ...), or the name of a catalog in .pyiceberg.yaml as catalog",
+    "No default path is set": "nobody says where the files of a new Iceberg table go: give location, the table's folder or URL,"
+    " or catalog.warehouse, in which the catalog chooses one",
+    "SQLAlchemy support not installed": "a SQL catalog of Iceberg needs SQLAlchemy: pip install 'pyiceberg[sql-sqlite]', or"
+    " 'pyiceberg[sql-postgres]' for PostgreSQL",
+}
+
 
 @contextmanager
 def explained(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
@@ -32,6 +42,18 @@ def explained(what: str, secrets: Iterable[str] = ()) -> Iterator[None]:
         if shown != text:
             raise failure from None
         raise failure from error
+
+
+@contextmanager
+def advised() -> Iterator[None]:
+    """What an Iceberg catalog lacks, by the names of our options. Raises :exc:`ConfigurationError` for that."""
+    try:
+        yield
+    except Exception as error:
+        advice = next((advice for sign, advice in _ADVICE.items() if sign in str(error)), None)
+        if advice is None:
+            raise
+        raise ConfigurationError(advice) from error
 
 
 def hidden(text: str, secrets: Iterable[str]) -> str:

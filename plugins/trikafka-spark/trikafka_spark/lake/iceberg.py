@@ -33,7 +33,7 @@ from trikafka.config.secrets import holds_secret, plain, secret
 from trikafka.interfaces import ExportPlan
 
 from ..object_address import SCHEMES
-from .explaining import explained
+from .explaining import advised, explained
 from .fitting import check_fit, check_ids, check_partitions
 from .footers import DataFile
 from .iceberg_files import data_file
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 #: Of the format's versions, to which can be written.
 _NEWEST = 2
+#: The catalog to which a warehouse is a name, which only its server understands.
+_NAMED_WAREHOUSES = "RestCatalog"
 _RETRIES = "commit.retry.num-retries"
 #: What the name of a catalog's property has in it whose value is nobody's business.
 _SECRET_WORDS = ("password", "secret", "token", "credential", "auth", "key")
@@ -75,8 +77,11 @@ class IcebergLog:
     def _loaded(self) -> Catalog:
         given = {name: plain(value) for name, value in self._options.properties.items()}
         name = self._options.catalog
-        with self._said(f"cannot open the catalog {name or 'default'!r}"):
+        with self._said(f"cannot open the catalog {name or 'default'!r}"), advised():
             found = load_catalog(name, **given)
+        place = str(found.properties.get("warehouse", ""))
+        if place and type(found).__name__ != _NAMED_WAREHOUSES:
+            found.properties["warehouse"] = _absolute(place)
         self._secrets = tuple(_secrets_of(found.properties))
         return found
 
@@ -141,15 +146,17 @@ class IcebergLog:
             "table": str(table.metadata.table_uuid),
             "fields": fields,
             "folder": "data",
+            "location": table.location(),
         }
 
     def _made(self, columns: pa.Schema, by: Sequence[str]) -> Table:
         namespace = tuple(self.title.split("."))[:-1]
-        with self._said(f"cannot make the table {self.title}"):
+        location = None if self._options.location is None else _absolute(self._options.location)
+        with self._said(f"cannot make the table {self.title}"), advised():
             self._catalog.create_namespace_if_not_exists(namespace)
             try:
                 making = self._catalog.create_table_transaction(
-                    self.title, columns, location=self._options.location, properties={"format-version": "2"}
+                    self.title, columns, location=location, properties={"format-version": "2"}
                 )
                 if by:
                     with making.update_spec() as spec:
@@ -282,6 +289,11 @@ def _partitioned_by(title: str, table: Table) -> tuple[str, ...]:
                 f"the table {title} is partitioned by {field.transform} of {name}; exports know the topic and the day of timestamp"
             )
     return tuple(sorted(found, reverse=True))
+
+
+def _absolute(location: str) -> str:
+    """A catalog keeps what it is told, and who asks it from another folder would look elsewhere."""
+    return location if urlsplit(location).scheme else str(Path(location).expanduser().absolute())
 
 
 def _folder(location: str) -> Path:

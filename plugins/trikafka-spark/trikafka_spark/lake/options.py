@@ -50,4 +50,6 @@ def lake_options(given: Mapping[str, Any]) -> LakeOptions:
     for name in rest:
         if name.startswith("write."):
             raise ConfigurationError(f"{name} is for a writer of Spark's: the files of {format} are written here, as Parquet's")
-    return LakeOptions(format, destination, sink_options(rest), own.get(_CATALOG), own.get("location"), properties, store)
+    more = (_CATALOG, "location", "catalog.type", "catalog.uri", "catalog.warehouse") if format == "iceberg" else ()
+    files = sink_options(rest, more, f"an export with format={format}")
+    return LakeOptions(format, destination, files, own.get(_CATALOG), own.get("location"), properties, store)

@@ -28,6 +28,11 @@ class NamedTable:
         self._store, self._options = store, options
         self._path = f"file://{store.root}"
 
+    @property
+    def format(self) -> str:
+        """Its name for Spark."""
+        return self._options.format
+
     def conf(self) -> Mapping[str, str]:
         """What is given."""
         return self._options.conf

@@ -10,7 +10,7 @@ from typing import Any
 
 from trikafka import ConfigurationError
 
-from ..sink_options import partition_by, sink_option_names, text_of
+from ..sink_options import partition_by, refuse_typo, sink_option_names, text_of
 
 _NAMES = ("format", "master", "app_name", "partition_by")
 _WRITE = "write."
@@ -43,7 +43,7 @@ class TableOptions:
 
 def is_table(given: Mapping[str, Any]) -> bool:
     """Whether the options are those of an export into a table."""
-    return str(given.get("format", "parquet")).lower() != "parquet"
+    return str(given.get("format", "parquet")).strip().lower() != "parquet"
 
 
 def table_options(given: Mapping[str, Any]) -> TableOptions:
@@ -52,6 +52,7 @@ def table_options(given: Mapping[str, Any]) -> TableOptions:
     name = str(rest.pop("format")).strip()
     if not re.fullmatch(r"[A-Za-z][\w.]*", name):
         raise ConfigurationError(f"format must be the name of a table format, such as delta, iceberg or orc, not {name!r}")
+    refuse_typo(name)
     name = name.lower() if "." not in name else name
     if name in _NOT:
         raise ConfigurationError(f"nothing is exported with format={name}: {_NOT[name]}")

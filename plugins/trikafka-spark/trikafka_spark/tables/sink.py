@@ -83,7 +83,8 @@ class TableSink:
         state = await self._thread(self._store.load)
         if not state.last_number:
             await self._thread(self._table.check)
-        refuse_other_format(state, self._options.format, str(self._store.root))
+        root = self._store.root
+        await self._thread(lambda: refuse_other_format(state, self._options.format, str(root), root))
         return state
 
     async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -97,6 +98,7 @@ class TableSink:
                     f" choose another destination for {list(asked)}"
                 )
             return state.format
+        await self._work(_known)  # or a plan would pin, for good, a name that nobody knows
         return {
             "name": self._options.format,
             "app_id": f"trikafka-{uuid.uuid4()}",
@@ -169,6 +171,10 @@ class TableSink:
 
     async def _thread(self, function: Callable[[], T]) -> T:
         return await trio.to_thread.run_sync(function, limiter=self._limiter)
+
+
+def _known(work: TableWork[None]) -> None:
+    work.check_known()
 
 
 def _check_pandas() -> None:

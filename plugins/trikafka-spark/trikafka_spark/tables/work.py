@@ -57,6 +57,12 @@ class TableWork(SparkWork[T]):
         """The rows of ranges; an error in them is found by :meth:`blamed`."""
         return rows_of(self.session, reads, settings, self._secret, self._rows)
 
+    def check_known(self) -> None:
+        """Have Spark look for the format. Raises what it raises where there is none of the name."""
+        conf = self.session._jsparkSession.sessionState().conf()
+        jvm: Any = self.session._jvm
+        jvm.org.apache.spark.sql.execution.datasources.DataSource.lookupDataSource(self.table.format, conf)
+
     def blamed(self, error: Exception) -> tuple[str, Exception] | None:
         """Which range an error of Spark's came from, and what it was there."""
         return error_of(text_of(error), self._secret)
