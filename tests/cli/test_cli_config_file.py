@@ -29,3 +29,8 @@ def test_what_is_given_by_hand_wins_and_must_be_known() -> None:
 def test_a_name_that_nobody_knows_is_an_error_with_a_hint(name: str, hint: str) -> None:
     with pytest.raises(ConfigurationError, match=f"unknown setting '{name}' for any client; did you mean '{hint}'"):
         Common("a:1", (), False, ((name, "x"),)).settings(AdminConfig)
+
+
+def test_what_programs_of_java_read_records_by_is_passed_over() -> None:
+    file = (("value.deserializer", "org.apache.kafka.common.serialization.StringDeserializer"), ("key.serializer", "x.Own"))
+    assert Common("a:1", (), False, file).settings(ConsumerConfig) == {"bootstrap_servers": "a:1"}

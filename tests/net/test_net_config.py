@@ -212,6 +212,8 @@ def test_java_names_become_settings() -> None:
         ({"session.timeout.ms": ""}, "must be a number"),
         ({"group.id": "g", "group_id": "h"}, "group_id is given twice, the second time as 'group_id'"),
         ({"max.poll.records": "many"}, "max.poll.records must be a number, not 'many'"),
+        ({"key.deserializer": "x.MyDeserializer"}, "key.deserializer='x.MyDeserializer' is a class of Java's: leave it out"),
+        ({"value.serializer": "x.StringSerializer"}, "leave it out, for records are bytes, or encode before the call"),
     ],
 )
 def test_java_names_and_values_that_are_wrong(properties: dict[str, str], says: str) -> None:
@@ -219,7 +221,17 @@ def test_java_names_and_values_that_are_wrong(properties: dict[str, str], says: 
         from_properties(properties)
 
 
-@pytest.mark.parametrize("properties", [{"acks": "two"}, {"acks": ""}, {"key.deserializer": "x"}, {"dial": "x"}])
+def test_a_file_of_java_is_read_as_it_stands(tmp_path: Path) -> None:
+    file = tmp_path / "java.properties"
+    java = "org.apache.kafka.common.serialization."
+    file.write_text(f"group.id=g\nkey.deserializer={java}StringDeserializer\nvalue.deserializer={java}ByteArrayDeserializer\n")
+    assert from_properties(file) == from_properties(str(file)) == {"group_id": "g", "key_deserializer": bytes.decode}
+    ConsumerConfig.build(from_properties(file))
+    with pytest.raises(ConfigurationError, match=r"the properties cannot be read: .*missing\.properties"):
+        from_properties(tmp_path / "missing.properties")
+
+
+@pytest.mark.parametrize("properties", [{"acks": "two"}, {"acks": ""}, {"dial": "x"}])
 def test_what_from_properties_lets_through_is_refused_when_built(properties: dict[str, str]) -> None:
     cls = ProducerConfig if "acks" in properties else ConsumerConfig
     with pytest.raises(ConfigurationError):

@@ -47,9 +47,11 @@ class Common:
 
 def _read(pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     from ..config import from_properties
+    from ..config.properties import SERIALIZATION
     from ..errors import ConfigurationError
 
     given = {name.replace("_", "."): value for name, value in pairs}  # the last one counts
+    given = {name: value for name, value in given.items() if name not in SERIALIZATION}  # of programs; here records are bytes
     for name in _NOT_TEXT:
         if name in given:
             raise ConfigurationError(f"the setting {name!r} cannot be given as text")

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Mapping, MutableMapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
@@ -11,19 +13,29 @@ from .secrets import holds_secret, plain, secret
 from .security_properties import OTHER_NAMES, take_security
 from .setting import Setting, settings_of, unknown
 
+#: Java's classes that say what trikafka does anyway: keys and values are bytes.
+_BYTES = ("ByteArray", "ByteBuffer", "Bytes")
+#: Settings that name Java's classes for keys and values.
+SERIALIZATION = ("key.deserializer", "value.deserializer", "key.serializer", "value.serializer")
 
-def from_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
+
+def from_properties(properties: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
     """Turn Java-style names (``{"group.id": "g"}``) into settings: ``open_consumer(**from_properties(...))``.
 
-    For TLS and SASL those of librdkafka are understood as well, and of Java's ``sasl.jaas.config`` the known login modules.
+    ``properties`` may be the path of a file of them, which is read at once. For TLS and SASL the names of librdkafka are
+    understood as well, and of Java's ``sasl.jaas.config`` the known login modules. Java's ``StringDeserializer`` becomes
+    ``bytes.decode``; its classes for bytes are what trikafka does anyway.
 
     Strings are turned into numbers and booleans where the setting is one. Raises :exc:`ConfigurationError` for a name that
-    no client has, and for a setting that is given under two names.
+    no client has, for a setting that is given under two names, and for a file that cannot be read.
     """
+    if not isinstance(properties, Mapping):
+        properties = _read_file(properties)
     known = {name: found for cls in (AdminConfig, ConsumerConfig, ProducerConfig) for name, found in settings_of(cls).items()}
     by_java = {found.java: found for found in known.values() if found.java is not None}
     properties = {name: secret(value) for name, value in properties.items()}
     settings, rest = take_security(properties)
+    _take_serialization(rest, settings)
     for dotted, value in rest.items():
         found = by_java.get(dotted) or known.get(dotted.replace(".", "_"))
         if found is None:
@@ -32,6 +44,27 @@ def from_properties(properties: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigurationError(f"{found.name} is given twice, the second time as {dotted!r}")
         settings[found.name] = _from_text(dotted, value, found) if isinstance(value, str) else value
     return {name: value if known[name].secret or holds_secret(value) else plain(value) for name, value in settings.items()}
+
+
+def _read_file(path: str | os.PathLike[str]) -> dict[str, str]:
+    try:
+        return read_properties(Path(path).read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the properties cannot be read: {error}") from error
+
+
+def _take_serialization(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
+    """Java names classes here, of which trikafka has none."""
+    for dotted in SERIALIZATION:
+        if not isinstance(rest.get(dotted), str):
+            continue
+        given, reads = plain(str(rest.pop(dotted))), dotted.endswith("deserializer")
+        kind = given.rpartition(".")[2].removesuffix("Deserializer" if reads else "Serializer")
+        if kind == "String" and reads:
+            settings[dotted.replace(".", "_")] = bytes.decode
+        elif kind not in _BYTES:
+            instead = "give open_consumer() a function for it" if reads else "encode before the call"
+            raise ConfigurationError(f"{dotted}={given!r} is a class of Java's: leave it out, for records are bytes, or {instead}")
 
 
 def read_properties(text: str) -> dict[str, str]:
