@@ -1,10 +1,11 @@
-"""``trikafka export --every`` tells an outage once, however it is worded from time to time. Pure."""
+"""What ``trikafka export`` tells: with ``--every`` an outage once, however it is worded, and where dead letters are. Pure."""
 
 from __future__ import annotations
 
 import pytest
 
-from trikafka.cli.export import _gist
+from trikafka._api.export_report import ExportResult
+from trikafka.cli.export import _dead_letters, _gist
 
 LATE = "t-1 could not be exported: reading t-1 from offset {} did not finish within {} s (1 attempt)"
 GONE = "t-0, t-12 could not be exported: t-0 holds the offsets [30, {}), but [0, 100) are to be read"
@@ -31,3 +32,16 @@ def test_the_same_outage(one: str, other: str) -> None:
 )
 def test_another_one(one: str, other: str) -> None:
     assert _gist(one) != _gist(other)
+
+
+@pytest.mark.parametrize(
+    ("destination", "format", "location", "told"),
+    [
+        ("/data/orders", "parquet", None, "_dead_letters in /data/orders"),
+        ("shop.orders", "iceberg", "s3://lake/shop/orders", "_dead_letters in s3://lake/shop/orders"),
+        ("shop.orders", "iceberg", None, "_dead_letters at the location of shop.orders"),
+    ],
+)
+def test_where_dead_letters_are(destination: str, format: str, location: str | None, told: str) -> None:
+    result = ExportResult(destination, (), False, (), {}, {}, dead_letters=1, format=format, location=location)
+    assert _dead_letters(result) == told

@@ -65,8 +65,8 @@ class ExportResult:
     started: str = ""
     seconds: float = field(default=0.0, compare=False)
     format: str | None = None
-    location: str | None = None
     exactly_once: bool = True
+    location: str | None = None
 
     @property
     def already_done(self) -> bool:
