@@ -97,10 +97,10 @@ def test_what_makes_no_sense_is_one_sentence_without_what_is_secret(destination:
     assert SECRET not in str(caught.value)
 
 
-def test_tables_are_not_written_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_what_spark_writes_is_not_written_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigurationError, match="format=delta is for folders of a file system"):
-        find_sink("s3://bucket/x", {"format": "delta"})
+    with pytest.raises(ConfigurationError, match="format=orc is for folders of a file system"):
+        find_sink("s3://bucket/x", {"format": "orc"})
     assert not list(tmp_path.iterdir())
 
 
