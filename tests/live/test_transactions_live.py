@@ -172,13 +172,18 @@ async def test_the_coordinator_is_killed_in_the_middle_of_commits(make_kafka_clu
                 async def kill_in_turn() -> None:
                     nonlocal killed
                     for broker in cluster.brokers:
-                        await trio.sleep(0.5)
+                        await commits(20)
                         await broker.kill()
                         killed += 1
                         await trio.sleep(2)
                         await broker.start()
-                        await trio.sleep(1)
+                        await commits(20)
                     stop.set()
+
+                async def commits(more: int) -> None:
+                    most = len(wanted) + 2 * more
+                    while len(wanted) < most:  # noqa: ASYNC110
+                        await trio.sleep(0.05)
 
                 nursery.start_soon(kill_in_turn)
                 number = 0

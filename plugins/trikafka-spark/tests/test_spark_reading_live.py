@@ -49,8 +49,10 @@ async def test_a_batch_that_is_larger_than_what_may_wait_goes_alone(
     assert set(waiting) == {1}
 
 
-async def test_closing_early_ends_the_thread(kafka_broker: Any, new_topic: Any) -> None:
+async def test_closing_early_ends_the_thread(kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = await new_topic(5_000, partitions=1)
+    monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)  # or it could have read all and have ended by itself
+    monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
     settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
     batches = read_range(OffsetRange(topic, 0, 0, 5_000), settings)
     next(batches)
