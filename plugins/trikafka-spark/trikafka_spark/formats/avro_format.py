@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 from fastavro import schemaless_reader
 
 from .avro_types import MARK_BYTES, AvroSchema
-from .column_bytes import OddError
-from .rows import decode_rows, join
+from .column_bytes import quickly
+from .rows import Decoded, decode_parts, decode_rows
 from .sizes import Sizes, check, taken_by
 
 #: Values of which a wrong one makes the others be read the slow way, too.
@@ -36,23 +36,13 @@ class AvroDecoder:
         self._named = self._convert is not None and self._wanted is None
         self._mark = secrets.token_bytes(MARK_BYTES)  # that no record can know
 
-    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+    def decode(self, column: pa.BinaryArray) -> Decoded:
         """As :meth:`Decoder.decode`."""
-        arrays: list[pa.Array] = []
-        bad: dict[int, str] = {}
-        for at, part, large in self._sizes.parts(column):
-            array, wrong = decode_rows(part.to_pylist(), self._large, self.type) if large else self._part(part)
-            arrays.append(array)
-            bad |= {at + number: why for number, why in wrong.items()}
-        return join(arrays, self.type), bad
+        return decode_parts(self._sizes.parts(column), self._part, self._large, self.type)
 
-    def _part(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
-        if self._quick is not None:
-            try:
-                return self._quick(column), {}
-            except OddError:
-                pass
-        return decode_rows(column.to_pylist(), self._block, self.type, self._check)
+    def _part(self, column: pa.BinaryArray) -> Decoded:
+        array = quickly(self._quick, column)
+        return decode_rows(column.to_pylist(), self._block, self.type, self._check) if array is None else (array, {})
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
         """One whose lists could become too large."""
@@ -90,7 +80,7 @@ class RawDecoder:
 
     type = pa.binary()
 
-    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+    def decode(self, column: pa.BinaryArray) -> Decoded:
         """As :meth:`Decoder.decode`."""
         return column, {}
 

@@ -5,6 +5,7 @@ Whatever is odd about one value ends it for all of them by :exc:`OddError`; anot
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pyarrow as pa
@@ -20,6 +21,14 @@ GUARD = 16
 
 class OddError(Exception):
     """Something that is not read here."""
+
+
+def quickly(read: Callable[[pa.BinaryArray], pa.Array] | None, column: pa.BinaryArray) -> pa.Array | None:
+    """The column by ``read``; ``None`` where there is no such way, or one of the values is odd."""
+    try:
+        return None if read is None else read(column)
+    except OddError:
+        return None
 
 
 class Data:

@@ -16,7 +16,7 @@ import pyarrow.json as pj
 
 from trikafka import ConfigurationError, ExportError
 
-from .rows import AT_ONCE, decode_rows, join
+from .rows import AT_ONCE, Decoded, decode_parts, decode_rows
 from .sizes import Sizes, check
 
 #: Objects and lists that stand in each other, in values from which a schema is inferred: readers of Parquet go no deeper than 100.
@@ -36,15 +36,12 @@ class JsonDecoder:
             explicit_schema=self._schema, newlines_in_values=True, unexpected_field_behavior="ignore"
         )
 
-    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+    def decode(self, column: pa.BinaryArray) -> Decoded:
         """As :meth:`Decoder.decode`."""
-        arrays: list[pa.Array] = []
-        bad: dict[int, str] = {}
-        for at, part, large in self._sizes.parts(column):
-            array, wrong = decode_rows(part.to_pylist(), self._large if large else self._block, self.type)
-            arrays.append(array)
-            bad |= {at + number: why for number, why in wrong.items()}
-        return join(arrays, self.type), bad
+        return decode_parts(self._sizes.parts(column), self._part, self._large, self.type)
+
+    def _part(self, column: pa.BinaryArray) -> Decoded:
+        return decode_rows(column.to_pylist(), self._block, self.type)
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
         """One whose lists could become too large: of numbers they do not, and there are no more objects than braces."""

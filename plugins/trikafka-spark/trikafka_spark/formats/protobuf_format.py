@@ -13,13 +13,13 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from .column_bytes import OddError
+from .column_bytes import quickly
 from .errors import UnreadableError
 from .framing import by_head
 from .protobuf_columns import FIRST, LAST, reader_of
 from .protobuf_items import check_items
 from .protobuf_types import AS_JSON, TIMESTAMP, WRAPPERS, ProtobufSchema, is_map, message_type, repeated, type_of
-from .rows import Decoder, decode_rows, join, spread
+from .rows import Decoded, Decoder, decode_parts, decode_rows, spread
 from .sizes import Sizes
 
 #: Messages of which an odd one makes the others be read the slow way, too.
@@ -41,23 +41,13 @@ class ProtobufDecoder:
         self._array = _message(schema.descriptor)
         self._quick = reader_of(schema.descriptor)
 
-    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+    def decode(self, column: pa.BinaryArray) -> Decoded:
         """As :meth:`Decoder.decode`."""
-        arrays: list[pa.Array] = []
-        bad: dict[int, str] = {}
-        for at, part, large in self._sizes.parts(column):
-            array, wrong = decode_rows(part.to_pylist(), self._large, self.type) if large else self._part(part)
-            arrays.append(array)
-            bad |= {at + number: why for number, why in wrong.items()}
-        return join(arrays, self.type), bad
+        return decode_parts(self._sizes.parts(column), self._part, self._large, self.type)
 
-    def _part(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
-        if self._quick is not None:
-            try:
-                return self._quick(column), {}
-            except OddError:
-                pass
-        return decode_rows(column.to_pylist(), self._block, self.type, self._parse)
+    def _part(self, column: pa.BinaryArray) -> Decoded:
+        array = quickly(self._quick, column)
+        return decode_rows(column.to_pylist(), self._block, self.type, self._parse) if array is None else (array, {})
 
     def _large(self, values: Sequence[bytes]) -> pa.Array:
         """One whose lists could become too large, as messages already."""
@@ -77,7 +67,7 @@ class IndexedDecoder:
         self._known: dict[tuple[int, ...], ProtobufDecoder | str] = {}
         self._first: Decoder | str = self._checked([0])
 
-    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+    def decode(self, column: pa.BinaryArray) -> Decoded:
         """As :meth:`Decoder.decode`. Nearly always all are the file's first message, which is one zero byte."""
         return by_head(column, 1, self.type, self._of)
 
@@ -110,7 +100,7 @@ class _Long:
         self.type = type
         self._inner, self._checked = inner, checked
 
-    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+    def decode(self, column: pa.BinaryArray) -> Decoded:
         rests: list[bytes | None] = []
         bad: dict[int, str] = {}
         for number, value in enumerate(column.to_pylist()):

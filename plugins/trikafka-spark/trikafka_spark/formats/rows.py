@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 #: Values that are decoded at once: the objects that a library makes of them live so long.
 AT_ONCE = 4096
+#: An array, and what is wrong with the values in these places, which are null in it.
+Decoded = tuple[pa.Array, dict[int, str]]
 #: The most that is told of an error, in characters.
 _MOST_TEXT = 500
 
@@ -20,8 +22,24 @@ class Decoder(Protocol):
     def type(self) -> pa.DataType:
         """Of the column."""
 
-    def decode(self, column: pa.BinaryArray) -> tuple[pa.Array, dict[int, str]]:
+    def decode(self, column: pa.BinaryArray) -> Decoded:
         """Read values, none of which is null; return as many, and what is wrong with those that cannot be read (they are null)."""
+
+
+def decode_parts(
+    parts: Iterable[tuple[int, pa.BinaryArray, bool]],
+    several: Callable[[pa.BinaryArray], Decoded],
+    large: Callable[[Sequence[bytes]], pa.Array],
+    type: pa.DataType,
+) -> Decoded:
+    """Read a column part by part, as :meth:`Sizes.parts` cuts it: by ``several``, and by ``large`` what may be too large."""
+    arrays: list[pa.Array] = []
+    bad: dict[int, str] = {}
+    for at, part, may_be_large in parts:
+        array, wrong = decode_rows(part.to_pylist(), large, type) if may_be_large else several(part)
+        arrays.append(array)
+        bad |= {at + number: why for number, why in wrong.items()}
+    return join(arrays, type), bad
 
 
 def decode_rows(
@@ -29,7 +47,7 @@ def decode_rows(
     block: Callable[[Sequence[bytes]], pa.Array],
     type: pa.DataType,
     check: Callable[[bytes], object] | None = None,
-) -> tuple[pa.Array, dict[int, str]]:
+) -> Decoded:
     """Read them with ``block``, which reads many at once or raises: then they are halved until the culprits stand alone.
 
     ``check`` looks at a single value and raises where it is wrong, as far as that is quick to see.
