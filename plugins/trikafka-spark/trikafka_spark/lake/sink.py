@@ -44,6 +44,8 @@ class LakeSink(SparkSink):
         self.format = options.format
         self._lake = options
         self._known: TableLog | None = None
+        #: Calls that were left alone keep their threads, and those only: what is silent here is to hold up nothing else.
+        self._log_limiter = trio.CapacityLimiter(4)
 
     @classmethod
     def from_options(cls, options: Mapping[str, Any]) -> Self:
@@ -144,7 +146,7 @@ class LakeSink(SparkSink):
         """
         limit = _LIMIT if limit is None else limit
         with trio.move_on_after(limit):
-            return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._limiter)
+            return await trio.to_thread.run_sync(function, abandon_on_cancel=True, limiter=self._log_limiter)
         raise ExportError(
             f"{self.title}: the table's catalog or store has not answered for {limit:g} s; the next export goes on from there"
         )
