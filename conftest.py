@@ -2,6 +2,7 @@
 
 A file's tests stay together, for they share a broker. Files with a real broker come first: they wait more than they work, and
 what is left for the end is quick. A test with the mark ``alone`` measures what a busy machine falsifies: nothing else runs then.
+It waits for the tests that the other processes have begun, so its file comes when these are quick ones.
 """
 
 from __future__ import annotations
@@ -69,7 +70,14 @@ def _turn(nodeid: str) -> int:
     scope = _scope(nodeid.partition("::")[0])
     if scope in LONGEST:
         return LONGEST.index(scope)
-    return len(LONGEST) + (not scope.endswith("_live.py"))
+    if _has_alone(scope):
+        return len(LONGEST) + 2
+    return len(LONGEST) + (0 if scope.endswith("_live.py") else 1 if scope.startswith("tests/") else 3)
+
+
+@functools.cache
+def _has_alone(scope: str) -> bool:
+    return scope.endswith("_live.py") and "pytest.mark.alone" in (ROOT / scope).read_text()
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -16,6 +16,7 @@ import pytest
 import trio
 from test_groups_live import PARTITIONS, Stage, in_time, until
 from trikafka_broker.cluster import KafkaCluster
+from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
 
 from trikafka import NewTopic, RebalanceListener, SubscriptionPattern, TopicPartition, open_admin, open_consumer, open_producer
@@ -151,6 +152,7 @@ async def java_member(cluster: Cluster, scene: Scene, protocol: str) -> AsyncIte
     command = cluster.java_command(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", scene.bootstrap, "--topic", scene.topic, "--group", scene.topic, *given),
+        jvm_options=DEFAULT_JVM_OPTIONS,
     )
 
     async def listen(process: trio.Process) -> None:

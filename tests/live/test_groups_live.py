@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import confluent_kafka
 import pytest
 import trio
+from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
 
 from trikafka import NewTopic, open_admin, open_consumer, open_producer
@@ -159,6 +160,7 @@ async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
     command = cluster.java_command(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", stage.bootstrap, "--topic", stage.topic, "--group", stage.topic, *given),
+        jvm_options=DEFAULT_JVM_OPTIONS,
     )
 
     async def listen(process: trio.Process) -> None:

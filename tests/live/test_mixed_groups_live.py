@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
 
 import trikafka
@@ -142,7 +143,8 @@ class Stage:
         if self.protocol == "classic":
             given += ["--session-timeout", "6000"]
             given += ["--assignment-strategy", f"org.apache.kafka.clients.consumer.{JAVA[self.strategy]}"]
-        return list(self.cluster.java_command("org.apache.kafka.tools.VerifiableConsumer", *given))
+        tool = "org.apache.kafka.tools.VerifiableConsumer"
+        return list(self.cluster.java_command(tool, *given, jvm_options=DEFAULT_JVM_OPTIONS))
 
 
 @pytest.mark.parametrize(("protocol", "strategy"), [("classic", "cooperative-sticky"), ("consumer", "")])
