@@ -130,6 +130,7 @@ async def test_a_broker_goes_away_in_the_middle(make_kafka_cluster: MakeKafkaClu
             table = pa.table({"value": values, "partition": [number % 3 for number in range(3_000)]})
             assert (await producer.send_arrow(topic, table)).rows == 3_000
             sent += 3_000
+            await trio.sleep(0.01)
 
     async with trikafka.open_producer(bootstrap_servers=bootstrap, request_timeout_ms=3_000, compression_type="lz4") as producer:
         async with trio.open_nursery() as nursery:
