@@ -8,13 +8,14 @@ import sys
 import textwrap
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
 import trio
+from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
 
@@ -22,7 +23,6 @@ from trikafka import NewTopic, open_admin, open_consumer, open_producer
 
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
-    from trikafka_broker.cluster import KafkaCluster
 
 PARTITIONS = 6
 STRATEGIES = ["range", "cooperative-sticky"]
@@ -147,6 +147,14 @@ _JAVA = {
 }
 
 
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A broker that knows how Java's clients are started."""
+    with KafkaCluster() as started:
+        started.start()
+        yield Cluster(started)
+
+
 @asynccontextmanager
 async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
     """Kafka's console consumer; on the way out it is asked to end, and leaves the group."""
@@ -182,9 +190,8 @@ async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @in_time
-async def test_a_group_with_a_java_member(kafka_cluster: KafkaCluster, strategy: str) -> None:
+async def test_a_group_with_a_java_member(cluster: Cluster, strategy: str) -> None:
     """It comes as the second, sees us come, outlives us, and leaves while we read on."""
-    cluster = Cluster(kafka_cluster)
     async with stage_of(cluster.bootstrap_servers, strategy) as (stage, nursery):
         until_java_is_there = trio.Event()
         nursery.start_soon(stage.read, "first", until_java_is_there.is_set)
