@@ -207,3 +207,28 @@ async def test_wrong_records_leave_a_transaction_alone(autojump_clock: Clock) ->
             assert producer.statistics().buffer_used == 0
             await producer.send("t", b"2", partition=0)
         assert await committed(cluster) == [b"1", b"2"]
+
+
+# --- open_producer --------------------------------------------------------------------------------------------------
+
+
+async def by_coroutine(topic: str, key: bytes | None, partitions: Any) -> int:
+    return 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"transactional_id": "x" * 40_000}, "transactional_id must have at most 32767 bytes, not 40000"),
+        ({"transactional_id": "ä" * 20_000}, "transactional_id must have at most 32767 bytes, not 40000"),
+        ({"client_id": "x" * 40_000}, "client_id must have at most 32767 bytes, not 40000"),
+        ({"buffer_memory": 10**30}, "buffer_memory must be at least 1 and at most"),
+        ({"partitioner": by_coroutine}, r"partitioner must be a plain function \(def\), not an async one"),
+    ],
+)
+async def test_settings(settings: dict[str, Any], text: str, autojump_clock: Clock) -> None:
+    async with ScriptedCluster() as cluster:
+        with pytest.raises(ConfigurationError, match=text):
+            async with opened(cluster, **settings):
+                raise AssertionError("it opened")
+        assert not cluster.dials
