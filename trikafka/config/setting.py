@@ -39,8 +39,8 @@ def setting(
 ) -> Value:
     """Declare a setting as a field of a client's class.
 
-    ``most`` is that of a number, or of a text's bytes. ``java`` is the name in Java's client where it is not ours with dots; ``None`` if it has none. ``empty=False``: no empty text.
-    ``secret``: the value is never shown.
+    ``java`` is the name in Java's client where it is not ours with dots; ``None`` if it has none. ``empty=False``: no empty text.
+    ``secret``: the value is never shown. ``most`` of a text is of its bytes.
     """
     known = {"doc": doc, "least": least, "most": most, "unit": unit, "java": java, "empty": empty, "secret": secret}
     value: Value = field(default=default, metadata=known, repr=not secret)
