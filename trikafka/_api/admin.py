@@ -29,13 +29,24 @@ from ..errors import (
     ConfigurationError,
     DamagedResponseError,
     KafkaConnectionError,
+    KafkaTimeoutError,
     RequestTimedOutError,
     TrikafkaError,
     from_code,
 )
 from ..interfaces import CoordinatorKind
-from ..types import GroupDescription, Node, OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, TopicPartition
+from ..types import (
+    DetachedTransaction,
+    GroupDescription,
+    Node,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    OffsetSpec,
+    PartitionInfo,
+    TopicPartition,
+)
 from . import admin_messages as messages
+from .admin_ending import TransactionEnd
 from .admin_messages import Outcome
 from .admin_places import AskCoordinator, at_coordinators
 from .admin_transactions import Filters, HangingSearch, TransactionLookups, check_seconds
@@ -321,6 +332,22 @@ class Admin:
         (tp,) = messages.partitions_of([partition])
         messages.check_offset(start_offset)
         await self._call("abort_transaction", lambda call: self._transactions.abort(call, tp, start_offset), timeout)
+
+    async def end_transaction(self, transaction: DetachedTransaction, *, commit: bool, timeout: float | None = None) -> None:
+        """Commit or abort what :meth:`Transaction.detach` has left open. It may be called again, with the same outcome.
+
+        Raises :exc:`ProducerFencedError` or another :exc:`BrokerResponseError` (INVALID_TXN_STATE) if it is not open any more: it
+        took longer than its ``transaction_timeout_ms``, another producer has its id, or it has been ended the other way;
+        :exc:`TransactionUndecidedError` past ``timeout``: call it again. Cancelled, it may or may not have been ended.
+        """
+        if not isinstance(transaction, DetachedTransaction):
+            raise ConfigurationError(f"end_transaction wants what Transaction.detach() returned, not {transaction!r}")
+        end = TransactionEnd(self._brokers, self._coordinators, transaction, commit=commit)
+        try:
+            names = [transaction.transactional_id]
+            await self._call("end_transaction", end.attempt, timeout, names, CoordinatorKind.TRANSACTION)
+        except KafkaTimeoutError as error:
+            raise end.undecided(error) from error.__cause__
 
     # --- leaving -----------------------------------------------------------------------------------------------------
 
