@@ -269,7 +269,7 @@ async def test_transactions_that_another_program_ends(broker: Broker) -> None:
             with pytest.raises(trikafka.BrokerResponseError, match="not open any more"):
                 await admin.end_transaction(transaction, commit=commit)
         await admin.end_transaction(second, commit=True)
-        while (await admin.describe_transactions([late.transactional_id]))[late.transactional_id].state != "CompleteAbort":
+        while (await admin.describe_transactions([late.transactional_id]))[late.transactional_id].state != "CompleteAbort":  # noqa: ASYNC110
             await trio.sleep(0.1)
         with pytest.raises(trikafka.BrokerResponseError, match="not open any more"):
             await admin.end_transaction(late, commit=True)

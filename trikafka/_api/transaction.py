@@ -162,7 +162,10 @@ class Transaction:
         """
         check_timeout(timeout, 0.0)
         self._begun("detach")
-        prepared = await self._manager.prepare(self._number, timeout=timeout)
+        try:
+            prepared = await self._manager.prepare(self._number, timeout=timeout)
+        except KafkaTimeoutError as error:
+            raise KafkaTimeoutError("detach", error.limit, error.attempts, error.last_error) from error.__cause__
         if not self._state.started:
             raise IllegalStateError("detach(): nothing was sent in this transaction, so there is nothing to end elsewhere")
         self._over = True

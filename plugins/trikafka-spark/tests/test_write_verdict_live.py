@@ -18,7 +18,7 @@ import pytest
 import trio
 from spark_kafka import committed
 from trikafka_broker.trio_api import Cluster
-from trikafka_spark import parts, verdict
+from trikafka_spark import parts, verdict, writing
 from trikafka_spark.parts import Part, Written
 from trikafka_spark.write_options import WriteOptions
 from trikafka_spark.writing import write_task
@@ -154,7 +154,8 @@ async def test_one_part_that_is_lost_keeps_all_others_back(job: Job) -> None:
         await job.commit(messages)
     await job.abort(messages)
     assert await job.seen() == Counter()
-    await job.commit([*(await job.tasks())[:3], other])
+    await job.commit([*[await job.task(number) for number in range(3)], other])
+    assert await job.seen() == ALL
 
 
 async def test_what_is_committed_is_not_aborted_by_a_late_abort(job: Job) -> None:
@@ -165,14 +166,13 @@ async def test_what_is_committed_is_not_aborted_by_a_late_abort(job: Job) -> Non
     await job.commit(messages)  # asked twice: the marks are there
 
 
-async def test_a_zombie_is_fenced_by_the_next_attempt(job: Job) -> None:
+async def test_a_zombie_is_fenced_by_the_next_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """The later attempt wins; the earlier one, which still writes, fails, and says why."""
+    monkeypatch.setattr(writing, "_ROWS", ROWS)  # so each batch is sent as it comes
     feed: queue.Queue[pa.RecordBatch | None] = queue.Queue()
-    writing = trio.Event()
 
     def slowly() -> Iterator[pa.RecordBatch]:
         yield from job.rows(0)
-        trio_token.run_sync_soon(writing.set)
         while (batch := feed.get(timeout=60)) is not None:
             yield batch
 
@@ -186,11 +186,10 @@ async def test_a_zombie_is_fenced_by_the_next_attempt(job: Job) -> None:
         assert error is not None
         fenced.set()
 
-    trio_token, fenced = trio.lowlevel.current_trio_token(), trio.Event()
+    fenced = trio.Event()
     with trio.fail_after(60):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(zombie)
-            await writing.wait()
             await job.until("Ongoing", 0)  # its first rows are there
             message = await job.task(0, again=True)
             feed.put(next(job.rows(0)))
