@@ -21,6 +21,7 @@ from trikafka.errors import (
     BrokerResponseError,
     ConfigurationError,
     IllegalStateError,
+    KafkaTimeoutError,
     ProducerFencedError,
     TransactionAbortableError,
     TransactionUndecidedError,
@@ -77,6 +78,17 @@ async def test_another_program_commits_what_a_producer_left_open(version: int, a
             await admin.end_transaction(transaction, commit=False)
         assert caught.value.code == ErrorCode.INVALID_TXN_STATE
         assert await seen(cluster) == [b"a", b"b"]
+
+
+@both
+async def test_an_offset_of_an_open_transaction_is_waited_for_if_it_is_named(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (_, admin, transaction):
+        assert await admin.list_group_offsets("g") == {}
+        with pytest.raises(KafkaTimeoutError, match=r"list_group_offsets.*UNSTABLE_OFFSET_COMMIT"):
+            await admin.list_group_offsets("g", [T0], timeout=1)
+        await admin.end_transaction(transaction, commit=True)
+        assert await admin.list_group_offsets("g", [T0]) == {T0: OffsetAndMetadata(1, metadata="mark")}
+        assert await admin.list_group_offsets("g", [TopicPartition("t", 1)]) == {}
 
 
 @both

@@ -230,12 +230,18 @@ class Admin:
 
         return await self._call("describe_groups", attempt, timeout, chosen)
 
-    async def list_group_offsets(self, group_id: str, *, timeout: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All that a group has committed; empty if it has committed nothing or does not exist."""
+    async def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All that a group has committed, or of ``partitions``; empty if it has committed nothing or does not exist.
+
+        An offset in a transaction that is open yet is waited for; the first one of a partition only if that is named.
+        """
         (group,) = messages.names_of("group_id", [group_id])
+        chosen = None if partitions is None else messages.partitions_of(partitions)
         self._check_open()
         commits = Commits(self._config, group, self._brokers, self._coordinators, Identity)
-        found = await commits.committed(None, timeout=timeout, name="list_group_offsets")
+        found = await commits.committed(chosen, timeout=timeout, name="list_group_offsets")
         return {tp: found_at for tp, found_at in sorted(found.items()) if found_at is not None}
 
     async def delete_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> None:

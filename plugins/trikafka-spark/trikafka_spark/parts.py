@@ -52,8 +52,15 @@ class Part:
                 continue
         return False
 
-    async def is_committed(self, admin: Admin, *, timeout: float | None = None) -> bool:
-        """Whether its mark is committed. Raises what :meth:`Admin.list_group_offsets` raises; a mark in doubt is waited for."""
+    async def is_committed(self, admin: Admin, topic: str | None = None, *, timeout: float | None = None) -> bool:
+        """Whether its mark is committed, at an offset of whatever topic. Raises what :meth:`Admin.list_group_offsets` raises.
+
+        The mark of a transaction that is being ended is waited for; the first mark of a group only if it is one of ``topic``.
+        """
+        if topic is not None:
+            named = await admin.list_group_offsets(self.transactional_id, [TopicPartition(topic, 0)], timeout=timeout)
+            if self.is_done(at.metadata for at in named.values()):
+                return True
         found = await admin.list_group_offsets(self.transactional_id, timeout=timeout)
         return self.is_done(at.metadata for at in found.values())
 

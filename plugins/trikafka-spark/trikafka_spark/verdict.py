@@ -152,7 +152,7 @@ async def _side_by_side(work: Callable[[Part], Awaitable[None]], parts: Iterable
 
 
 def _undecided(failed: dict[Part, TrikafkaError]) -> dict[Part, TrikafkaError]:
-    return {part: error for part, error in failed.items() if isinstance(error, trikafka.KafkaTimeoutError)}
+    return {part: error for part, error in failed.items() if isinstance(error, trikafka.KafkaTimeoutError | ConnectionError)}
 
 
 def _limit(options: WriteOptions) -> float:

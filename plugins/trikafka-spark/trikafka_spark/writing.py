@@ -132,8 +132,8 @@ async def _write_once(
         if again:
             await leave_to_the_driver(admin, part)
         async with trikafka.open_producer(**options.settings, transactional_id=part.transactional_id) as producer:
-            # It is open: so no transaction of its id is undecided any more.
-            if await part.is_committed(admin):
+            # It is open: so each transaction of its id before has its outcome.
+            if await part.is_committed(admin, first[0][0]):
                 while await tables.next() is not None:
                     pass
                 return Written(0, again=True)
