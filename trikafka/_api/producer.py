@@ -73,7 +73,7 @@ class Producer:
     """Writes records. Made by :func:`trikafka.open_producer`; any number of tasks may use it.
 
     Records of one task for one partition are written in the order of the calls. ``value`` and ``key`` are bytes-like or
-    ``None``; ``headers`` are pairs of a name and bytes; ``timestamp`` is in milliseconds since the epoch (default: now).
+    ``None``; ``headers`` are a list of pairs of a name and bytes; ``timestamp`` is in milliseconds since the epoch (default: now).
     Without ``partition`` the key decides (as in Java's client), without a key a partition is kept for a batch.
     :meth:`send_arrow` writes whole tables.
     """
