@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from .._net.deadlines import check_timeout
+from .._state.arguments import check_group
 from .._state.transaction import ProducerTransaction, TransactionState
 from ..config import ProducerConfig
 from ..errors import (
@@ -211,5 +212,6 @@ def _offsets_of(
     if isinstance(group, Consumer):
         return group.offsets_for_transaction(offsets)
     if isinstance(group, GroupMetadata):
-        return offsets_to_commit(offsets), lambda: group
+        member = check_group(group)
+        return offsets_to_commit(offsets), lambda: member
     raise TypeError(f"group must be the consumer, or what its group_metadata() returned, not {group!r}")
