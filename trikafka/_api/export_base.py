@@ -33,6 +33,9 @@ class ExportStore(ABC):
     own_title: str
     #: Whether each call goes over a network, and so may take long: it is not waited for when an export is cancelled.
     remote = False
+    #: The numbers of the last plan and the last manifest, if known: to list the place of ours takes long in the end, for each
+    #: export leaves two files there. Only :meth:`load` looks again.
+    _known: tuple[int, int] | None = None
 
     # --- what a kind of store does ---
 
@@ -119,6 +122,7 @@ class ExportStore(ABC):
                 self._refuse_foreign()
                 return ExportState(visited=_VISITED in self._own_names())
             done = last if last in manifests else last - 1
+            self._known = last, done
             state = state_from_json(*self._text("manifest", done)) if done else ExportState()
             if done == last:
                 return self._checked(state, done)
@@ -126,6 +130,13 @@ class ExportStore(ABC):
             if plan.number != last:
                 raise ExportError(f"{self._where('plan', last)} is damaged: it says that it is number {plan.number}")
             return _with_unfinished(self._checked(state, done), plan, self._resume(plan))
+
+    def _unfinished(self) -> set[int]:
+        """The numbers of plans without a manifest."""
+        if self._known is None:
+            plans, manifests = self._numbers()
+            self._known = max(plans, default=0), max(manifests, default=0)
+        return set(range(self._known[1] + 1, self._known[0] + 1))
 
     def note_visit(self) -> None:
         """Note that an export was here and had nothing to plan."""
@@ -192,6 +203,7 @@ class ExportStore(ABC):
             raise ExportError(
                 f"{self._where(kind, number)} is there already: another export wrote to {self.title} at the same time"
             )
+        self._known = number, number - (kind == "plan")
 
 
 def _own_name(kind: str, number: int) -> str:

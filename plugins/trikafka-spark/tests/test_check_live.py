@@ -72,5 +72,5 @@ def test_the_format_is_the_plans(
     code, out, _ = command(["--check", lake.destination], capsys)
     assert (code, out) == (0, "100 records in 4 ranges of a table, as the manifests say\n")
     code, _, err = command(["--check", "--format", "parquet", lake.destination], capsys)
-    assert code == 1
-    assert "delta" in err
+    assert code == 2
+    assert "is a Delta table" in err

@@ -147,10 +147,10 @@ class Reader:
         self._woken.set()
 
     def _cut(self, feed: Feed) -> None:
-        if self._opening is not None:
-            self._opening.cancel()
-        elif feed is self._current:
+        if feed is self._current:
             feed.cut()
+            if self._opening is not None:
+                self._opening.cancel()
 
 
 _kept: Reader | None = None

@@ -92,6 +92,7 @@ class _Feed:
         self._patience = math.inf if patience is None else patience
         self._items: queue.SimpleQueue[list[RecordBatch] | BaseException | None] = queue.SimpleQueue()
         self._token: trio.lowlevel.TrioToken | None = None
+        self._scope, self._first = trio.CancelScope(), trio.CancelScope()
         self._groups = self._bytes = 0  # that wait
 
     # --- the caller's thread ---
@@ -115,9 +116,9 @@ class _Feed:
         self._room = trio.Event()
         self._token = trio.lowlevel.current_trio_token()
         error: BaseException | None = None
-        with trio.CancelScope() as self._scope, trio.CancelScope() as self._first:
+        with self._scope, self._first:
             if self.stopped:
-                self._scope.cancel()
+                self.cut()
             try:
                 await self._reading.run(consumer, self._begun, self._deliver)
             except Exception as failed:
