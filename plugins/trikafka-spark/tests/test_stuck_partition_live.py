@@ -19,7 +19,7 @@ from trikafka import ExportIncompleteError, ExportProgress, KafkaTimeoutError, N
 #: Records of a partition, and of one range of it.
 COUNT, RANGE = 240, 20
 #: How long (seconds) a client waits for a leader that does not respond.
-LIMIT = 6.0
+LIMIT = 4.0
 
 
 @pytest.fixture(scope="module")
@@ -81,8 +81,9 @@ async def test_the_others_are_exported_while_one_waits(
         rows[file.planned.partition] += file.rows
     assert rows == {0: COUNT, 2: COUNT}
     assert len(caught.value.result.carried) == 12
-    assert 0 < live < LIMIT, "while the frozen one waits, and not after that"
-    assert took < 2 * LIMIT, "it waits once, and not once for each of its ranges"
+    # How long the live ones take is another matter: whoever asks any broker for the topic's id asks the frozen one at times.
+    assert 0 < live < took - LIMIT + 1, "they were done when the frozen one began to wait"
+    assert took < live + 2 * LIMIT, "it waits once, and not once for each of its ranges"
     rest = await export()
     assert rest.rows == COUNT
     assert rest.positions[TopicPartition(topic, 1)] == COUNT
