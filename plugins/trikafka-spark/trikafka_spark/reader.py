@@ -99,7 +99,9 @@ class Reader:
         try:
             trio.run(self._main)
         except BaseException as error:
-            for feed in (self._current, self._taken(last=True)):
+            with self._lock:
+                left, self._next, self._serving = self._next, None, False
+            for feed in (self._current, left):
                 if feed is not None:
                     feed.end(error)
 
