@@ -49,10 +49,10 @@ def _beginning(batches: Generator[RecordBatch, None, None]) -> Iterator[RecordBa
     batches.close()
 
 
-def run_task(one: task.WriteTask, secret: str, tell: Callable[[int], None]) -> str | None:
+def run_unit(unit: task.Unit, secret: str, tell: Callable[[int], None], done: Callable[[int], None]) -> list[str | None]:
     """As the function of that name."""
     with patch.object(task, "read_range", from_memory):
-        return task.run_task(one, secret, tell)
+        return task.run_unit(unit, secret, tell, done)
 
 
 class MemorySource(DataSource):

@@ -101,9 +101,9 @@ def _ours(job: dict[str, Any]) -> Iterator[Way]:
 
     def from_memory(target: str) -> None:
         """The whole export, whose tasks have another reader."""
-        from .parquet_memory import run_task
+        from .parquet_memory import run_unit
 
-        with patch("trikafka_spark.job.run_task", run_task):  # Spark pickles it by its name
+        with patch("trikafka_spark.job.run_unit", run_unit):  # Spark pickles it by its name
             export(spark_above=0, compression="snappy")(target)
 
     yield Way("export", "trikafka", "export() by Spark", export(spark_above=0, compression="snappy"))

@@ -36,6 +36,7 @@ from ..interfaces import (
     PlannedRange,
     RangeResult,
     Sink,
+    VisitedSink,
 )
 from ..types import OffsetRange, TopicPartition
 from . import export_plan
@@ -92,6 +93,8 @@ class ExportJob:
         if (plan := self.state.unfinished) is not None:
             await (self._publish_settled(plan) if self.state.settled else self._carry_out(plan, "resumed"))
         await self._rounds()
+        if not (self.state.last_number or self.state.visited or self._broken) and isinstance(self.sink, VisitedSink):
+            await self.sink.note_visit()
         result = await self._result(started, begun, resumed)
         if self._broken:
             raise self._incomplete(result) from next(iter(self._broken.values()))

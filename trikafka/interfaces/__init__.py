@@ -41,6 +41,7 @@ from .sink import (
     RangeResult,
     Sink,
     SinkReport,
+    VisitedSink,
     WrittenFile,
 )
 from .state import ConsumerState
@@ -94,5 +95,6 @@ __all__ = [
     "SinkReport",
     "TopicInfo",
     "TransactionManager",
+    "VisitedSink",
     "WrittenFile",
 ]
