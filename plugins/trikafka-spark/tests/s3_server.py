@@ -9,7 +9,8 @@ write atomic by itself. The names of buckets say what is wrong with them:
 
 ``POST /-/budget?bucket=B&requests=N`` has the bucket refuse all but the next N requests, as if whoever makes them were killed
 then; -1 ends that. With ``&hold=yes`` they wait instead, until the next such call, and are refused then. It returns how many
-requests there were since the last such call; ``POST /-/held`` returns how many requests wait.
+requests there were since the last such call; ``POST /-/held`` returns how many requests wait. ``POST /-/key?bucket=B&key=K`` has the
+bucket refuse all that is not signed by the access key K, as if the keys before had ended.
 """
 
 from __future__ import annotations
@@ -60,6 +61,10 @@ class S3Server:
     def allow(self, bucket: str, requests: int, hold: str = "") -> int:
         """Refuse all but so many requests to the bucket from now on; -1: none. Return how many there were since the last time."""
         return int(self.request("POST", f"/-/budget?bucket={bucket}&requests={requests}&hold={hold}", b""))
+
+    def only(self, bucket: str, key: str) -> None:
+        """Refuse what is signed by another access key."""
+        self.request("POST", f"/-/key?bucket={bucket}&key={key}", b"")
 
     def held(self) -> int:
         """How many requests are waiting."""
@@ -112,6 +117,7 @@ class _Doorman:
         self._left: dict[str, int] = {}
         self._seen: dict[str, int] = {}
         self._answered: set[str] = set()
+        self._keys: dict[str, str] = {}
 
     def __call__(self, environ: dict[str, Any], start: Any) -> list[bytes]:
         with self._lock:
@@ -121,7 +127,15 @@ class _Doorman:
             if path == "/-/held":
                 start("200 OK", [])
                 return [str(self._held).encode()]
+            if path == "/-/key":
+                query = parse_qs(environ["QUERY_STRING"])
+                self._keys[query["bucket"][0]] = query["key"][0]
+                start("200 OK", [])
+                return [b""]
             bucket = path.split("/")[1]
+            signed, key = environ.get("HTTP_AUTHORIZATION", ""), self._keys.get(bucket)
+            if key and "HTTP_X_READER" not in environ and f"Credential={key}/" not in signed:
+                return _refused(start, "403 Forbidden", "ExpiredToken")
             if "HTTP_X_READER" not in environ and not self._may(bucket):
                 return _refused(start, "403 Forbidden", "AccessDenied")
             return self._handled(bucket.partition("-")[0], environ, start)
