@@ -75,9 +75,9 @@ public class IcebergServer {
     static void rows(String kind, Table table, Expression where) throws Exception {
         try (CloseableIterable<Record> rows = IcebergGenerics.read(table).where(where).build()) {
             for (Record row : rows) {
-                ByteBuffer value = ((ByteBuffer) row.getField("value")).duplicate();
-                StringBuilder shown = new StringBuilder();
-                while (value.hasRemaining()) {
+                ByteBuffer value = (ByteBuffer) row.getField("value");
+                StringBuilder shown = new StringBuilder(value == null ? "null" : "");
+                while (value != null && value.hasRemaining()) {
                     shown.append(String.format("%02x", value.get()));
                 }
                 long time = ChronoUnit.MICROS.between(EPOCH, (OffsetDateTime) row.getField("timestamp"));

@@ -1,4 +1,4 @@
-"""Iceberg's REST catalog of its reference implementation (Java), as a process of its own; and its reader, which is not pyiceberg."""
+"""Iceberg's REST catalog, of its reference implementation (Java), as a process of its own; and its reader, not pyiceberg's."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from benchmarks.spark_jars import spark_jars
 VERSION = "1.11.0"
 _JETTY = "12.0.16"
 _SQLITE = "3.49.1.0"
-#: What Spark has.
+#: What Spark has. (Without ORC the reader does not begin.)
 _BROUGHT = "org.apache.hadoop org.slf4j org.apache.logging.log4j org.scala-lang"
 _MODULE = f"""\
 <ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
@@ -30,6 +30,7 @@ _MODULE = f"""\
       <artifact name="iceberg-core" type="jar" m:classifier="tests"/>
     </dependency>
     <dependency org="org.apache.iceberg" name="iceberg-data" rev="{VERSION}" conf="default->master,runtime"/>
+    <dependency org="org.apache.iceberg" name="iceberg-orc" rev="{VERSION}" conf="default->master,runtime"/>
     <dependency org="org.apache.iceberg" name="iceberg-parquet" rev="{VERSION}" conf="default->master,runtime"/>
     <dependency org="org.eclipse.jetty.ee10" name="jetty-ee10-servlet" rev="{_JETTY}" conf="default->master,runtime"/>
     <dependency org="org.xerial" name="sqlite-jdbc" rev="{_SQLITE}" conf="default->master,runtime"/>
@@ -90,7 +91,8 @@ def rest_catalog(warehouse: Path) -> Iterator[RestCatalogServer]:
     sparks = Path(pyspark.__file__).parent / "jars"
     brought = [path for name in ("hadoop-client-*", "slf4j-api-*", "commons-logging-*") for path in sparks.glob(f"{name}.jar")]
     path = ":".join([*jars, *map(str, brought)])
-    command = [str(find_java()), "-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", path, str(_PROGRAM), str(warehouse)]
+    quick = ["-Xmx256m", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC"]
+    command = [str(find_java()), *quick, "-cp", path, str(_PROGRAM), str(warehouse)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
         try:

@@ -1,7 +1,6 @@
 """What stands between a REST catalog and its clients in a test: a door that passes requests on, loses them, or says nothing.
 
-It looks at bytes alone. In front of a real catalog it is the network, and the part of a catalog's service that checks tokens and
-hands out keys for the tables' store.
+It looks at bytes alone. In front of a real catalog it is the network, and the part of a catalog's service that checks tokens.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ class Door:
         self._behind = urlsplit(behind)
         #: ``open``, ``shut`` (connections end at once), ``silent`` (nothing comes), ``away`` (503).
         self.mode = "open"
-        #: Called with method and path before a request is passed on.
-        self.watch: Callable[[str, str], None] = lambda method, path: None
         #: Called for a request that is not, because of the mode.
         self.refuse: Callable[[], object] = lambda: None
         #: The next commit is passed on, and its response lost.
@@ -32,9 +29,6 @@ class Door:
         #: Only this token opens, where there is one; a new one is handed out for the client's credential.
         self.token: str | None = None
         self.tokens_given = 0
-        #: Keys for the tables' store, and how often they were handed out.
-        self.keys: dict[str, str] = {}
-        self.keys_given = 0
         self._ended = threading.Event()
         door = self
 
@@ -68,39 +62,42 @@ class Door:
             self._ended.wait(60)
         if self.mode in ("shut", "silent"):
             request.close_connection = True
-            return
-        if self.mode == "away":
-            return self._say(request, 503, {"error": {"message": "closed for a while", "type": "ServiceUnavailable", "code": 503}})
+        elif self.mode == "away":
+            self._refuse(request, 503, "closed for a while")
+        else:
+            self._open(request, body)
+
+    def _open(self, request: BaseHTTPRequestHandler, body: bytes) -> None:
         path = urlsplit(request.path).path
         if self.token is not None and path.endswith("/oauth/tokens"):
             self.tokens_given += 1
             self.token = f"token-{self.tokens_given}"
-            return self._say(request, 200, {"access_token": self.token, "token_type": "bearer", "expires_in": 3600})
+            told = json.dumps({"access_token": self.token, "token_type": "bearer", "expires_in": 3600})
+            self._answer(request, 200, told.encode(), "application/json")
+            return
         if self.token is not None and request.headers.get("Authorization") != f"Bearer {self.token}":
-            return self._say(request, 401, {"error": {"message": "the token is not good any more", "type": "NotAuthorized", "code": 401}})
-        self.watch(request.command, path)
+            self._refuse(request, 401, "the token is not good any more")
+            return
         status, headers, text = self._passed(request, body)
         if self.lose_a_commit and request.command == "POST" and "/tables/" in path:
             self.lose_a_commit = False
             request.close_connection = True
-            return None
-        if self.keys and status == 200 and "/tables" in path and b'"metadata"' in text:
-            self.keys_given += 1
-            told = json.loads(text)
-            text = json.dumps({**told, "config": {**told.get("config", {}), **self.keys}}).encode()
-        return self._answer(request, status, text, headers.get("Content-Type") or "application/json")
+            return
+        self._answer(request, status, text, headers.get("Content-Type") or "application/json")
 
     def _passed(self, request: BaseHTTPRequestHandler, body: bytes) -> tuple[int, Any, bytes]:
         connection = http.client.HTTPConnection(self._behind.hostname or "", self._behind.port, timeout=30)
         try:
-            kept = {name: value for name, value in request.headers.items() if name.lower() not in ("host", "connection", "authorization")}
+            ours = ("host", "connection", "authorization")
+            kept = {name: value for name, value in request.headers.items() if name.lower() not in ours}
             connection.request(request.command, self._behind.path.rstrip("/") + request.path, body or None, kept)
             response = connection.getresponse()
             return response.status, response.headers, response.read()
         finally:
             connection.close()
 
-    def _say(self, request: BaseHTTPRequestHandler, status: int, body: dict[str, Any]) -> None:
+    def _refuse(self, request: BaseHTTPRequestHandler, status: int, why: str) -> None:
+        body = {"error": {"message": why, "type": "Refused", "code": status}}
         self._answer(request, status, json.dumps(body).encode(), "application/json")
 
     def _answer(self, request: BaseHTTPRequestHandler, status: int, text: bytes, kind: str) -> None:

@@ -1,4 +1,4 @@
-"""A plan whose files are gone before they were committed is given up in the table first: no late commit brings what is left of it."""
+"""A plan whose files are gone before their commit is given up in the table first: no late commit brings what is left of it."""
 
 from __future__ import annotations
 

@@ -28,10 +28,10 @@ class Catalog:
         keys = {"access-key-id": key, "secret-access-key": "the-secret-word", "session-token": "the-token"}
         told = {f"s3.{name}": value for name, value in keys.items()} | {"s3.session-token-expires-at-ms": ends}
         self._path.write_text(json.dumps(told))
-        self._s3.only(self.bucket, key)
+        self._s3.only(self.bucket, "the-catalog", key)
 
 
-def make(s3: S3Server, folder: Path, **more: str) -> tuple[Catalog, IcebergLake]:
+def make(s3: S3Server, folder: Path) -> tuple[Catalog, IcebergLake]:
     catalog = Catalog(s3, folder / "keys.json")
     options = make_lake("iceberg", folder).options | {
         "catalog.type": "",
@@ -40,7 +40,8 @@ def make(s3: S3Server, folder: Path, **more: str) -> tuple[Catalog, IcebergLake]
         "catalog.warehouse": f"s3://{catalog.bucket}/lake",
         "catalog.s3.endpoint": s3.url,
         "catalog.s3.region": "us-east-1",
-        **more,
+        "catalog.s3.access-key-id": "the-catalog",
+        "catalog.s3.secret-access-key": "the-catalog's",
     }
     return catalog, IcebergLake("shop.flights", options, Path(catalog.bucket))
 
@@ -54,7 +55,8 @@ async def test_an_exporter_asks_for_new_keys_as_often_as_they_end(
     with s3_server() as s3:
         catalog, lake = make(s3, tmp_path)
         catalog.hand_out("key-0", 0)  # they have ended already: whoever wants to use them has to ask again
-        async with trikafka.open_exporter(topic, lake.destination, bootstrap_servers=servers, sink_options=lake.options) as exporter:
+        where = {"bootstrap_servers": servers, "sink_options": lake.options}
+        async with trikafka.open_exporter(topic, lake.destination, **where) as exporter:
             for number in range(3):
                 catalog.hand_out(f"key-{number}", 0)
                 result = await exporter.run()
@@ -72,11 +74,11 @@ async def test_what_a_store_refuses_is_told_without_the_keys(kafka_broker: Any, 
         where = {"bootstrap_servers": servers, "sink_options": lake.options}
         async with trikafka.open_exporter(topic, lake.destination, **where) as exporter:
             await exporter.run()
-            s3.only(catalog.bucket, "another")
+            s3.only(catalog.bucket, "the-catalog", "another")
             await add_records(servers, topic, 40, 40, 4)
             with pytest.raises(ExportError, match="403") as told:
                 await exporter.run()
             assert not any(word in str(told.value) for word in ("the-secret-word", "the-token"))
-            s3.only(catalog.bucket, "key-0")
+            s3.only(catalog.bucket, "the-catalog", "key-0")
             assert (await exporter.run()).rows == 40
         lake.check(80)

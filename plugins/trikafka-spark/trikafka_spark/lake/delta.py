@@ -163,7 +163,8 @@ class DeltaLog:
 
     def give_up(self, plan: ExportPlan) -> None:
         """By its transaction id, as the plan's own commit would: of the two, Delta refuses the second."""
-        self._once(plan, lambda table: self._write(table, plan, [], {"given_up": True}, [Transaction(_given_up(plan.format, plan.number), 1)]))
+        taken = Transaction(_given_up(plan.format, plan.number), 1)
+        self._once(plan, lambda table: self._write(table, plan, [], {"given_up": True}, [taken]))
 
     def _once(self, plan: ExportPlan, add: Callable[[deltalake.DeltaTable], None]) -> deltalake.DeltaTable | None:
         """Have a commit made unless the plan's number is taken; return the state in which it is, if it was."""

@@ -14,7 +14,7 @@ class FilesGoneError(ExportError):
 
     def __init__(self, what: str) -> None:
         super().__init__(
-            f"{what}; nothing was committed: put it back, or give the plan up (--abandon), and the next export reads its records again"
+            f"{what}; nothing was committed: put it back, or give the plan up (--abandon): the next export reads its records again"
         )
 
 

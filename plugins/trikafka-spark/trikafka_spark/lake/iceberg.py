@@ -104,8 +104,8 @@ class IcebergLog:
         if table is None or str(table.metadata.table_uuid) != format["table"]:
             if table is None:
                 raise ExportError(
-                    f"the table {self.title} is not there any more: if it was renamed, export to its new name, and it goes on there;"
-                    " if it was dropped, choose another one"
+                    f"the table {self.title} is not there any more: if it was renamed, export to its new name, and it goes on"
+                    " there; if it was dropped, choose another one"
                 )
             raise ExportError(f"the table {self.title} is another one than was exported to: choose another one")
         return table
@@ -218,7 +218,8 @@ class IcebergLog:
 
     def give_up(self, plan: ExportPlan) -> None:
         """As a snapshot without files: a property alone would not make a late commit go on from another snapshot than this."""
-        self._once(plan, lambda table, refused: self._append(table, plan, (), refused, {_given_up(plan.format, plan.number): "true"}))
+        taken = {_given_up(plan.format, plan.number): "true"}
+        self._once(plan, lambda table, refused: self._append(table, plan, (), refused, taken))
 
     def _once(self, plan: ExportPlan, add: Callable[[Table, list[_Refused]], None]) -> Table | None:
         """Have a commit made unless the plan's number is taken; return the state in which it is, if it was."""
