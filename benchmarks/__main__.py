@@ -55,7 +55,7 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="trikafka beside other clients, on one real broker")
     parser.add_argument("--quick", action="store_true", help="a look at whether everything works: tiny sizes, one round")
     parser.add_argument("--rounds", type=int, default=5, help="every second one of the main setup and the slow cases (default: 5)")
-    parser.add_argument("--limit", type=float, default=1080, help="begin no round that would end later, in seconds (default: 1080)")
+    parser.add_argument("--limit", type=float, default=1620, help="begin no round that would end later, in seconds (default: 1620)")
     parser.add_argument("--records", type=int, metavar="N", help="move no more than N records in a case")
     parser.add_argument("--only", metavar="TEXT", help="only cases KIND/WAY/SIZE/COMPRESSION/PEER with one of TEXT,TEXT in them")
     parser.add_argument("--out", default=str(OUT), metavar="FOLDER", help="where the JSON goes (default: benchmarks/out)")
