@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import trio
 from trikafka_broker import DEFAULT_VERSION, KafkaCluster
+from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 
 from trikafka import NewTopic, OffsetSpec, TopicPartition, open_admin
 
@@ -105,8 +106,9 @@ class Kafka:
 
 
 @contextmanager
-def running_kafka() -> Iterator[Kafka]:
-    """A broker with a heap and a compiler as in production, not as in tests."""
+def running_kafka(*, quick: bool = False) -> Iterator[Kafka]:
+    """A broker with a heap and a compiler as in production; with ``quick`` as in tests."""
     listeners = {TLS: "SSL", SCRAM: "SASL_PLAINTEXT"}
-    with KafkaCluster(jvm_options=_JVM, tls=True, sasl=["scram"], listeners=listeners, properties=_TIDY | _SECURED) as cluster:
+    jvm, told = DEFAULT_JVM_OPTIONS if quick else _JVM, _TIDY | _SECURED
+    with KafkaCluster(jvm_options=jvm, tls=True, sasl=["scram"], listeners=listeners, properties=told) as cluster:
         yield Kafka(cluster)
