@@ -103,6 +103,21 @@ async def test_an_export_finishes_what_a_killed_run_has_given_up_beside_files_th
     assert not (await trikafka.check_export(lake.destination, sink_options=lake.options)).problems
 
 
+async def test_killed_in_its_work_and_vacuumed_it_can_be_given_up_too(kafka_broker: Any, new_topic: Any, lake: Lake) -> None:
+    servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
+    where = {"bootstrap_servers": servers, "sink_options": lake.options}
+    with exporting(lake, servers, topic, "partly") as process:
+        await reached(process)
+    vacuum(lake)
+    async with trikafka.open_exporter(topic, lake.destination, **where) as exporter:
+        with pytest.raises(ExportError, match=r"was written and is gone; .*--abandon gives its plan up"):
+            await exporter.run()
+        assert (await exporter.abandon()).rows == 0
+        assert (await exporter.run()).rows == RECORDS
+    lake.check(RECORDS)
+    assert not (await trikafka.check_export(lake.destination, sink_options=lake.options)).problems
+
+
 async def test_a_late_run_cannot_commit_what_was_given_up(kafka_broker: Any, new_topic: Any, lake: Lake) -> None:
     """It stands still just before its commit, having looked at all of its files; its lock is gone meanwhile, as a lease is."""
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
