@@ -28,6 +28,7 @@ from ..errors import (
     TrikafkaError,
 )
 from ..interfaces import (
+    AbandoningSink,
     ExportManifest,
     ExportPlan,
     ExportStage,
@@ -105,7 +106,9 @@ class ExportJob:
         started, begun = export_plan.now(), trio.current_time()
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
-            await self._publish_settled(plan)
+            sink = self.sink
+            settled = await (sink.give_up(plan) if isinstance(sink, AbandoningSink) else sink.settle(plan, plan.ranges))
+            await self._publish(plan, settled)
         return await self._result(started, begun, resumed)
 
     async def _publish_settled(self, plan: ExportPlan) -> None:

@@ -30,6 +30,7 @@ from .managers import (
 )
 from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
 from .sink import (
+    AbandoningSink,
     CheckableSink,
     ExportCheck,
     ExportManifest,
@@ -47,6 +48,7 @@ from .sink import (
 from .state import ConsumerState
 
 __all__ = [
+    "AbandoningSink",
     "BatchSink",
     "BatchWriter",
     "BrokerAccess",

@@ -232,6 +232,14 @@ class Sink(Protocol):
         """Publish the manifest, atomically: after this, and not before, the export is done."""
 
 
+@runtime_checkable
+class AbandoningSink(Sink, Protocol):
+    """A sink whose plans may come to need a way out: whose work is done, and cannot be published any more."""
+
+    async def give_up(self, plan: ExportPlan) -> Sequence[RangeResult]:
+        """As :meth:`settle` for all ranges of a plan that is abandoned; what cannot be published is left undone, for good."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExportCheck:
     """What a destination really holds, beside what its manifests say. ``problems`` are sentences, one for each difference."""

@@ -202,8 +202,8 @@ def _within(lost: list[tuple[int, int, str]], end: int) -> tuple[tuple[int, int,
 def _adopted(task: WriteTask, work: PieceLog) -> list[ExportPiece]:
     """A file that an export of the first format has left, which wrote a range as one file and no records of it."""
     planned, final = task.planned, Path(task.root) / task.planned.name
-    if task.place is not None or not final.exists():
-        return []
+    if task.place is not None or task.format.get("name", "parquet") != "parquet" or not final.exists():
+        return []  # a table's is of a plan that was given up: it may be removed at any time
     try:
         footer = pq.read_metadata(final)
     except (OSError, pa.ArrowException) as error:
