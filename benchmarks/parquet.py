@@ -23,6 +23,8 @@ CONNECTOR, TOKEN_PROVIDER = "4.2.0", "4.1.0-preview1"
 _LIMIT = 240.0
 #: What a quick look measures; the others are for ``python -m benchmarks.spark``.
 MAIN_WAYS = ("export", "threads", "source", "connector")
+#: So many has a stream, all of the same size.
+MICRO_BATCHES = 5
 
 # The connector asks for a token provider of its own version, which is not to be had; an older one serves. What else is
 # excluded Spark brings along.
@@ -55,12 +57,12 @@ def measure(
     tell: Callable[[str], None],
     ways: Sequence[str] = MAIN_WAYS,
     limit: float = _LIMIT,
+    micro_batches: int = MICRO_BATCHES,
 ) -> list[dict[str, Any]]:
     """Run the rounds in a process of their own. Raises :exc:`NotMeasured`."""
     jars = connector_jars(tell)
-    job = json.dumps(
-        {"bootstrap": bootstrap, "topic": topic, "records": records, "rounds": rounds, "jars": jars, "ways": list(ways)}
-    )
+    what = {"bootstrap": bootstrap, "topic": topic, "records": records, "micro_batches": micro_batches}
+    job = json.dumps({**what, "rounds": rounds, "jars": jars, "ways": list(ways)})
     tell("Kafka to Parquet: Spark starts")
     command = [sys.executable, "-m", "benchmarks.parquet_ways", job]
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # Spark's workers import our feeds

@@ -23,6 +23,7 @@ from pyspark.sql.types import StructType
 
 from trikafka import ConfigurationError, TrikafkaError
 
+from .ddl import DDL, HEADERS_DDL
 from .filters import Limits, limits_of
 from .options import ReadOptions, read_options
 from .partition import RangePartition, read_planned
@@ -51,8 +52,6 @@ class TrikafkaDataSource(DataSource):
     def schema(self) -> str:
         """The columns; ``headers`` only with ``includeHeaders``. Checks the options, as far as they mean the same for batches
         and for streams: Spark does not say yet which it is."""
-        from .columns import DDL, HEADERS_DDL
-
         try:
             options = read_options(self.options, tell=False)
         except ConfigurationError as error:
