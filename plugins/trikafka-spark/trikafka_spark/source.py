@@ -27,6 +27,7 @@ from .ddl import DDL, HEADERS_DDL
 from .filters import Limits, limits_of
 from .options import ReadOptions, read_options
 from .partition import RangePartition, read_planned
+from .worker import Acknowledging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +99,7 @@ def _is_pushing() -> bool:
     return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
 
 
-class TrikafkaReader(DataSourceReader):
+class TrikafkaReader(Acknowledging, DataSourceReader):
     """Plans a query's offset ranges, once for a data frame, and reads them."""
 
     def __init__(self, options: ReadOptions, schema: StructType, token: str) -> None:
