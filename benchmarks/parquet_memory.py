@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from trikafka_spark import task
-from trikafka_spark.columns import DDL, HEADERS_DDL
+from trikafka_spark.ddl import DDL, HEADERS_DDL
 from trikafka_spark.pruning import Columns
 from trikafka_spark.reading import read_range
 

@@ -15,7 +15,8 @@ import pyarrow as pa
 
 from trikafka import OffsetRange
 
-from ..columns import DDL, HEADERS_DDL, spark_table
+from ..columns import spark_table
+from ..ddl import DDL, HEADERS_DDL
 from ..reader import kept_reader
 from ..reading import read_groups
 from ..session import ignore_pandas
