@@ -26,7 +26,7 @@ help:
 	@echo 'make lint    only the checks of style and types'
 	@echo 'make test-spark      the Spark plugin'"'"'s tests on another PySpark, by default 4.3.0 (first run: downloads 400 MB)'
 	@echo 'make fuzz    the record path'"'"'s tests and five minutes of mutated batches, under sanitizers (needs gcc)'
-	@echo 'make bench   the clients beside each other, eighteen minutes (docs/benchmarks.md)'
+	@echo 'make bench   the clients beside each other, some 25 minutes (docs/benchmarks.md)'
 	@echo 'make chaos   a million records while three brokers are killed, frozen and cut off, five minutes (docs/chaos.md)'
 	@echo 'make exactly-once  sixty workers and ten brokers killed while records are read, processed and written in transactions'
 	@echo 'make export-exactly-once  twenty exporters and four brokers killed while five million records come, and a reader all the while'

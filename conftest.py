@@ -2,6 +2,7 @@
 
 A file's tests stay together, for they share a broker. Files with a real broker come first: they wait more than they work, and
 what is left for the end is quick. A test with the mark ``alone`` measures what a busy machine falsifies: nothing else runs then.
+It waits for the tests that the other processes have begun, so its file comes when these are quick ones.
 """
 
 from __future__ import annotations
@@ -24,18 +25,22 @@ LONGEST = [
     "tests/live/test_bench_live.py",
     "tests/live/test_mixed_groups_live.py",
     "tests/live/test_consumer_protocol_live.py",
-    "tests/live/test_transactions_live.py",
-    "tests/live/test_groups_live.py",
     "plugins/trikafka-spark/tests/test_spark_kill_live.py",
-    "plugins/trikafka-spark/tests/test_table_kill_live.py",
+    "tests/live/test_groups_live.py",
     "plugins/trikafka-spark/tests/test_spark_stream_kill_live.py",
+    "tests/deadlines/test_deadlines.py",
     "tests/live/test_producer_live.py",
-    "plugins/trikafka-broker/tests/test_broker_leftovers.py",
-    "tests/live/test_exactly_once_live.py",
     "plugins/trikafka-spark/tests/test_spark_standalone_live.py",
-    "tests/live/test_fetching_live.py",
-    "plugins/trikafka-broker/tests/test_broker_live.py",
+    "tests/live/test_transactions_live.py",
+    "plugins/trikafka-broker/tests/test_broker_leftovers.py",
     "tests/live/test_sequences_live.py",
+    "tests/live/test_exactly_once_live.py",
+    "tests/live/test_fetching_live.py",
+    "plugins/trikafka-spark/tests/test_spark_archive_live.py",
+    "plugins/trikafka-spark/tests/test_lake_kill_live.py",
+    "plugins/trikafka-broker/tests/test_broker_live.py",
+    "plugins/trikafka-spark/tests/test_spark_connect_live.py",
+    "tests/wire/test_sanitized.py",
 ]
 
 
@@ -69,7 +74,14 @@ def _turn(nodeid: str) -> int:
     scope = _scope(nodeid.partition("::")[0])
     if scope in LONGEST:
         return LONGEST.index(scope)
-    return len(LONGEST) + (not scope.endswith("_live.py"))
+    if _has_alone(scope):
+        return len(LONGEST) + 2
+    return len(LONGEST) + (0 if scope.endswith("_live.py") else 1 if scope.startswith("tests/") else 3)
+
+
+@functools.cache
+def _has_alone(scope: str) -> bool:
+    return scope.endswith("_live.py") and "pytest.mark.alone" in (ROOT / scope).read_text()
 
 
 @pytest.hookimpl(optionalhook=True)

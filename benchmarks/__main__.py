@@ -33,7 +33,7 @@ def main() -> int:
         console.print("Error: no case is called like that", highlight=False)
         return 2
     started, began = datetime.now(UTC), time.monotonic()
-    findings = _run(cases, Options(1 if options.quick else options.rounds, options.limit), console)
+    findings = _run(cases, Options(1 if options.quick else options.rounds, options.limit), console, quick=options.quick)
     found = results.document(
         findings,
         seconds=time.monotonic() - began,
@@ -55,9 +55,9 @@ def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description="trikafka beside other clients, on one real broker")
     parser.add_argument("--quick", action="store_true", help="a look at whether everything works: tiny sizes, one round")
     parser.add_argument("--rounds", type=int, default=5, help="every second one of the main setup and the slow cases (default: 5)")
-    parser.add_argument("--limit", type=float, default=1080, help="begin no round that would end later, in seconds (default: 1080)")
+    parser.add_argument("--limit", type=float, default=1620, help="begin no round that would end later, in seconds (default: 1620)")
     parser.add_argument("--records", type=int, metavar="N", help="move no more than N records in a case")
-    parser.add_argument("--only", metavar="TEXT", help="only cases KIND/WAY/SIZE/COMPRESSION/PEER with one of TEXT,TEXT in them")
+    parser.add_argument("--only", metavar="TEXT", help="only cases =KIND/WAY/SIZE/COMPRESSION/PEER= with one of TEXT,TEXT in them")
     parser.add_argument("--out", default=str(OUT), metavar="FOLDER", help="where the JSON goes (default: benchmarks/out)")
     parser.add_argument("--no-docs", dest="docs", action="store_false", help="leave docs/ as it is")
     return parser.parse_args()
@@ -68,11 +68,11 @@ def _choose(options: argparse.Namespace) -> list[plan.Case]:
     cases = plan.all_cases(cap=cap, quick=options.quick)
     if options.only:
         wanted = options.only.split(",")
-        cases = [case for case in cases if any(text in case.name for text in wanted)]
+        cases = [case for case in cases if any(text in f"={case.name}=" for text in wanted)]
     return cases
 
 
-def _run(cases: list[plan.Case], options: Options, console: Console) -> Findings:
+def _run(cases: list[plan.Case], options: Options, console: Console, *, quick: bool) -> Findings:
     with console.status("starting the broker") as status:
 
         def tell(line: str) -> None:
@@ -81,7 +81,7 @@ def _run(cases: list[plan.Case], options: Options, console: Console) -> Findings
             else:
                 console.print(line, highlight=False)
 
-        with running_kafka() as kafka:
+        with running_kafka(quick=quick) as kafka:
             return Runner(kafka, cases, options, tell).run()
 
 

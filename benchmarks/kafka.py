@@ -7,6 +7,7 @@ from contextlib import contextmanager
 
 import trio
 from trikafka_broker import DEFAULT_VERSION, KafkaCluster
+from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 
 from trikafka import NewTopic, OffsetSpec, TopicPartition, open_admin
 
@@ -14,7 +15,10 @@ from .plan import BOTH, PARTITIONS, PLAIN, SCRAM, SESSIONS, TLS
 
 VERSION = DEFAULT_VERSION
 _JVM = ["-Xmx1g"]
-_CONFIG: dict[str, str | int | float | bool] = {"file.delete.delay.ms": 0, "retention.ms": -1}
+_CONFIG: dict[str, str | int | float | bool] = {"retention.ms": -1}
+#: What a case wrote is gone at once: files kept for a minute would be written to the disk in the middle of other cases, and the
+#: next ones would get fresh memory for theirs, which costs a virtual machine more than the records do.
+_TIDY: dict[str, str | int | float | bool] = {"log.segment.delete.delay.ms": 100, "log.initial.task.delay.ms": 500}
 #: A topic of so many partitions and more has small indexes: each would else set 20 MB aside.
 _WIDE = 50
 #: Port -> the broker's name of it, what is spoken there, and by which mechanism.
@@ -102,8 +106,9 @@ class Kafka:
 
 
 @contextmanager
-def running_kafka() -> Iterator[Kafka]:
-    """A broker with a heap and a compiler as in production, not as in tests."""
+def running_kafka(*, quick: bool = False) -> Iterator[Kafka]:
+    """A broker with a heap and a compiler as in production; with ``quick`` as in tests."""
     listeners = {TLS: "SSL", SCRAM: "SASL_PLAINTEXT"}
-    with KafkaCluster(jvm_options=_JVM, tls=True, sasl=["scram"], listeners=listeners, properties=_SECURED) as cluster:
+    jvm, told = DEFAULT_JVM_OPTIONS if quick else _JVM, _TIDY | _SECURED
+    with KafkaCluster(jvm_options=jvm, tls=True, sasl=["scram"], listeners=listeners, properties=told) as cluster:
         yield Kafka(cluster)

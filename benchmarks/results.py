@@ -55,7 +55,7 @@ def document(findings: Findings, *, seconds: float, started: str, quick: bool) -
 def _line(case: plan.Case, runs: Sequence[Line]) -> Line:
     """One case: what it is, each round, and the medians."""
     rounds = [_round(case, run) for run in runs]
-    median = {name: _median([each[name] for each in rounds]) for name in rounds[0] if name != "round"}
+    median = {name: _median([each[name] for each in rounds]) for name in rounds[0] if name not in ("round", "turn")}
     rates = [each["records_per_second"] for each in rounds]
     return {
         "name": case.name,
@@ -79,6 +79,7 @@ def _line(case: plan.Case, runs: Sequence[Line]) -> Line:
 def _round(case: plan.Case, run: Line) -> Line:
     figures = {
         "round": run["round"],
+        "turn": run["turn"],
         "seconds": run["seconds"],
         "records_per_second": run["records"] / run["seconds"],
         "mb_per_second": run["value_bytes"] / run["seconds"] / _MB,
@@ -225,8 +226,8 @@ def _judged(aim: _Aim, by_name: dict[str, Line]) -> Line:
         return found
     figure = aim.figure
     other = max(others, key=lambda line: _middle(line, figure))
-    beside = {each["round"]: figure(each) for each in other["rounds"]}
-    ratios = [figure(each) / beside[each["round"]] for each in ours["rounds"] if each["round"] in beside]
+    beside = {(each["round"], each["turn"]): figure(each) for each in other["rounds"]}
+    ratios = [figure(each) / beside[turn] for each in ours["rounds"] if (turn := (each["round"], each["turn"])) in beside]
     found["value"] = _middle(ours, figure) / _middle(other, figure)
     found["spread"] = [min(ratios), max(ratios)] if ratios else None
     found["met"] = found["value"] >= aim.least

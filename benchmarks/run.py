@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 import time
@@ -106,6 +107,7 @@ class Runner:
             found = run_process(job)
             if "seconds" not in found or self._kafka.count(setup.topic, setup.partitions) != records:
                 raise RuntimeError(f"{setup.topic} could not be filled: {found}")
+        os.sync()  # or the system would write it to the disk in the middle of the first cases
 
     def _measure(self, case: Case, number: int) -> None:
         if case.name in self.findings.missing or case.name in self.findings.failed:
@@ -137,7 +139,8 @@ class Runner:
         for each in {topic, target} - self._made - {""}:
             self._kafka.delete(each)
         if "seconds" in found:
-            self.findings.runs.setdefault(case, []).append({"round": number, **found})
+            runs = self.findings.runs.setdefault(case, [])
+            runs.append({"round": number, "turn": sum(run["round"] == number for run in runs), **found})
         elif "missing" in found:
             self.findings.missing[case.name] = found["missing"]
         else:

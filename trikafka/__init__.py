@@ -155,6 +155,7 @@ _HOMES = {
         "BrokerThrottle",
         "ConnectionEvent",
         "ConnectionStatistics",
+        "DetachedTransaction",
         "GroupDescription",
         "GroupMetadata",
         "IsolationLevel",

@@ -289,6 +289,23 @@ class PreparedTransaction:
         return cls(int(producer_id), int(epoch))
 
 
+@dataclass(frozen=True, slots=True)
+class DetachedTransaction:
+    """Names a transaction that its producer has left open, whole and at the brokers; whoever has this may end it.
+
+    Made by :meth:`Transaction.detach`, ended by :meth:`Admin.end_transaction`. It can be pickled. ``version`` is that of the
+    protocol (2: KIP-890).
+    """
+
+    transactional_id: str
+    producer_id: int
+    epoch: int
+    version: int
+
+    def __str__(self) -> str:
+        return f"{self.transactional_id!r} ({self.producer_id}:{self.epoch})"
+
+
 class OffsetSpec(IntEnum):
     """What ``list_offsets`` looks for, where it is not a timestamp in milliseconds."""
 

@@ -21,7 +21,7 @@ from .check import Found, Verdict, check, read_all
 from .ledger import Ledger
 from .nemesis import Nemesis
 from .transacting import TOPIC as TRANSACTIONS
-from .transacting import Register, TransactionWriter, check_transactions
+from .transacting import Register, TransactionWriter, check_transactions, left_open
 from .writers import Pace, Target, Writer
 
 PARTITIONS = 6
@@ -97,6 +97,7 @@ async def run(options: Options, cluster: Cluster, tell: Callable[[str], object] 
             nemesis = Nemesis(cluster, proxy, _TOPIC, PARTITIONS, rng)
             retried, standstill = await _write(options, cluster, proxy, nemesis, ledger, register, tell)
             faults = nemesis.counts + proxy.counts
+        still_open = await left_open(cluster.bootstrap_servers)
     finally:
         logging.getLogger("trikafka").removeHandler(log)
     seconds = time.monotonic() - begun
@@ -106,6 +107,8 @@ async def run(options: Options, cluster: Cluster, tell: Callable[[str], object] 
     )
     transacted = await trio.to_thread.run_sync(lambda: check_transactions(register, _committed(cluster.bootstrap_servers)))
     verdict.add(transacted)
+    for what in still_open:
+        verdict.violation("transactions: left open", what)
     said = sum(count for line, count in log.lines.items() if line.startswith("WARNING trikafka.produce:"))
     if said > len(_PRODUCERS) * (seconds + 1):  # one a second and topic, for each producer
         verdict.violation("too many lines in the log", f"{said} of records that were not delivered in {seconds:.0f} s")

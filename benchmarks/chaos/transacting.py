@@ -23,6 +23,7 @@ from trikafka import (
     TransactionAbortableError,
     TransactionUndecidedError,
     TrikafkaError,
+    open_admin,
     open_producer,
 )
 
@@ -33,6 +34,10 @@ TOPIC = "chaos-transactions"
 #: The part of the transactions that their own program wants aborted, and records in one at most.
 _ABORTED, _MOST = 0.3, 40
 _SETTINGS: dict[str, Any] = {"request_timeout_ms": 4_000, "transaction_timeout_ms": 30_000, "linger_ms": 2}
+#: States of a transaction that a coordinator has still to do something about.
+_UNDER_WAY = ("Ongoing", "PrepareCommit", "PrepareAbort")
+#: How long (seconds) a producer's last transaction may take to end once the producer is closed.
+_SETTLES = 10.0
 
 
 class Verdicts(Enum):
@@ -114,6 +119,18 @@ async def _commit(txn: Transaction) -> None:
     while True:
         with suppress(TransactionUndecidedError):
             return await txn.commit(timeout=10)
+
+
+async def left_open(bootstrap: str) -> list[str]:
+    """What brokers have open though all producers are closed, some seconds after that: nobody but a time-out would end it."""
+    async with open_admin(bootstrap_servers=bootstrap) as admin:
+        latest = trio.current_time() + _SETTLES
+        while True:
+            open_ones = [f"{each.transactional_id}: {each.state}" for each in await admin.list_transactions(states=_UNDER_WAY)]
+            if not open_ones or trio.current_time() >= latest:
+                break
+            await trio.sleep(0.2)
+        return open_ones + [f"hanging: {each}" for each in await admin.find_hanging_transactions([TOPIC], longer_than=0)]
 
 
 def check_transactions(register: Register, found: Iterable[Found]) -> Verdict:

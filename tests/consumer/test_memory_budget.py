@@ -15,7 +15,7 @@ from trikafka import ConfigurationError, MemoryBudget
 async def test_consumers_share_a_budget_and_each_goes_on(autojump_clock: Clock) -> None:
     budget = MemoryBudget(800_000)
     async with cluster_of() as cluster:
-        for _ in range(400):
+        for _ in range(150):
             cluster.append("t", 0, [bytes(10_000)])
         async with AsyncExitStack() as stack:
             consumers = [await stack.enter_async_context(consumer_of(cluster, memory_budget=budget)) for _ in range(8)]
@@ -26,7 +26,7 @@ async def test_consumers_share_a_budget_and_each_goes_on(autojump_clock: Clock) 
             assert 0 < sum(consumer.statistics().buffered_bytes for consumer in consumers) <= 800_000
             with trio.fail_after(600):
                 for consumer in consumers:
-                    for _ in range(400):
+                    for _ in range(150):
                         await consumer.receive()
         assert budget.share == 800_000
 

@@ -26,6 +26,7 @@ TELEMETRY = "GetTelemetrySubscriptions"
 GRACE = 0.025
 LIMIT = 0.7
 TP = TopicPartition("t", 0)
+DETACHED = trikafka.DetachedTransaction("x", 1, 0, 2)
 _numbers = itertools.count()
 
 Fault = Literal["frozen", "killed", "black hole", "error"]
@@ -123,6 +124,10 @@ CALLS = [
         before=lambda t: t.filled(), then=lambda t: t.producer.enqueue("t", b"v"), alone=True,
     ),
     Row(
+        "transactions", "detach", "Produce", 6, lambda _, t, k: t.txn.detach(**k),
+        before=lambda t: t.filled(), then=lambda t: t.producer.enqueue("t", b"v"), alone=True,
+    ),
+    Row(
         "transactions", "commit that delivers", "Produce", 6, lambda _, t, k: t.txn.commit(**k), call="commit",
         before=lambda t: t.filled(), then=lambda t: t.producer.enqueue("t", b"v"),
     ),
@@ -156,6 +161,10 @@ CALLS = [
     Row("admin", "find_hanging_transactions", "DescribeProducers", 6, lambda _, a, k: a.find_hanging_transactions(**k)),
     Row(
         "admin", "abort_transaction", "DescribeProducers", 6, lambda _, a, k: a.abort_transaction(TP, 0, **k),
+        refusals=(trikafka.errors.BrokerResponseError,),
+    ),
+    Row(
+        "admin", "end_transaction", "EndTxn", 15, lambda _, a, k: a.end_transaction(DETACHED, commit=True, **k),
         refusals=(trikafka.errors.BrokerResponseError,),
     ),
 ]  # fmt: skip

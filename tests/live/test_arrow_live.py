@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
-import math
-import os
 import re
 import textwrap
-import time
 import uuid
-from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -118,79 +114,6 @@ async def test_a_topic_that_takes_only_small_batches(kafka_broker: KafkaBroker) 
     assert (await read(bootstrap, topic, 1))["value"].to_pylist() == table["value"].to_pylist()
 
 
-@pytest.mark.alone
-async def test_the_loop_stays_free_under_a_large_table(kafka_broker: KafkaBroker) -> None:
-    bootstrap = kafka_broker.bootstrap_servers
-    topic = await make_topic(bootstrap, 4)
-    noise = os.urandom(1 << 20)
-    values = [noise[at : at + 1000] for at in range(0, 1_000_000, 10)]
-    table = pa.table({"value": pa.array(values * 2, pa.binary()).cast(pa.binary_view()), "key": [str(n) for n in range(200_000)]})
-    assert table.nbytes > 200_000_000
-
-    async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type="zstd") as producer:
-        await holds_up_nobody(lambda: producer.send_arrow(topic, table))
-
-
-@pytest.mark.alone
-@pytest.mark.parametrize("way", ["arrow_batches", "batches", "one by one"])
-@pytest.mark.parametrize("compression", ["none", "zstd"])
-async def test_the_loop_stays_free_under_a_consume_at_full_speed(kafka_broker: KafkaBroker, way: str, compression: str) -> None:
-    """So no heartbeat is later than that because of it. Batches of a megabyte are the longest piece of work there is."""
-    bootstrap = kafka_broker.bootstrap_servers
-    topic = await make_topic(bootstrap, 4)
-    table = pa.table({"value": [b'{"number":%09d,"text":"' % number + b"abcdefgh" * 9 + b'"}' for number in range(100_000)]})
-    async with trikafka.open_producer(bootstrap_servers=bootstrap, compression_type=compression) as producer:
-        for _ in range(1 if way == "one by one" else 5):
-            await producer.send_arrow(topic, table)
-    places = [TopicPartition(topic, number) for number in range(4)]
-    async with trikafka.open_consumer(bootstrap_servers=bootstrap, max_partition_fetch_bytes=2**23) as consumer:
-        ends = await consumer.end_offsets(places)
-
-        async def consume() -> None:
-            consumer.assign(places)
-            for place in places:
-                consumer.seek(place, 0)
-            count = 0
-            if way == "arrow_batches":
-                async for joined in consumer.arrow_batches(until=ends):
-                    count += joined.num_rows
-            elif way == "batches":
-                async for batch in consumer.batches(until=ends):
-                    count += len(batch)
-            else:
-                async for _ in consumer:
-                    count += 1
-                    if count == len(table):
-                        break
-            assert count == sum(ends.values())
-
-        await consume()  # what is imported for the first table is an import like others
-        await holds_up_nobody(consume)
-
-
-async def holds_up_nobody(work: Callable[[], Awaitable[object]]) -> None:
-    """The loop turns at least every 50 ms while ``work`` is done; the best of three, for the machine may be busy with others."""
-    shortest = math.inf
-    for _ in range(3):
-        longest = 0.0
-
-        async def watch() -> None:
-            nonlocal longest
-            last = time.perf_counter()
-            while True:
-                await trio.lowlevel.checkpoint()
-                longest, last = max(longest, time.perf_counter() - last), time.perf_counter()
-
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
-            await work()
-            nursery.cancel_scope.cancel()
-        shortest = min(shortest, longest)
-        if shortest < 0.05:
-            return
-    raise AssertionError(f"the loop was held for {shortest * 1000:.0f} ms")
-
-
 @pytest.mark.parametrize("trouble", ["restart", "kill"])
 async def test_a_broker_goes_away_in_the_middle(make_kafka_cluster: MakeKafkaCluster, trouble: str) -> None:
     cluster = Cluster(await trio.to_thread.run_sync(make_kafka_cluster))
@@ -207,6 +130,7 @@ async def test_a_broker_goes_away_in_the_middle(make_kafka_cluster: MakeKafkaClu
             table = pa.table({"value": values, "partition": [number % 3 for number in range(3_000)]})
             assert (await producer.send_arrow(topic, table)).rows == 3_000
             sent += 3_000
+            await trio.sleep(0.01)
 
     async with trikafka.open_producer(bootstrap_servers=bootstrap, request_timeout_ms=3_000, compression_type="lz4") as producer:
         async with trio.open_nursery() as nursery:

@@ -20,6 +20,7 @@ from trikafka_broker.settings import DEFAULT_VERSION, OLDEST_VERSION
 import trikafka
 from trikafka import (
     Consumer,
+    DetachedTransaction,
     NewTopic,
     OffsetSpec,
     SubscriptionPattern,
@@ -239,6 +240,47 @@ async def test_transactions_of_others(broker: Broker) -> None:
     async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, **settings) as consumer:
         consumer.assign([tp])
         assert await values(consumer, 2) == [b"0", b"2"]
+
+
+@in_time
+async def test_transactions_that_another_program_ends(broker: Broker) -> None:
+    """In both versions of the protocol the coordinator takes the same end again, and no other; and none after the time-out."""
+    topic = await broker.topic()
+
+    async def detach(value: bytes, timeout_ms: int = 30_000) -> DetachedTransaction:
+        name, servers = f"{topic}-{value.decode()}", broker.bootstrap
+        async with trikafka.open_producer(
+            bootstrap_servers=servers, transactional_id=name, transaction_timeout_ms=timeout_ms
+        ) as producer:
+            async with producer.transaction() as txn:
+                await producer.send(topic, value, partition=0)
+                await txn.send_offsets({TopicPartition(topic, 0): 1}, trikafka.GroupMetadata(name))
+                return await txn.detach()
+
+    async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
+        late = await detach(b"late", 500)
+        kept, dropped, fenced = [await detach(value) for value in (b"kept", b"dropped", b"fenced")]
+        assert kept.version == (2 if broker.version >= (4, 0) else 1)
+        second = await detach(b"fenced")
+        for _ in range(3):
+            await admin.end_transaction(kept, commit=True)
+            await admin.end_transaction(dropped, commit=False)
+        for transaction, commit in ((kept, False), (dropped, True), (fenced, True)):
+            with pytest.raises(trikafka.BrokerResponseError, match="not open any more"):
+                await admin.end_transaction(transaction, commit=commit)
+        await admin.end_transaction(second, commit=True)
+        while (await admin.describe_transactions([late.transactional_id]))[late.transactional_id].state != "CompleteAbort":  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        with pytest.raises(trikafka.BrokerResponseError, match="not open any more"):
+            await admin.end_transaction(late, commit=True)
+        while await admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):  # noqa: ASYNC110
+            await trio.sleep(0.02)
+        assert list(await admin.list_group_offsets(kept.transactional_id)) == [TopicPartition(topic, 0)]
+        assert await admin.list_group_offsets(late.transactional_id) == {}
+    settings: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
+    async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, **settings) as consumer:
+        consumer.assign([TopicPartition(topic, 0)])
+        assert await values(consumer, 2) == [b"kept", b"fenced"]
 
 
 async def consumer_protocol(broker: Broker, topic: str) -> None:

@@ -16,6 +16,7 @@ import pytest
 import trio
 from test_groups_live import PARTITIONS, Stage, in_time, until
 from trikafka_broker.cluster import KafkaCluster
+from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
 
 from trikafka import NewTopic, RebalanceListener, SubscriptionPattern, TopicPartition, open_admin, open_consumer, open_producer
@@ -133,7 +134,7 @@ async def test_three_of_ours_come_and_go_and_everything_is_seen_once(quick_broke
         await scene.spread(3, 3)
         leave[2].set()
         await scene.spread(6)
-        await scene.more("a", 300)
+        await scene.more("a", 100)
         await scene.all_seen()
         leave[0].set()
         await until(lambda: not scene.owners)
@@ -151,6 +152,7 @@ async def java_member(cluster: Cluster, scene: Scene, protocol: str) -> AsyncIte
     command = cluster.java_command(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", scene.bootstrap, "--topic", scene.topic, "--group", scene.topic, *given),
+        jvm_options=DEFAULT_JVM_OPTIONS,
     )
 
     async def listen(process: trio.Process) -> None:
@@ -182,13 +184,13 @@ async def test_a_group_with_a_java_member(quick_broker: KafkaCluster, ours: str,
         nursery.start_soon(functools.partial(scene.member, "first", java_is_there.is_set, **settings))
         await scene.more("first")
         async with java_member(cluster, scene, theirs):
-            await scene.more("java", 200)
+            await scene.more("java", 50)
             java_is_there.set()
-            await scene.more("java", 600)  # it has taken over what was ours
+            await scene.more("java", 150)  # it has taken over what was ours
             nursery.start_soon(functools.partial(scene.member, "second", **settings))
-            await scene.more("second", 200)
-            await scene.more("java", 200)
-        await scene.more("second", 600)
+            await scene.more("second", 50)
+            await scene.more("java", 50)
+        await scene.more("second", 150)
         await scene.all_seen()
         doubled = {number for number, count in scene.counts.items() if count > 1}
         assert doubled <= set(scene.seen["java"])  # it commits at an interval; we after each batch
@@ -224,15 +226,15 @@ async def test_a_group_with_a_librdkafka_member(quick_broker: KafkaCluster) -> N
         await scene.more("first")
         nursery.start_soon(librdkafka_member, scene, leave_theirs.is_set)
         try:
-            await scene.more("librdkafka", 200)
+            await scene.more("librdkafka", 50)
             leave_first.set()
-            await scene.more("librdkafka", 600)
+            await scene.more("librdkafka", 150)
             nursery.start_soon(scene.member, "second")
-            await scene.more("second", 200)
-            await scene.more("librdkafka", 200)
+            await scene.more("second", 50)
+            await scene.more("librdkafka", 50)
         finally:
             leave_theirs.set()
-        await scene.more("second", 600)
+        await scene.more("second", 150)
         await scene.all_seen()
         assert set(scene.counts.values()) == {1}
 
@@ -276,15 +278,15 @@ async def test_a_running_group_with_a_java_member_goes_to_the_new_protocol_and_b
 
         await replace(None, "c1", **classic)
         async with java_member(cluster, scene, "classic"):
-            await scene.more("java", 200)
+            await scene.more("java", 50)
             for old, new, settings in (("c1", "n1", {}), ("n1", "c2", classic)):
                 await replace(old, new, **settings)
                 await scene.spread(3)
                 async with open_admin(bootstrap_servers=scene.bootstrap) as admin:
                     kinds = {group.group_id: group.type for group in await admin.list_groups()}
                 assert kinds[scene.topic] == ("consumer" if new == "n1" else "classic")
-                await scene.more("java", 200)
-                await scene.more(new, 200)
+                await scene.more("java", 50)
+                await scene.more(new, 50)
         await scene.spread(6)
         await scene.all_seen()
         doubled = {number for number, count in scene.counts.items() if count > 1}
@@ -312,7 +314,7 @@ async def start_victim(scene: Scene, nursery: trio.Nursery, *arguments: str) -> 
     command = [sys.executable, "-c", textwrap.dedent(_VICTIM), scene.bootstrap, scene.topic, *arguments]
     victim = await nursery.start(functools.partial(trio.run_process, command, stdout=-1, check=False))
     printed = b""
-    while printed.count(b"\n") < 200:
+    while printed.count(b"\n") < 50:
         printed += await victim.stdout.receive_some()
     return victim, [int(line) for line in printed.split(b"\n")[:-1]]
 

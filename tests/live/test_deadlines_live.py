@@ -19,7 +19,7 @@ import trikafka
 from trikafka import BootstrapError, KafkaTimeoutError, NewTopic, OffsetSpec, TopicPartition
 
 pytestmark = pytest.mark.alone  # the limits are tight
-LIMIT = 0.5
+LIMIT = 0.3
 TOLERANCE = 0.05
 MANY = 2000
 TP = TopicPartition("t", 0)
@@ -84,7 +84,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[Cluster]:
 async def clients(cluster: Cluster) -> AsyncIterator[dict[str, Any]]:
     """One of each, with connections; what closing waits for is short."""
     given = {"bootstrap_servers": cluster.bootstrap_servers, "close_timeout_ms": 200}
-    patience = {"max_block_ms": LIMIT * 1000, "delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 300, "linger_ms": 0}
+    patience = {"max_block_ms": LIMIT * 1000, "delivery_timeout_ms": LIMIT * 1000, "request_timeout_ms": 200, "linger_ms": 0}
     async with AsyncExitStack() as stack:
         open_one = stack.enter_async_context
         consumer = await open_one(

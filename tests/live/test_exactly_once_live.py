@@ -22,7 +22,7 @@ async def test_each_record_once(make_kafka_cluster: MakeKafkaCluster, tmp_path: 
     groups = (Group("classic", "process"), Group("consumer", "process"), Group("consumer", "tasks"))
     cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3, properties=PROPERTIES)))
     with trio.fail_after(240):
-        figures = await run(Options(seed=5, kills=8, broker_kills=1, groups=groups), cluster, tmp_path)
+        figures = await run(Options(seed=5, kills=8, broker_kills=1, groups=groups, rate=150, pause=2.0), cluster, tmp_path)
     logs = _logs(tmp_path)
     assert figures.exact, (figures, logs)
     assert (figures.kills, figures.broker_kills) == (8, 1)

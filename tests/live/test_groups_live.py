@@ -8,20 +8,21 @@ import sys
 import textwrap
 import uuid
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
 import pytest
 import trio
+from trikafka_broker.cluster import KafkaCluster
+from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
 
 from trikafka import NewTopic, open_admin, open_consumer, open_producer
 
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
-    from trikafka_broker.cluster import KafkaCluster
 
 PARTITIONS = 6
 STRATEGIES = ["range", "cooperative-sticky"]
@@ -62,7 +63,7 @@ class Stage:
                     self.written += 1
                 if ack is not None:
                     await ack.wait()
-                await trio.sleep(0.005)
+                await trio.sleep(0.02)  # each record costs brokers and members; a few hundred a second are enough
 
     def note(self, name: str, value: bytes | None) -> None:
         self.seen.setdefault(name, []).append(int(value or b""))
@@ -89,7 +90,7 @@ class Stage:
                 for record in await consumer.receive_batch(timeout=0.2):
                     self.note(name, record.value)
 
-    async def more(self, name: str, count: int = 100) -> None:
+    async def more(self, name: str, count: int = 50) -> None:
         """Wait until ``name`` has seen so many more."""
         before = len(self.seen.get(name, ()))
         await until(lambda: len(self.seen.get(name, ())) >= before + count)
@@ -118,8 +119,8 @@ async def test_two_of_ours_one_leaves_half_way(kafka_broker: KafkaBroker, strate
     async with stage_of(kafka_broker.bootstrap_servers, strategy) as (stage, nursery):
         nursery.start_soon(stage.read, "stays")
         await stage.more("stays")
-        await stage.read("leaves", lambda: len(stage.seen.get("leaves", ())) > 300)
-        await stage.more("stays", 300)
+        await stage.read("leaves", lambda: len(stage.seen.get("leaves", ())) > 100)
+        await stage.more("stays", 100)
         await stage.all_seen()
         assert set(stage.counts.values()) == {1}  # nothing missed, nothing twice
 
@@ -131,11 +132,11 @@ async def test_five_of_ours_come_and_go(kafka_broker: KafkaBroker, strategy: str
         nursery.start_soon(stage.read, "stays")
         for number in range(4):
             name = f"guest {number}"
-            nursery.start_soon(stage.read, name, lambda name=name: len(stage.seen.get(name, ())) > 200)
+            nursery.start_soon(stage.read, name, lambda name=name: len(stage.seen.get(name, ())) > 50)
             await trio.sleep(0.3)
         for number in range(4):
-            await until(lambda name=f"guest {number}": len(stage.seen.get(name, ())) > 200)  # type: ignore[misc]
-        await stage.more("stays", 300)
+            await until(lambda name=f"guest {number}": len(stage.seen.get(name, ())) > 50)  # type: ignore[misc]
+        await stage.more("stays", 100)
         await stage.all_seen()
         assert set(stage.counts.values()) == {1}
 
@@ -144,6 +145,14 @@ _JAVA = {
     "range": "org.apache.kafka.clients.consumer.RangeAssignor",
     "cooperative-sticky": "org.apache.kafka.clients.consumer.CooperativeStickyAssignor",
 }
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """A broker that knows how Java's clients are started."""
+    with KafkaCluster() as started:
+        started.start()
+        yield Cluster(started)
 
 
 @asynccontextmanager
@@ -159,6 +168,7 @@ async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
     command = cluster.java_command(
         "org.apache.kafka.tools.consumer.ConsoleConsumer",
         *("--bootstrap-server", stage.bootstrap, "--topic", stage.topic, "--group", stage.topic, *given),
+        jvm_options=DEFAULT_JVM_OPTIONS,
     )
 
     async def listen(process: trio.Process) -> None:
@@ -180,21 +190,20 @@ async def java_member(cluster: Cluster, stage: Stage) -> AsyncIterator[None]:
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
 @in_time
-async def test_a_group_with_a_java_member(kafka_cluster: KafkaCluster, strategy: str) -> None:
+async def test_a_group_with_a_java_member(cluster: Cluster, strategy: str) -> None:
     """It comes as the second, sees us come, outlives us, and leaves while we read on."""
-    cluster = Cluster(kafka_cluster)
     async with stage_of(cluster.bootstrap_servers, strategy) as (stage, nursery):
         until_java_is_there = trio.Event()
         nursery.start_soon(stage.read, "first", until_java_is_there.is_set)
         await stage.more("first")
         async with java_member(cluster, stage):
-            await stage.more("java", 200)
+            await stage.more("java", 50)
             until_java_is_there.set()
-            await stage.more("java", 600)  # it has taken over what was ours
+            await stage.more("java", 150)  # it has taken over what was ours
             nursery.start_soon(stage.read, "second")
-            await stage.more("second", 200)
-            await stage.more("java", 200)
-        await stage.more("second", 600)
+            await stage.more("second", 50)
+            await stage.more("java", 50)
+        await stage.more("second", 150)
         await stage.all_seen()
         doubled = {number for number, count in stage.counts.items() if count > 1}
         if strategy == "cooperative-sticky":
@@ -236,15 +245,15 @@ async def test_a_group_with_a_librdkafka_member(kafka_broker: KafkaBroker, strat
         await stage.more("first")
         nursery.start_soon(librdkafka_member, stage, leave_theirs.is_set)
         try:
-            await stage.more("librdkafka", 200)
+            await stage.more("librdkafka", 50)
             leave_first.set()
-            await stage.more("librdkafka", 600)
+            await stage.more("librdkafka", 150)
             nursery.start_soon(stage.read, "second")
-            await stage.more("second", 200)
-            await stage.more("librdkafka", 200)
+            await stage.more("second", 50)
+            await stage.more("librdkafka", 50)
         finally:
             leave_theirs.set()
-        await stage.more("second", 600)
+        await stage.more("second", 150)
         await stage.all_seen()
         assert set(stage.counts.values()) == {1}
 
@@ -272,13 +281,13 @@ async def test_a_member_that_is_killed_is_replaced_after_its_session(kafka_broke
         victim = await nursery.start(functools.partial(trio.run_process, command, stdout=-1, check=False))
         assert victim.stdout is not None
         printed = b""
-        while printed.count(b"\n") < 200:
+        while printed.count(b"\n") < 50:
             printed += await victim.stdout.receive_some()
         victim.kill()
         killed = trio.current_time()
         for line in printed.split(b"\n")[:-1]:
             stage.note("killed", line)
-        await stage.more("stays", 100)
+        await stage.more("stays", 50)
         lost = set(range(stage.written)) - set(stage.counts)
         await stage.all_seen()
         waited = trio.current_time() - killed

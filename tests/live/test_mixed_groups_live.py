@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import trio
+from trikafka_broker.settings import DEFAULT_JVM_OPTIONS
 from trikafka_broker.trio_api import Cluster
 
 import trikafka
@@ -64,12 +65,12 @@ class Stage:
                     sent = await producer.send(self.topic, b"x", partition=partition)
                     assert sent.offset is not None
                     self.written[partition] = sent.offset + 1
-                await trio.sleep(0.02)
+                await trio.sleep(0.05)
 
     def note(self, name: str, partition: int, offsets: Iterable[int]) -> None:
         self.handled[name] += [(partition, offset) for offset in offsets]
 
-    async def more(self, name: str, count: int = 30) -> None:
+    async def more(self, name: str, count: int = 20) -> None:
         before = len(self.handled[name])
         await until(lambda: len(self.handled[name]) >= before + count, f"{name} handles {count} more")
 
@@ -142,7 +143,8 @@ class Stage:
         if self.protocol == "classic":
             given += ["--session-timeout", "6000"]
             given += ["--assignment-strategy", f"org.apache.kafka.clients.consumer.{JAVA[self.strategy]}"]
-        return list(self.cluster.java_command("org.apache.kafka.tools.VerifiableConsumer", *given))
+        tool = "org.apache.kafka.tools.VerifiableConsumer"
+        return list(self.cluster.java_command(tool, *given, jvm_options=DEFAULT_JVM_OPTIONS))
 
 
 @pytest.mark.parametrize(("protocol", "strategy"), [("classic", "cooperative-sticky"), ("consumer", "")])
@@ -176,7 +178,7 @@ async def test_a_mixed_group_through_joins_leaves_kills_and_a_rolling_restart(
                         await stage.more("a", 5)
                     await stage.more("b")
             leave_a.set()
-            await stage.more("b", 200)
+            await stage.more("b", 60)
             stage.silent.set()
             await until(lambda: stage.everything() <= stage.seen(), "every record was handled")
             leave_b.set()

@@ -122,7 +122,7 @@ async def produce_while(bootstrap: str, topic: str, partitions: int, count: int,
             for partition in range(partitions):
                 acks.append(await producer.enqueue(topic, b"%d" % number, partition=partition))
             number += 1
-            await trio.sleep(0.0005)
+            await trio.sleep(0.002)
 
     async with open_producer(bootstrap_servers=bootstrap, request_timeout_ms=3_000, batch_size=1_000) as producer:
         async with trio.open_nursery() as nursery:
@@ -157,7 +157,7 @@ async def test_one_broker_goes_away_in_the_middle(make_kafka_cluster: MakeKafkaC
             await trio.sleep(5)
             await broker.thaw()
 
-    await check_nothing_lost(bootstrap, topic, 3, await produce_while(bootstrap, topic, 3, 2_000, go_wrong))
+    await check_nothing_lost(bootstrap, topic, 3, await produce_while(bootstrap, topic, 3, 500, go_wrong))
 
 
 async def test_leaders_go_away_one_after_the_other(make_kafka_cluster: MakeKafkaCluster) -> None:
@@ -172,7 +172,7 @@ async def test_leaders_go_away_one_after_the_other(make_kafka_cluster: MakeKafka
             await broker.start()
             await trio.sleep(2)
 
-    await check_nothing_lost(bootstrap, topic, 3, await produce_while(bootstrap, topic, 3, 2_000, go_wrong))
+    await check_nothing_lost(bootstrap, topic, 3, await produce_while(bootstrap, topic, 3, 500, go_wrong))
 
 
 async def check_nothing_lost(bootstrap: str, topic: str, partitions: int, acks: list[Ack]) -> None:

@@ -176,10 +176,11 @@ async def test_a_broker_that_forgets_producers(make_kafka_cluster: MakeKafkaClus
     async with FaultProxy.open(bootstrap.split(",")) as proxy:
         async with open_producer(bootstrap_servers=bootstrap, dial=proxy.dial, **settings) as producer:
             for first in (0, 20):
+                if first:
+                    await trio.sleep(FORGOTTEN_AFTER + 0.5)
                 proxy.add(Rule(Fault.LOSE_REQUEST))
                 acks = [await producer.enqueue(topic, b"%d" % number) for number in range(first, first + 20)]
                 with trio.fail_after(20):
                     assert {await fate(ack) for ack in acks} == {"delivered"}
-                await trio.sleep(FORGOTTEN_AFTER + 0.5)
         assert proxy.counts[Fault.LOSE_REQUEST.value] == 2
     assert await log_of(bootstrap, topic) == list(range(40))

@@ -17,7 +17,7 @@ from pathlib import Path
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCE = _ROOT / "trikafka/_wire/_native.c"
 _MODULE = "trikafka._wire._native"
-_FLAGS = ["-O1", "-g", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+_FLAGS = ["-O1", "-g1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
 _MARK = "TRIKAFKA_SANITIZED"
 
 

@@ -28,7 +28,7 @@ def run(*arguments: str) -> "subprocess.CompletedProcess[str]":
 
 
 def test_mutated_batches(module: Path) -> None:
-    ended = run(str(HERE / "fuzz.py"), "--seconds", "5")
+    ended = run(str(HERE / "fuzz.py"), "--seconds", "3")
     assert ended.returncode == 0, ended.stderr
     assert "decoded, by native, pure" in ended.stdout
 

@@ -29,13 +29,24 @@ from ..errors import (
     ConfigurationError,
     DamagedResponseError,
     KafkaConnectionError,
+    KafkaTimeoutError,
     RequestTimedOutError,
     TrikafkaError,
     from_code,
 )
 from ..interfaces import CoordinatorKind
-from ..types import GroupDescription, Node, OffsetAndMetadata, OffsetAndTimestamp, OffsetSpec, PartitionInfo, TopicPartition
+from ..types import (
+    DetachedTransaction,
+    GroupDescription,
+    Node,
+    OffsetAndMetadata,
+    OffsetAndTimestamp,
+    OffsetSpec,
+    PartitionInfo,
+    TopicPartition,
+)
 from . import admin_messages as messages
+from .admin_ending import TransactionEnd
 from .admin_messages import Outcome
 from .admin_places import AskCoordinator, at_coordinators
 from .admin_transactions import Filters, HangingSearch, TransactionLookups, check_seconds
@@ -219,12 +230,18 @@ class Admin:
 
         return await self._call("describe_groups", attempt, timeout, chosen)
 
-    async def list_group_offsets(self, group_id: str, *, timeout: float | None = None) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All that a group has committed; empty if it has committed nothing or does not exist."""
+    async def list_group_offsets(
+        self, group_id: str, partitions: Iterable[TopicPartition] | None = None, *, timeout: float | None = None
+    ) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All that a group has committed, or of ``partitions``; empty if it has committed nothing or does not exist.
+
+        An offset in a transaction that is open yet is waited for; the first one of a partition only if that is named.
+        """
         (group,) = messages.names_of("group_id", [group_id])
+        chosen = None if partitions is None else messages.partitions_of(partitions)
         self._check_open()
         commits = Commits(self._config, group, self._brokers, self._coordinators, Identity)
-        found = await commits.committed(None, timeout=timeout, name="list_group_offsets")
+        found = await commits.committed(chosen, timeout=timeout, name="list_group_offsets")
         return {tp: found_at for tp, found_at in sorted(found.items()) if found_at is not None}
 
     async def delete_groups(self, group_ids: Iterable[str], *, timeout: float | None = None) -> None:
@@ -321,6 +338,22 @@ class Admin:
         (tp,) = messages.partitions_of([partition])
         messages.check_offset(start_offset)
         await self._call("abort_transaction", lambda call: self._transactions.abort(call, tp, start_offset), timeout)
+
+    async def end_transaction(self, transaction: DetachedTransaction, *, commit: bool, timeout: float | None = None) -> None:
+        """Commit or abort what :meth:`Transaction.detach` has left open. It may be called again, with the same outcome.
+
+        Raises :exc:`ProducerFencedError` or another :exc:`BrokerResponseError` (INVALID_TXN_STATE) if it is not open any more: it
+        took longer than its ``transaction_timeout_ms``, another producer has its id, or it has been ended the other way;
+        :exc:`TransactionUndecidedError` past ``timeout``: call it again. Cancelled, it may or may not have been ended.
+        """
+        if not isinstance(transaction, DetachedTransaction):
+            raise ConfigurationError(f"end_transaction wants what Transaction.detach() returned, not {transaction!r}")
+        end = TransactionEnd(self._brokers, self._coordinators, transaction, commit=commit)
+        try:
+            names = [transaction.transactional_id]
+            await self._call("end_transaction", end.attempt, timeout, names, CoordinatorKind.TRANSACTION)
+        except KafkaTimeoutError as error:
+            raise end.undecided(error) from error.__cause__
 
     # --- leaving -----------------------------------------------------------------------------------------------------
 

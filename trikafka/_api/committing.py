@@ -151,7 +151,8 @@ def offsets_to_commit(given: ToCommit) -> dict[TopicPartition, OffsetAndMetadata
     if isinstance(given, Mapping):
         return {checked_partition(tp): offset_and_metadata(tp, value) for tp, value in given.items()}
     found: dict[TopicPartition, OffsetAndMetadata] = {}
-    for item in [given] if isinstance(given, Record | RecordBatch) else given:
+    items = given if isinstance(given, Iterable) and not isinstance(given, Record | RecordBatch) else [given]
+    for item in items:
         if not isinstance(item, Record | RecordBatch):
             raise TypeError(f"what to commit must be a mapping of partitions to offsets, records or batches, not {item!r}")
         tp, after = TopicPartition(item.topic, item.partition), item.offset + 1 if isinstance(item, Record) else item.next_offset

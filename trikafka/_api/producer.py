@@ -17,7 +17,7 @@ from .._managers.telemetry import Telemetry
 from .._managers.transaction_signals import TransactionSignals
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
-from .._state.arguments import HeaderPairs, check_target
+from .._state.arguments import HeaderPairs, check_target, plain
 from .._state.transaction import ProducerTransaction
 from ..config import ProducerConfig
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TransactionError, TrikafkaError
@@ -215,6 +215,7 @@ class Producer:
             self._raise_closed()
         ack = self._append(topic, value, key, headers, timestamp, partition)
         if ack is None:
+            topic = plain(topic)
             if not self._manager.knows(topic, partition):
                 self._manager.look_up(topic, partition)
             raise trio.WouldBlock
@@ -257,7 +258,7 @@ class Producer:
         await trio.lowlevel.checkpoint()
         self._check_open()
         joins = self._joining()
-        check_target(topic, None if isinstance(partition, str) else partition)
+        topic = check_target(topic, None if isinstance(partition, str) else partition)
         rows = await open_rows(
             data, self._converting, key=key, value=value, partition=partition, timestamp=timestamp, headers=headers
         )
@@ -273,7 +274,7 @@ class Producer:
             raise
 
     async def _enqueue_slowly(self, record: Fields) -> Ack:
-        topic, partition = record[0], record[5]
+        topic, partition = plain(record[0]), record[5]
         joins = self._joining()
 
         def admitted() -> Ack | None:
@@ -318,6 +319,7 @@ class Producer:
     async def partitions_for(self, topic: str, *, timeout: float | None = None) -> list[PartitionInfo]:
         """The partitions of ``topic``; empty if there is no such topic. Raises :exc:`KafkaTimeoutError` past ``timeout``."""
         self._check_open()
+        topic = check_target(topic, None)
 
         async def attempt(call: Call) -> list[PartitionInfo]:
             info = await call.step(f"metadata of {topic!r}", lambda: self._metadata.topic(topic))

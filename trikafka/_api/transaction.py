@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import trio
 
 from .._net.deadlines import check_timeout
+from .._state.arguments import check_group
 from .._state.transaction import ProducerTransaction, TransactionState
 from ..config import ProducerConfig
 from ..errors import (
@@ -21,7 +22,7 @@ from ..errors import (
     TrikafkaError,
 )
 from ..interfaces import TransactionManager
-from ..types import GroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
+from ..types import DetachedTransaction, GroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 from .service import CANCELLED_CLOSE_LIMIT
 
 if TYPE_CHECKING:
@@ -151,6 +152,27 @@ class Transaction:
         self._over = True
         return prepared
 
+    async def detach(self, *, timeout: float | None = None) -> DetachedTransaction:
+        """Have everything at the brokers and leave the transaction open, so that another program ends it.
+
+        That one calls :meth:`Admin.end_transaction` with what this returned, within ``transaction_timeout_ms`` of the transaction's
+        first record: then the coordinator aborts it. Opening a producer with this transactional id aborts it, too. The end of the
+        block does nothing after this, and neither does closing the producer, which takes no further transaction; :meth:`commit` and
+        :meth:`abort` are still possible here. Raises as :meth:`commit`; :exc:`IllegalStateError` if nothing was sent. Cancelled, it
+        is as if it had not been called.
+        """
+        check_timeout(timeout, 0.0)
+        self._begun("detach")
+        try:
+            prepared = await self._manager.prepare(self._number, timeout=timeout)
+        except KafkaTimeoutError as error:
+            raise KafkaTimeoutError("detach", error.limit, error.attempts, error.last_error) from error.__cause__
+        if not self._state.started:
+            raise IllegalStateError("detach(): nothing was sent in this transaction, so there is nothing to end elsewhere")
+        self._over = True
+        assert self._config.transactional_id is not None
+        return DetachedTransaction(self._config.transactional_id, prepared.producer_id, prepared.epoch, self._state.version)
+
     async def _leave(self, error: BaseException) -> None:
         """The block ends with ``error``: abort, however much is being cancelled around. What goes wrong is logged."""
         if self._over or self._state.state not in _OPEN or self._state.number != self._number:
@@ -190,5 +212,6 @@ def _offsets_of(
     if isinstance(group, Consumer):
         return group.offsets_for_transaction(offsets)
     if isinstance(group, GroupMetadata):
-        return offsets_to_commit(offsets), lambda: group
+        member = check_group(group)
+        return offsets_to_commit(offsets), lambda: member
     raise TypeError(f"group must be the consumer, or what its group_metadata() returned, not {group!r}")

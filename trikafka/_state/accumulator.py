@@ -83,9 +83,11 @@ class Accumulator(Generic[Ack]):
         )
 
     def _is_out_of_reach(self, node: int) -> bool:
+        if not self._patience:
+            return False
         known = (self._obstacles.since(obstacle) for obstacle in (node, _full(node)))
         first = min((since for since in known if since is not None), default=math.inf)
-        return 0 < self._patience <= self._clock() - first
+        return self._patience <= self._clock() - first
 
     def _closed(self, batch: ProducerBatch) -> None:
         self._outcomes.counters.closed(batch)

@@ -107,7 +107,7 @@ class Intake(Generic[Ack]):
         """
         known = self._queues.topic(topic) if type(topic) is str else None
         if known is None or type(partition) not in (int, NoneType):
-            check_target(topic, partition)
+            known = self._queues.topic(check_target(topic, partition))
         if type(value) is not bytes and value is not None:
             value = as_bytes("value", value)
         if type(key) is not bytes and key is not None:
@@ -125,6 +125,7 @@ class Intake(Generic[Ack]):
             return None
         chosen = known.chooser.choose(key, partition)
         if chosen is None:
+            check_target(topic, partition)  # larger than a number of a partition can be, perhaps
             return None
         encoder = self._encoder_for(known, chosen, size)
         before = encoder.size

@@ -77,7 +77,8 @@ class PartitionChooser:
         takes nothing, are left out while there are others.
         """
         led = [queue for queue in self._queues if queue.leader is not None]
-        near = [queue for queue in led if queue.leader is not None and not self._how.is_out_of_reach(queue.leader)]
+        far = {node for node in {queue.leader for queue in led} if node is not None and self._how.is_out_of_reach(node)}
+        near = [queue for queue in led if queue.leader not in far] if far else led
         candidates = near or led or self._queues
         weights = None
         if self._how.adaptive:

@@ -192,6 +192,9 @@ def _as_table(data: Any) -> pa.Table:
 def _choose(schema: pa.Schema, wanted: dict[str, str | None]) -> dict[str, str]:
     """Which column each role has. Raises :exc:`ConfigurationError`."""
     there = ", ".join(f"{field.name} ({field.type})" for field in schema) or "none"
+    for role, name in wanted.items():
+        if name is not None and not isinstance(name, str):
+            raise ConfigurationError(f"{role} must be the name of a column, not {name!r}; the columns are: {there}")
     names = {role: name or role for role, name in wanted.items() if name is not None or role in schema.names}
     if "value" not in names:
         left = [field for field in schema if field.name not in names.values()]

@@ -22,7 +22,7 @@ from .budget import MemoryBudget
 from .resets import OffsetReset, parse_reset
 from .secrets import holds_secret, secret
 from .security import SecurityConfig
-from .setting import INT32, setting, settings_of, unknown
+from .setting import INT32, LONGEST_TEXT, setting, settings_of, unknown
 
 _log = logging.getLogger("trikafka.config")
 
@@ -38,7 +38,7 @@ class ClientConfig(SecurityConfig):
     given_to: ClassVar[str] = "a client"
 
     bootstrap_servers: str | Sequence[str] = setting("", "addresses to begin with: 'host:port,host:port' or a sequence of these")
-    client_id: str = setting("trikafka", "the name that brokers log and count quotas by")
+    client_id: str = setting("trikafka", "the name that brokers log and count quotas by", most=LONGEST_TEXT)
     request_timeout_ms: float = setting(30_000, "how long one request may wait for its response", least=1, most=INT32)
     default_api_timeout_ms: float = setting(60_000, "the limit of a call that is given no timeout=", least=0)
     close_timeout_ms: float = setting(
@@ -148,8 +148,10 @@ class ConsumerConfig(ClientConfig):
 
     given_to = "open_consumer()"
 
-    group_id: str | None = setting(None, "the consumer group; None: no group, no commits", empty=False)
-    group_instance_id: str | None = setting(None, "a stable name makes this a static member (KIP-345)", empty=False)
+    group_id: str | None = setting(None, "the consumer group; None: no group, no commits", empty=False, most=LONGEST_TEXT)
+    group_instance_id: str | None = setting(
+        None, "a stable name makes this a static member (KIP-345)", empty=False, most=LONGEST_TEXT
+    )
     group_protocol: Literal["auto", "classic", "consumer"] = setting(
         "auto",
         "how the group is coordinated: by its members ('classic'), by the broker ('consumer', KIP-848), or by the broker where it"
@@ -294,7 +296,7 @@ class ProducerConfig(ClientConfig):
     compression_lz4_level: int | None = setting(None, "of 'lz4' (KIP-390); None: 1", least=1, most=17)
     compression_zstd_level: int | None = setting(None, "of 'zstd' (KIP-390); None: 3", least=-131_072, most=22)
     buffer_memory: int = setting(
-        33_554_432, "bytes of records that wait or are in flight; send waits above it", least=1, unit="bytes"
+        33_554_432, "bytes of records that wait or are in flight; send waits above it", least=1, most=2**63 - 1, unit="bytes"
     )
     max_block_ms: float = setting(60_000, "how long a send waits for metadata and room", least=0)
     max_request_size: int = setting(
@@ -315,6 +317,7 @@ class ProducerConfig(ClientConfig):
         "makes this a producer of transactions, and fences any other that has this id: keep it over restarts, and give each"
         " instance of a program its own",
         empty=False,
+        most=LONGEST_TEXT,
     )
     transaction_timeout_ms: float = setting(
         60_000,
@@ -367,6 +370,8 @@ class ProducerConfig(ClientConfig):
         self._check_idempotence()
         if self.transactional_id is not None and not self.enable_idempotence:
             raise ConfigurationError("transactional_id needs enable_idempotence=True")
+        if inspect.iscoroutinefunction(self.partitioner):
+            raise ConfigurationError("partitioner must be a plain function (def), not an async one")
         self._check_delivery_timeout()
 
     def _check_delivery_timeout(self) -> None:

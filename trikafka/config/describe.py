@@ -11,6 +11,7 @@ from .setting import INT32, Setting, settings_of
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 _UNITS = {"ms": "milliseconds"}
+_POWERS = {INT32: "2**31 - 1", 2**63 - 1: "2**63 - 1"}
 
 
 def unit_and_limits(setting: Setting) -> str:
@@ -18,7 +19,7 @@ def unit_and_limits(setting: Setting) -> str:
     words = [] if setting.unit is None else [_UNITS.get(setting.unit, setting.unit)]
     words += [] if setting.least is None else [f"at least {setting.least:g}"]
     if setting.most is not None:
-        words.append("at most 2**31 - 1" if setting.most == INT32 else f"at most {setting.most:g}")
+        words.append(f"at most {_POWERS.get(int(setting.most), f'{setting.most:g}')}{' bytes' if str in setting.kinds else ''}")
     return ", ".join(words)
 
 

@@ -20,6 +20,8 @@ from .secrets import SecretBytes, is_text
 Value = TypeVar("Value")
 #: The most that the protocol can carry of a size or a time.
 INT32 = 2**31 - 1
+#: The most bytes that the protocol can carry of a text: a broker hangs up on a longer one, and does not say why.
+LONGEST_TEXT = 2**15 - 1
 #: Java's name is ours with dots for underscores.
 _DOTTED = "(dotted)"
 
@@ -38,7 +40,7 @@ def setting(
     """Declare a setting as a field of a client's class.
 
     ``java`` is the name in Java's client where it is not ours with dots; ``None`` if it has none. ``empty=False``: no empty text.
-    ``secret``: the value is never shown.
+    ``secret``: the value is never shown. ``most`` of a text is of its bytes.
     """
     known = {"doc": doc, "least": least, "most": most, "unit": unit, "java": java, "empty": empty, "secret": secret}
     value: Value = field(default=default, metadata=known, repr=not secret)
@@ -129,6 +131,8 @@ class Setting:
             raise ConfigurationError(f"{self.name} must not be empty text; leave it out instead")
         if not is_text(value):
             raise ConfigurationError(f"{self.name} must be text that UTF-8 can carry, not {value!r}")
+        if self.most is not None and (size := len(value.encode())) > self.most:
+            raise ConfigurationError(f"{self.name} must have at most {self.most} bytes, not {size}")
 
 
 def _shown(value: object) -> str:

@@ -93,7 +93,7 @@ class ClientSettings(TypedDict, total=False):
     """Addresses to begin with: 'host:port,host:port' or a sequence of these. Default: ""."""
 
     client_id: str
-    """The name that brokers log and count quotas by. Default: "trikafka"."""
+    """The name that brokers log and count quotas by. At most 32767 bytes. Default: "trikafka"."""
 
     request_timeout_ms: float
     """How long one request may wait for its response. In milliseconds, at least 1, at most 2**31 - 1. Default: 30_000."""
@@ -159,10 +159,10 @@ class ConsumerSettings(ClientSettings, total=False):
     """The keywords of :class:`ConsumerConfig`, for annotations: ``**settings: Unpack[ConsumerSettings]``."""
 
     group_id: str | None
-    """The consumer group; None: no group, no commits. Default: None."""
+    """The consumer group; None: no group, no commits. At most 32767 bytes. Default: None."""
 
     group_instance_id: str | None
-    """A stable name makes this a static member (KIP-345). Default: None."""
+    """A stable name makes this a static member (KIP-345). At most 32767 bytes. Default: None."""
 
     group_protocol: Literal['auto', 'classic', 'consumer']
     """How the group is coordinated: by its members ('classic'), by the broker ('consumer', KIP-848), or by the broker where it can
@@ -278,7 +278,8 @@ class ProducerSettings(ClientSettings, total=False):
     """Of 'zstd' (KIP-390); None: 3. At least -131072, at most 22. Default: None."""
 
     buffer_memory: int
-    """Bytes of records that wait or are in flight; send waits above it. In bytes, at least 1. Default: 33_554_432."""
+    """Bytes of records that wait or are in flight; send waits above it. In bytes, at least 1, at most 2**63 - 1. Default:
+    33_554_432."""
 
     max_block_ms: float
     """How long a send waits for metadata and room. In milliseconds, at least 0. Default: 60_000."""
@@ -298,7 +299,7 @@ class ProducerSettings(ClientSettings, total=False):
 
     transactional_id: str | None
     """Makes this a producer of transactions, and fences any other that has this id: keep it over restarts, and give each instance
-    of a program its own. Default: None."""
+    of a program its own. At most 32767 bytes. Default: None."""
 
     transaction_timeout_ms: float
     """The coordinator aborts a transaction that is open for longer (at most the broker's transaction.max.timeout.ms). In

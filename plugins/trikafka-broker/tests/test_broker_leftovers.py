@@ -7,6 +7,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from importlib.metadata import entry_points
 from pathlib import Path
 
@@ -59,7 +60,9 @@ def test_parent_killed_while_its_fork_lives(temporary: Path) -> None:
 
 def test_guardian_terminated(temporary: Path) -> None:
     """By a `pkill` that hits more than it was meant for."""
-    with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
+    # The parent reaps its broker: a zombie would be waited for.
+    rest = "import os; os.waitpid(cluster.brokers[0].pid, 0)\ninput()"
+    with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
         assert first_line(parent)
         (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}")
         os.kill(guardian, signal.SIGTERM)
@@ -130,9 +133,10 @@ def test_a_closed_guardian_starts_nothing() -> None:
     """Nobody would end it; and no thread is there any more that would start it."""
     guardian = Guardian()
     guardian.start()
-    with guardian.spawn(["sleep", "60"], subprocess.DEVNULL) as child:
+    with guardian.spawn(["sleep", "60"], subprocess.DEVNULL) as child, ThreadPoolExecutor() as pool:
+        code = pool.submit(child.wait, 10)  # a zombie would be waited for
         guardian.close()
-        assert child.wait(10) == -signal.SIGKILL
+        assert code.result() == -signal.SIGKILL
     with pytest.raises(BrokerError, match="was closed; start a new one"):
         guardian.spawn(["sleep", "60"], subprocess.DEVNULL)
 

@@ -9,6 +9,7 @@ import pyarrow.dataset as ds
 import trio
 
 import trikafka
+from benchmarks.librdkafka import read_topic
 from trikafka import NewTopic
 
 TIME = 1_700_000_000_000
@@ -43,6 +44,19 @@ async def add_records(bootstrap_servers: str, name: str, first: int, count: int,
                 partition=number % partitions,
             )
         await producer.flush()
+
+
+async def committed(bootstrap_servers: str, topic: str) -> Counter[bytes]:
+    """The values that librdkafka finds and how often, once each transaction that is being ended has ended.
+
+    One that is open stays so: librdkafka reads up to it.
+    """
+    async with trikafka.open_admin(bootstrap_servers=bootstrap_servers) as admin:
+        with trio.fail_after(20):
+            while await admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):  # noqa: ASYNC110
+                await trio.sleep(0.02)
+    messages = await trio.to_thread.run_sync(read_topic, bootstrap_servers, topic, "read_committed")
+    return Counter(message.value() for message in messages)
 
 
 async def make_anew(bootstrap_servers: str, topic: str, records: int) -> None:

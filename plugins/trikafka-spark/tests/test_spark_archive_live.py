@@ -48,7 +48,7 @@ def packed_environment(directory: Path) -> Path:
             elif (SITE / file).is_file():
                 shutil.copy(SITE / file, site / file)
     archive = directory / "environment.tar.gz"
-    with tarfile.open(archive, "w:gz", compresslevel=1) as packed:
+    with tarfile.open(archive, "w:gz", compresslevel=0) as packed:
         packed.add(environment, ".")
     return archive
 

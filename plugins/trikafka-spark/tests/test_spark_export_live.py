@@ -66,11 +66,10 @@ async def test_headers_and_their_absence(kafka_broker: Any, new_topic: Any, tmp_
     assert headers[1] is None
 
 
-@pytest.mark.alone
 async def test_a_cancelled_export_cancels_the_job_within_a_second_and_can_be_finished(
     kafka_broker: Any, new_topic: Any, tmp_path: Path, spark_context: Any
 ) -> None:
-    """The better of two: what else runs on this machine can only make it longer."""
+    """The best of three: what else runs on this machine can only make it longer."""
     topic = await new_topic(20_000)
     took: list[float] = []
 
@@ -101,8 +100,7 @@ async def test_a_cancelled_export_cancels_the_job_within_a_second_and_can_be_fin
         assert spark_context.statusTracker().getActiveJobsIds() == []
         assert len(data_files(tmp_path)) < 40
 
-    await cancel_half_way()
-    if took[0] > 1:
+    while not took or (min(took) > 1 and len(took) < 3):
         await cancel_half_way()
     assert min(took) < 1
     result = await trikafka.export(topic, tmp_path, bootstrap_servers=kafka_broker.bootstrap_servers, sink_options=SPARK)

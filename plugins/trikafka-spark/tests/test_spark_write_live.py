@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 import trio
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
+from spark_kafka import committed
 from trikafka_spark import active, run_query
-from trikafka_spark.write_options import WriteOptions
-from trikafka_spark.writing import Part, Written, write_task
 
 import trikafka
+from benchmarks.librdkafka import read_topic
 from trikafka import Record, TopicPartition
 
 
@@ -66,29 +64,21 @@ async def test_what_a_write_lacks_is_said(spark: SparkSession, kafka_broker: Any
         await blocking(lambda: save(spark.sql("SELECT 'x' AS value, CAST(NULL AS STRING) AS topic"), kafka_broker))
 
 
-def failing(rows: int, error: Exception | None) -> Iterator[pa.RecordBatch]:
-    """Rows of a task that fails when they have been read."""
-    yield pa.record_batch({"value": pa.array([b"%d" % n for n in range(rows)], pa.binary())})
-    if error is not None:
-        raise error
-
-
-async def test_a_part_is_written_once_however_often_it_is_tried(kafka_broker: Any, new_topic: Any) -> None:
-    topic = await new_topic(0, partitions=1)
-    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "transaction_timeout_ms": 60_000}
-    options = WriteOptions(settings, {"value": "value"}, topic, exactly_once=True)
-
-    def attempt(number: int, error: Exception | None = None) -> Callable[[], Written]:
-        return lambda: write_task(options, failing(100, error), Part(f"id-{topic}-0", "run", number))
-
-    with pytest.raises(RuntimeError, match="the executor is lost"):
-        await blocking(attempt(0, RuntimeError("the executor is lost")))
-    assert await records(kafka_broker, topic) == []
-    assert await blocking(attempt(0)) == Written(100)
-    assert await blocking(attempt(0)) == Written(0, again=True)
-    assert await blocking(attempt(1)) == Written(100)
-    assert await blocking(attempt(0)) == Written(0, again=True)
-    assert [record.value for record in await records(kafka_broker, topic)] == [b"%d" % n for n in range(100)] * 2
+async def test_a_save_of_which_one_task_fails_shows_nothing_and_the_next_try_all(
+    spark: SparkSession, kafka_broker: Any, new_topic: Any
+) -> None:
+    topic = await new_topic(0, partitions=2)
+    options = {"topic": topic, "exactlyOnce": "true", "transactionalId": f"job-{topic}", "exactlyOnceVersion": "7"}
+    frame = spark.range(0, 80, 1, 4).selectExpr("CAST(id AS STRING) AS value")
+    bad = "IF(id = 79, CAST(raise_error('bad row') AS STRING), CAST(id AS STRING)) AS value"
+    failing = spark.range(0, 80, 1, 4).selectExpr(bad)
+    with pytest.raises(PySparkException, match="bad row"):
+        await blocking(lambda: save(failing, kafka_broker, **options))
+    # rows are there, of tasks that have succeeded; none of them is committed
+    assert await committed(kafka_broker.bootstrap_servers, topic) == {}
+    assert len(await blocking(read_topic, kafka_broker.bootstrap_servers, topic, "read_uncommitted")) >= 20
+    await blocking(lambda: save(frame, kafka_broker, **options))
+    assert await committed(kafka_broker.bootstrap_servers, topic) == dict.fromkeys((b"%d" % n for n in range(80)), 1)
 
 
 async def test_the_same_version_of_a_batch_is_written_once(spark: SparkSession, kafka_broker: Any, new_topic: Any) -> None:

@@ -1,28 +1,28 @@
 """Writes of data frames and streams into topics: each Spark task has a producer, and sends what comes as Arrow tables.
 
 At least once, as Spark's connector: what a failed attempt had sent stays. With ``exactlyOnce`` each task writes in one transaction,
-which also holds a mark: *this task's part of this write is done*. The mark is an offset's note in the group that is named as the
-transactional id, so that rows and mark are committed together or not at all. Whoever does that part again, a further attempt or
-the next run of a stream, opens the same transactional id, which ends what was open, and finds the mark.
+which also holds a mark (:mod:`.parts`): *this task's part of this write is done*. It leaves the transaction open, and the driver
+commits those of all tasks once all have succeeded (:mod:`.verdict`). Whoever does a part again, a further attempt or the next run,
+opens the same transactional id, which aborts what was left open, and finds the mark if it was committed.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import queue
 import threading
 import uuid
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Self
 
 import trio
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 import trikafka
-from trikafka import GroupMetadata, OffsetAndMetadata, TopicPartition, TrikafkaError
+from trikafka import GroupMetadata, ProducerFencedError, TrikafkaError
 
+from . import verdict
+from .parts import Part, Written, admin_settings, leave_to_the_driver
 from .write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -30,39 +30,10 @@ if TYPE_CHECKING:
 
 #: Rows and bytes that are sent as one table; the next one is gathered meanwhile.
 _ROWS, _BYTES = 65_536, 8 << 20
-
-
-@dataclass
-class Written(WriterCommitMessage):
-    """What a task has written; ``again``: it had been written by an earlier attempt or run, and was not written again."""
-
-    rows: int
-    again: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Part:
-    """The part of a write that a task has: ``number`` of the write called ``run``. Later numbers replace earlier ones."""
-
-    transactional_id: str
-    run: str
-    number: int
-
-    @property
-    def note(self) -> str:
-        """The mark."""
-        return json.dumps({"trikafka": self.run, "number": self.number})
-
-    def is_done(self, notes: Iterable[str]) -> bool:
-        """Whether a mark among ``notes`` says so."""
-        for note in notes:
-            try:
-                mark = json.loads(note)
-                if mark["trikafka"] == self.run and mark["number"] >= self.number:
-                    return True
-            except (ValueError, TypeError, KeyError):
-                continue
-        return False
+_FENCED = (
+    "Another attempt of this task, or another run of this write, has taken its place. Copies of tasks do that to each other: set"
+    " spark.speculation to false for writes with exactlyOnce. Two writes must not have the same transactionalId."
+)
 
 
 class TrikafkaWriter(DataSourceArrowWriter):
@@ -74,7 +45,17 @@ class TrikafkaWriter(DataSourceArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write what one task has."""
-        return write_task(self._options, iterator, self._part() if self._options.exactly_once else None)
+        return _write_part(self._options, iterator, self._part)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """All tasks have succeeded: commit what they have left open."""
+        if self._options.exactly_once:
+            verdict.commit(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """A task has failed, or the commit: abort what is open. Spark calls this in a process of its own."""
+        if self._options.exactly_once:
+            verdict.abort(self._options, messages)
 
     def _part(self) -> Part:
         options, task = self._options, _task()
@@ -90,13 +71,17 @@ class TrikafkaStreamWriter(DataSourceStreamArrowWriter):
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write what one task of a micro-batch has."""
-        return write_task(self._options, iterator, self._part() if self._options.exactly_once else None)
+        return _write_part(self._options, iterator, self._part)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to do: each task's transaction is committed by itself."""
+        """All tasks of the micro-batch have succeeded: commit what they have left open."""
+        if self._options.exactly_once:
+            verdict.commit(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        """Nothing to undo: what was committed is found by the run that does the batch again."""
+        """A task has failed, or the commit: abort what is open. What was committed the next run of the batch finds."""
+        if self._options.exactly_once:
+            verdict.abort(self._options, messages)
 
     def _part(self) -> Part:
         task = _task()
@@ -115,30 +100,59 @@ def _task() -> Any:
     return task
 
 
-def write_task(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None) -> Written:
-    """Send all rows; return when each is delivered, and committed where there is a ``part``. Raises what the producer raises."""
-    return trio.run(_write, options, iterator, part)
+def _write_part(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Callable[[], Part]) -> Written:
+    if not options.exactly_once:
+        return write_task(options, iterator, None)
+    return write_task(options, iterator, part(), again=_task().attemptNumber() > 0)
 
 
-async def _write(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None) -> Written:
+def write_task(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None, *, again: bool = False) -> Written:
+    """Send all rows; return when each is delivered. Where there is a ``part``, they are in a transaction that is left open.
+
+    ``again``: this is a further attempt of the task. Raises what the producer raises.
+    """
+    return trio.run(_write, options, iterator, part, again)
+
+
+async def _write(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None, again: bool) -> Written:
     with _Tables(options, iterator) as tables:
         first = await tables.next()
         if first is None:
             return Written(0)
-        settings = dict(options.settings)
-        if part is None:
-            async with trikafka.open_producer(**settings) as producer:
-                return Written(await _send(producer, tables, first))
-        async with trikafka.open_producer(**settings, transactional_id=part.transactional_id) as producer:
-            if part.is_done(await _notes(options, part)):
+        if part is not None:
+            return await _write_once(options, tables, first, part, again)
+        async with trikafka.open_producer(**options.settings) as producer:
+            return Written(await _send(producer, tables, first))
+
+
+async def _write_once(
+    options: WriteOptions, tables: _Tables, first: list[tuple[str, Any]], part: Part, again: bool
+) -> Written:
+    async with trikafka.open_admin(**admin_settings(options)) as admin:
+        if again:
+            await leave_to_the_driver(admin, part)
+        async with trikafka.open_producer(**options.settings, transactional_id=part.transactional_id) as producer:
+            # It is open: so each transaction of its id before has its outcome.
+            if await part.is_committed(admin, first[0][0]):
                 while await tables.next() is not None:
                     pass
                 return Written(0, again=True)
-            async with producer.transaction() as txn:
-                mark = {TopicPartition(first[0][0], 0): OffsetAndMetadata(part.number, metadata=part.note)}
-                await txn.send_offsets(mark, GroupMetadata(part.transactional_id))
-                rows = await _send(producer, tables, first)
-            return Written(rows)
+            try:
+                async with producer.transaction() as txn:
+                    rows = await _send(producer, tables, first)
+                    # The mark comes last: a transaction that has it is whole.
+                    await txn.send_offsets(part.mark(first[0][0]), GroupMetadata(part.transactional_id))
+                    return Written(rows, part=part, transaction=await txn.detach())
+            except TrikafkaError as error:
+                if _is_fenced(error):
+                    error.add_note(_FENCED)
+                raise
+
+
+def _is_fenced(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, ProducerFencedError):
+        error = error.__cause__
+    return error is not None
 
 
 async def _send(producer: Any, tables: _Tables, first: list[tuple[str, Any]]) -> int:
@@ -150,14 +164,6 @@ async def _send(producer: Any, tables: _Tables, first: list[tuple[str, Any]]) ->
             rows += table.num_rows
         following = await tables.next()
     return rows
-
-
-async def _notes(options: WriteOptions, part: Part) -> list[str]:
-    """The marks that are committed. The producer is open: so no transaction of its id is undecided any more."""
-    names = set(trikafka.AdminConfig.__dataclass_fields__)
-    async with trikafka.open_admin(**{name: value for name, value in options.settings.items() if name in names}) as admin:
-        found = await admin.list_group_offsets(part.transactional_id)
-    return [at.metadata for at in found.values()]
 
 
 class _Tables:

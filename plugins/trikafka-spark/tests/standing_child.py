@@ -1,0 +1,52 @@
+"""A stream that stands still while its driver commits, to be killed. Arguments: servers, source, target, checkpoint, moment, the
+transactions' time-out in ms.
+
+The moment is ``before`` the first EndTxn, ``between`` (one is committed), or ``after`` the last. Then a file stands beside the
+checkpoint.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import SparkSession
+from trikafka_spark.source import TrikafkaDataSource
+
+
+def main(servers: str, source: str, target: str, checkpoint: str, moment: str, timeout_ms: str) -> None:
+    # In here: so they are pickled with what they hold, for Spark's processes cannot import this program.
+    from trikafka_spark.writing import TrikafkaStreamWriter
+
+    class StandingWriter(TrikafkaStreamWriter):
+        def commit(self, messages: list[Any], batchId: int) -> None:
+            if moment != "before":
+                super().commit(messages[:1] if moment == "between" else messages, batchId)
+            Path(f"{checkpoint}.standing").write_text(str(sum(message.rows for message in messages)))
+            time.sleep(600)
+
+    class Standing(TrikafkaDataSource):
+        @classmethod
+        def name(cls) -> str:
+            return "standing"
+
+        def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+            writer = super().streamWriter(schema, overwrite)
+            writer.__class__ = StandingWriter
+            return writer
+
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").config("spark.driver.host", "127.0.0.1")
+    spark = builder.getOrCreate()
+    spark.dataSource.register(Standing)
+    reader = spark.readStream.format("trikafka").option("kafka.bootstrap.servers", servers).option("subscribe", source)
+    frame = reader.option("startingOffsets", "earliest").load().selectExpr("concat(partition, '-', offset) AS value")
+    writer = frame.writeStream.format("standing").option("kafka.bootstrap.servers", servers).option("topic", target)
+    writer = writer.option("kafka.transaction.timeout.ms", timeout_ms)
+    writer = writer.option("exactlyOnce", "true").option("checkpointLocation", checkpoint)
+    writer.trigger(availableNow=True).start().awaitTermination()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,248 @@
+"""What tasks leave open and the driver ends, in a real Kafka and without Spark: each moment at which something may die.
+
+A task is :func:`write_task`, its message goes through pickle as Spark's does, and the driver is :mod:`verdict`. Who dies just calls
+nothing more.
+"""
+
+from __future__ import annotations
+
+import pickle
+import queue
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import trio
+from spark_kafka import committed
+from trikafka_spark import parts, verdict, writing
+from trikafka_spark.parts import Part, Written
+from trikafka_spark.write_options import WriteOptions
+from trikafka_spark.writing import write_task
+
+import trikafka
+from trikafka import ProducerFencedError, TransactionAbortableError, TransactionUndecidedError, TrikafkaError
+
+ROWS = 20
+
+
+class Job:
+    """A write of four parts into one topic, done again and again."""
+
+    def __init__(self, servers: str, topic: str, **settings: Any) -> None:
+        self.topic = topic
+        given = {"bootstrap_servers": servers, "transaction_timeout_ms": 60_000} | settings
+        self.options = WriteOptions(given, {"value": "value"}, topic, exactly_once=True, transactional_id=topic)
+
+    def part(self, number: int, batch: int = 0) -> Part:
+        return Part(f"{self.topic}-{number}", "run", batch)
+
+    def rows(self, number: int) -> Iterator[pa.RecordBatch]:
+        yield pa.record_batch({"value": pa.array([b"%d-%d" % (number, row) for row in range(ROWS)], pa.binary())})
+
+    async def task(
+        self, number: int, *, batch: int = 0, rows: Iterator[pa.RecordBatch] | None = None, again: bool = False
+    ) -> Written:
+        """One attempt of a task; its message as it comes to the driver."""
+
+        def attempt() -> Written:
+            return write_task(self.options, self.rows(number) if rows is None else rows, self.part(number, batch), again=again)
+
+        message = pickle.loads(pickle.dumps(await trio.to_thread.run_sync(attempt)))
+        assert isinstance(message, Written)
+        return message
+
+    async def tasks(self, batch: int = 0) -> list[Written]:
+        return [await self.task(number, batch=batch) for number in range(4)]
+
+    async def commit(self, messages: list[Any]) -> None:
+        await trio.to_thread.run_sync(verdict.commit, self.options, messages)
+
+    async def abort(self, messages: list[Any]) -> None:
+        await trio.to_thread.run_sync(verdict.abort, self.options, messages)
+
+    async def seen(self) -> Counter[bytes]:
+        """By librdkafka, of what is committed."""
+        return await committed(self.options.settings["bootstrap_servers"], self.topic)
+
+    async def states(self, *parts: int) -> list[str]:
+        """Of the parts' transactions, as the coordinator names them."""
+        names = [self.part(number).transactional_id for number in parts or range(4)]
+        async with trikafka.open_admin(bootstrap_servers=self.options.settings["bootstrap_servers"]) as admin:
+            found = await admin.describe_transactions(names)
+        return [found[name].state for name in names]
+
+    async def until(self, state: str, *parts: int) -> None:
+        """Wait until all of them have it."""
+        with trio.fail_after(30):
+            while True:
+                with suppress(trikafka.BrokerResponseError):  # an id that nobody has had yet
+                    if set(await self.states(*parts)) == {state}:
+                        return
+                await trio.sleep(0.05)
+
+
+ALL = Counter({b"%d-%d" % (number, row): 1 for number in range(4) for row in range(ROWS)})
+
+
+@pytest.fixture
+async def job(kafka_broker: Any, new_topic: Any) -> Job:
+    return Job(kafka_broker.bootstrap_servers, await new_topic(0, partitions=2))
+
+
+async def test_nothing_shows_before_all_tasks_are_done_and_then_all_does(job: Job) -> None:
+    messages = await job.tasks()
+    assert [(message.rows, message.again) for message in messages] == [(ROWS, False)] * 4
+    assert await job.states() == ["Ongoing"] * 4
+    assert await job.seen() == Counter()
+    await job.commit(messages)
+    assert await job.seen() == ALL
+    assert [message.again for message in await job.tasks()] == [True] * 4
+    await job.commit(await job.tasks())  # nothing is left to be ended
+    assert await job.seen() == ALL
+    await job.commit(await job.tasks(batch=1))
+    assert await job.seen() == ALL + ALL
+
+
+async def test_what_a_job_that_fails_has_written_is_aborted(job: Job) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from job.rows(2)
+        raise RuntimeError("the task failed")
+
+    messages: list[Written | None] = [await job.task(0), await job.task(1), None, await job.task(3)]
+    with pytest.raises(RuntimeError, match="the task failed"):
+        await job.task(2, rows=failing())
+    with pytest.raises(TrikafkaError, match="task 2 of this write has left None"):
+        await job.commit(messages)
+    assert await job.seen() == Counter()
+    await job.abort(messages)
+    await job.until("CompleteAbort", 0, 1, 3)
+    await job.commit(await job.tasks())
+    assert await job.seen() == ALL
+
+
+@pytest.mark.parametrize("ended", [0, 1, 4])
+async def test_a_driver_that_died_is_followed_by_one_that_writes_what_is_missing(ended: int, job: Job) -> None:
+    """Before the first EndTxn, after the first, after the last (and before Spark notes it)."""
+    await job.commit((await job.tasks())[:ended])
+    messages = await job.tasks()
+    assert [message.again for message in messages] == [number < ended for number in range(4)]
+    await job.commit(messages)
+    assert await job.seen() == ALL
+
+
+async def test_a_driver_that_was_dead_for_longer_than_the_time_out(kafka_broker: Any, new_topic: Any) -> None:
+    job = Job(kafka_broker.bootstrap_servers, await new_topic(0, partitions=2), transaction_timeout_ms=1_000)
+    messages = await job.tasks()
+    await job.commit(messages[:1])
+    await job.until("CompleteAbort", 1, 2, 3)
+    with pytest.raises(TransactionAbortableError, match=r"no part of this write.*kafka.transaction.timeout.ms \(1000 ms\)"):
+        await job.commit(messages[1:])
+    await job.abort(messages)
+    patient = Job(kafka_broker.bootstrap_servers, job.topic)
+    await patient.commit(await patient.tasks())
+    assert await job.seen() == ALL
+
+
+async def test_one_part_that_is_lost_keeps_all_others_back(job: Job) -> None:
+    messages = await job.tasks()
+    other = await job.task(3)  # another run's, say
+    with pytest.raises(TransactionAbortableError, match=rf"no part of this write is committed, and {job.topic}-3 could not be"):
+        await job.commit(messages)
+    await job.abort(messages)
+    assert await job.seen() == Counter()
+    await job.commit([*[await job.task(number) for number in range(3)], other])
+    assert await job.seen() == ALL
+
+
+async def test_what_is_committed_is_not_aborted_by_a_late_abort(job: Job) -> None:
+    messages = await job.tasks()
+    await job.commit(messages)
+    await job.abort(messages)
+    assert await job.seen() == ALL
+    await job.commit(messages)  # asked twice: the marks are there
+
+
+async def test_a_zombie_is_fenced_by_the_next_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The later attempt wins; the earlier one, which still writes, fails, and says why."""
+    monkeypatch.setattr(writing, "_ROWS", ROWS)  # so each batch is sent as it comes
+    feed: queue.Queue[pa.RecordBatch | None] = queue.Queue()
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        yield from job.rows(0)
+        while (batch := feed.get(timeout=60)) is not None:
+            yield batch
+
+    async def zombie() -> None:
+        with pytest.raises(TrikafkaError) as caught:
+            await job.task(0, rows=slowly())
+        error: BaseException | None = caught.value
+        assert "spark.speculation to false" in "".join(caught.value.__notes__)
+        while error is not None and not isinstance(error, ProducerFencedError):
+            error = error.__cause__
+        assert error is not None
+        fenced.set()
+
+    fenced = trio.Event()
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(zombie)
+            await job.until("Ongoing", 0)  # its first rows are there
+            message = await job.task(0, again=True)
+            feed.put(next(job.rows(0)))
+            feed.put(None)
+            await fenced.wait()
+    await job.commit([message])
+    assert await job.seen() == Counter({value: 1 for value in ALL if value.startswith(b"0-")})
+
+
+async def test_a_copy_of_a_task_that_is_done_leaves_it_to_the_driver(job: Job) -> None:
+    """Speculation: the copy would abort what the first attempt has handed over. It finds the driver's commit instead."""
+    first = await job.task(0)
+    with trio.fail_after(8):
+        async with trio.open_nursery() as nursery:
+
+            async def copy() -> None:
+                assert await job.task(0, again=True) == Written(0, again=True)
+
+            nursery.start_soon(copy)
+            await trio.sleep(1)
+            await job.commit([first])
+    assert sum((await job.seen()).values()) == ROWS
+
+
+async def test_an_attempt_whose_message_was_lost_is_done_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_PATIENCE", 1.0)
+    await job.task(0)
+    await job.commit([await job.task(0, again=True)])
+    assert sum((await job.seen()).values()) == ROWS
+
+
+async def test_a_coordinator_that_is_frozen_while_the_driver_commits(job: Job, kafka_broker: Any) -> None:
+    messages = await job.tasks()
+    transaction = messages[0].transaction
+    assert transaction is not None
+    with trio.fail_after(40):
+        async with trikafka.open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin, trio.open_nursery() as nursery:
+            kafka_broker.freeze()
+            try:
+                nursery.start_soon(job.commit, messages)
+                with pytest.raises(TransactionUndecidedError, match="end_transaction may be called again"):
+                    await admin.end_transaction(transaction, commit=True, timeout=2)
+            finally:
+                kafka_broker.thaw()
+    assert await job.seen() == ALL
+
+
+async def test_an_abort_that_reaches_nobody_is_told_and_fails_nothing(job: Job, caplog: pytest.LogCaptureFixture) -> None:
+    messages = [await job.task(0)]
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        address = f"127.0.0.1:{unused.getsockname()[1]}"
+    await Job(address, job.topic).abort(messages)
+    told = "a failed write is not wholly aborted yet; kafka.transaction.timeout.ms will, or the next run"
+    assert f"{told}: {job.topic}-0" in caplog.text
+    assert await job.states(0) == ["Ongoing"]
+    await job.commit(messages)

@@ -1,0 +1,292 @@
+"""A transaction that its producer leaves open and somebody else ends, in virtual time, in both versions of the protocol."""
+
+# ruff: noqa: PT012 (it is a whole block of a transaction that raises)
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+import trio
+from transacting import committed, open_at_the_broker, producer_of, transacting, until_closed
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import Admin, DetachedTransaction, ErrorCode, OffsetAndMetadata, TopicPartition
+from trikafka.errors import (
+    AuthorizationError,
+    BrokerResponseError,
+    ConfigurationError,
+    IllegalStateError,
+    KafkaTimeoutError,
+    ProducerFencedError,
+    TransactionAbortableError,
+    TransactionUndecidedError,
+)
+from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
+
+T0 = TopicPartition("t", 0)
+GROUP = trikafka.GroupMetadata("g")
+both = pytest.mark.parametrize("version", [1, 2])
+Detached = tuple[ScriptedCluster, Admin, DetachedTransaction]
+
+
+def admin_of(cluster: ScriptedCluster) -> AbstractAsyncContextManager[Admin]:
+    return trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial)
+
+
+async def detach(cluster: ScriptedCluster, name: str = "x", **settings: Any) -> DetachedTransaction:
+    """A transaction with two records and an offset, left open by a producer that is closed by now."""
+    async with producer_of(cluster, transactional_id=name, **settings) as producer:
+        await producer.partitions_for("t")
+        async with producer.transaction() as txn:
+            await producer.enqueue("t", b"a", partition=0)
+            await producer.enqueue("t", b"b", partition=1)
+            await txn.send_offsets({T0: OffsetAndMetadata(1, metadata="mark")}, GROUP)
+            return await txn.detach()
+
+
+@asynccontextmanager
+async def detached(version: int, **settings: Any) -> AsyncIterator[Detached]:
+    async with ScriptedCluster(nodes=2, topics={"t": 2}, transaction_version=version) as cluster:
+        cluster.move_coordinator(0)
+        async with admin_of(cluster) as admin:
+            yield cluster, admin, await detach(cluster, **settings)
+
+
+async def seen(cluster: ScriptedCluster) -> list[bytes | None]:
+    await until_closed(cluster)
+    return await committed(cluster)
+
+
+@both
+async def test_another_program_commits_what_a_producer_left_open(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+        assert pickle.loads(pickle.dumps(transaction)) == transaction
+        assert (transaction.transactional_id, transaction.version) == ("x", version)
+        assert open_at_the_broker(cluster)
+        assert cluster.committed("g", T0) is None
+        assert len(cluster.requests("EndTxn")) == 0
+        await admin.end_transaction(transaction, commit=True)
+        assert await seen(cluster) == [b"a", b"b"]
+        assert cluster.committed("g", T0) == OffsetAndMetadata(1, metadata="mark")
+        await admin.end_transaction(transaction, commit=True)  # it is as it was asked to be
+        with pytest.raises(BrokerResponseError, match="it has been ended") as caught:
+            await admin.end_transaction(transaction, commit=False)
+        assert caught.value.code == ErrorCode.INVALID_TXN_STATE
+        assert await seen(cluster) == [b"a", b"b"]
+
+
+@both
+async def test_an_offset_of_an_open_transaction_is_waited_for_if_it_is_named(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (_, admin, transaction):
+        assert await admin.list_group_offsets("g") == {}
+        with pytest.raises(KafkaTimeoutError, match=r"list_group_offsets.*UNSTABLE_OFFSET_COMMIT"):
+            await admin.list_group_offsets("g", [T0], timeout=1)
+        await admin.end_transaction(transaction, commit=True)
+        assert await admin.list_group_offsets("g", [T0]) == {T0: OffsetAndMetadata(1, metadata="mark")}
+        assert await admin.list_group_offsets("g", [TopicPartition("t", 1)]) == {}
+
+
+@both
+async def test_another_program_aborts_it(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+        await admin.end_transaction(transaction, commit=False)
+        await admin.end_transaction(transaction, commit=False)
+        with pytest.raises(BrokerResponseError, match=r"committing the transaction 'x'.*it has been ended"):
+            await admin.end_transaction(transaction, commit=True)
+        assert await seen(cluster) == []
+
+
+@both
+async def test_open_for_too_long(version: int, autojump_clock: Clock) -> None:
+    async with detached(version, transaction_timeout_ms=30_000) as (cluster, admin, transaction):
+        await trio.sleep(29)
+        assert open_at_the_broker(cluster)
+        await trio.sleep(2)
+        with pytest.raises(BrokerResponseError, match="longer than its transaction_timeout_ms") as caught:
+            await admin.end_transaction(transaction, commit=True)
+        assert caught.value.code == (ErrorCode.PRODUCER_FENCED if version == 1 else ErrorCode.INVALID_TXN_STATE)
+        assert await seen(cluster) == []
+
+
+@both
+async def test_another_producer_has_the_id(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+        second = await detach(cluster)
+        with pytest.raises(ProducerFencedError, match="another producer was opened with its transactional id"):
+            await admin.end_transaction(transaction, commit=True)
+        with pytest.raises(ProducerFencedError):
+            await admin.end_transaction(transaction, commit=False)
+        await admin.end_transaction(second, commit=True)
+        assert await seen(cluster) == [b"a", b"b"]
+
+
+@both
+@pytest.mark.parametrize(
+    "code",
+    [
+        ErrorCode.CONCURRENT_TRANSACTIONS,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+    ],
+)
+async def test_what_passes_is_waited_for(version: int, code: ErrorCode, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+        cluster.fail("EndTxn", code, 3)
+        await admin.end_transaction(transaction, commit=True)
+        assert await seen(cluster) == [b"a", b"b"]
+        assert len(cluster.requests("EndTxn")) == 4
+
+
+@both
+async def test_a_coordinator_that_moves_is_found(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+        other = await detach(cluster, "y")
+        await admin.end_transaction(other, commit=False)
+        cluster.move_coordinator(1)
+        await admin.end_transaction(transaction, commit=True)
+        assert await seen(cluster) == [b"a", b"b"]
+
+
+@both
+async def test_a_coordinator_that_never_takes_it_is_not_asked_for_ever(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+        cluster.fail("EndTxn", ErrorCode.NOT_COORDINATOR, None)
+        began = trio.current_time()
+        with pytest.raises(TransactionUndecidedError, match="end_transaction may be called again") as caught:
+            await admin.end_transaction(transaction, commit=True, timeout=5)
+        assert trio.current_time() - began == pytest.approx(5, abs=0.05)
+        assert isinstance(caught.value.__cause__, BrokerResponseError)
+
+
+@both
+async def test_an_end_whose_response_was_lost(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+        cluster.drop("EndTxn", 2, after=True)
+        await admin.end_transaction(transaction, commit=True)
+        assert await seen(cluster) == [b"a", b"b"]
+        assert len(cluster.requests("EndTxn")) == 3
+
+
+@both
+async def test_an_end_whose_response_was_lost_and_whose_id_another_producer_took(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+
+        async def lose(request: Any, default: Callable[[], Awaitable[Any]]) -> Any:
+            await default()
+            async with producer_of(cluster):
+                pass
+            cluster.disconnect()
+
+        cluster.on("EndTxn", lose, 1)
+        with pytest.raises(ProducerFencedError, match="perhaps by an earlier attempt of this call, which got no response"):
+            await admin.end_transaction(transaction, commit=True)
+        assert await seen(cluster) == [b"a", b"b"]
+
+
+@both
+async def test_a_frozen_coordinator(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+        await admin.describe_transactions(["x"])
+        cluster.freeze(0)
+        began = trio.current_time()
+        with pytest.raises(TransactionUndecidedError, match=r"whether the transaction 'x' .* has ended is not known"):
+            await admin.end_transaction(transaction, commit=True, timeout=3)
+        assert trio.current_time() - began == pytest.approx(3, abs=0.05)
+        cluster.thaw(0)
+        await admin.end_transaction(transaction, commit=True)
+        assert await seen(cluster) == [b"a", b"b"]
+
+
+@both
+async def test_without_permission(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+        cluster.fail("EndTxn", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
+        with pytest.raises(AuthorizationError, match="it needs the operation Write"):
+            await admin.end_transaction(transaction, commit=True)
+        assert open_at_the_broker(cluster)
+
+
+@both
+async def test_cancelled_at_each_await_of_the_end(version: int, autojump_clock: Clock) -> None:
+    async def scenario(given: Detached) -> None:
+        await given[1].end_transaction(given[2], commit=True)
+
+    async def check(given: Detached) -> None:
+        cluster, admin, transaction = given
+        with trio.fail_after(60):
+            await admin.end_transaction(transaction, commit=True)
+            assert await seen(cluster) == [b"a", b"b"]
+
+    assert await assert_all_awaits_cancellable(scenario, check, setup=lambda: detached(version)) >= 3
+
+
+@both
+async def test_cancelled_at_each_await_of_detaching(version: int, autojump_clock: Clock) -> None:
+    """What is cancelled before it is handed over is aborted, as any transaction."""
+    handed: list[DetachedTransaction] = []
+
+    async def scenario(given: tuple[ScriptedCluster, trikafka.Producer]) -> None:
+        handed.clear()
+        async with given[1].transaction() as txn:
+            await given[1].enqueue("t", b"a", partition=0)
+            handed.append(await txn.detach())
+
+    async def check(given: tuple[ScriptedCluster, trikafka.Producer]) -> None:
+        cluster, producer = given
+        with trio.fail_after(60):
+            await producer.aclose()
+            async with admin_of(cluster) as admin:
+                for transaction in handed:
+                    await admin.end_transaction(transaction, commit=True)
+            assert await seen(cluster) == [b"a"] * len(handed)
+
+    assert await assert_all_awaits_cancellable(scenario, check, setup=lambda: transacting(version)) >= 3
+
+
+@both
+async def test_after_that_the_producer_takes_nothing_and_may_still_end_it(version: int, autojump_clock: Clock) -> None:
+    async with transacting(version) as (cluster, producer):
+        async with producer.transaction() as txn:
+            await producer.send("t", b"a", partition=0)
+            await txn.detach()
+            with pytest.raises(IllegalStateError):
+                producer.send_nowait("t", b"x", partition=0)
+            with pytest.raises(IllegalStateError):
+                await txn.detach()
+        with pytest.raises(IllegalStateError):
+            async with producer.transaction():
+                pass
+        await txn.commit()
+        assert await seen(cluster) == [b"a"]
+        async with producer.transaction():
+            await producer.send("t", b"b", partition=0)
+        assert await seen(cluster) == [b"a", b"b"]
+
+
+@both
+async def test_there_is_nothing_to_detach(version: int, autojump_clock: Clock) -> None:
+    async with transacting(version) as (cluster, producer):
+        with pytest.raises(IllegalStateError, match="nothing was sent"):
+            async with producer.transaction() as txn:
+                await txn.detach()
+        cluster.fail("Produce", ErrorCode.INVALID_RECORD)
+        with pytest.raises(TransactionAbortableError):
+            async with producer.transaction() as txn:
+                with suppress(BrokerResponseError):
+                    await producer.send("t", b"refused", partition=0)
+                await txn.detach()
+        async with producer.transaction():
+            await producer.send("t", b"b", partition=0)
+        assert await seen(cluster) == [b"b"]
+
+
+async def test_what_is_no_detached_transaction_is_refused(autojump_clock: Clock) -> None:
+    async with detached(2) as (_, admin, _transaction):
+        with pytest.raises(ConfigurationError, match=r"what Transaction.detach\(\) returned"):
+            await admin.end_transaction("x", commit=True)  # type: ignore[arg-type]
