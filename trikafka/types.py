@@ -170,12 +170,16 @@ class UnsentRecord(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class BrokerLatency:
-    """How long a broker took to respond to Produce requests: the last, the mean of all, the longest. In seconds."""
+    """How long a broker took to respond to Produce requests: the last, the mean of all, the longest. In seconds.
+
+    What a quota of the broker had them wait (KIP-219) is not in that: these seconds, of all requests together, are ``throttled``.
+    """
 
     last: float
     mean: float
     longest: float
     requests: int
+    throttled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

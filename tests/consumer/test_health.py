@@ -11,6 +11,7 @@ from consuming import T0, T1, cluster_of, consumer_of, member_of
 from trio.testing import MockClock as Clock
 
 from trikafka import AuthorizationError
+from trikafka.errors import topic_missing
 
 
 def told(caplog: pytest.LogCaptureFixture) -> list[str]:
@@ -127,7 +128,7 @@ async def test_a_topic_that_does_not_exist_is_a_reason_until_it_does(autojump_cl
             assert not await consumer.receive_batch(timeout=5)
             health = consumer.health()
             assert not health.ok
-            assert health.reasons == ("topic 'nosuch' is subscribed to and does not exist",)
+            assert health.reasons == (f"{topic_missing('nosuch')} (it is subscribed to)",)
             cluster.create_topic("nosuch")
             assert not await consumer.receive_batch(timeout=60)
             assert consumer.health().reasons == ()

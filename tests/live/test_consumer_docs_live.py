@@ -124,17 +124,17 @@ async def test_one_task_a_partition(servers: str, tmp_path: Path) -> None:
             nursery.start_soon(other.receive_batch)
             await this.until(lambda lines: any("somebody else's now" in line for line in lines))
             nursery.cancel_scope.cancel()
-        await this.end(signal.SIGINT)
+        assert await this.end(signal.SIGINT) == 0
 
 
 async def test_a_pool_of_workers(servers: str, tmp_path: Path) -> None:
     async with running("pool", servers, tmp_path) as this:
         await this.until(lambda lines: len(lines) == RECORDS)
         assert len(set(this.lines)) == RECORDS
-        await this.end(signal.SIGINT)
+        assert await this.end(signal.SIGINT) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
 async def test_stopping_in_order(servers: str, tmp_path: Path, number: signal.Signals) -> None:
     async with running("graceful", servers, tmp_path) as this:
         await this.until(lambda lines: sum(line.startswith("began") for line in lines) >= 8)

@@ -95,7 +95,7 @@ def test_what_goes_into_an_int32_of_the_protocol_is_limited_to_it() -> None:
     [
         (ConsumerConfig, "group", "unknown setting 'group' for open_consumer(); did you mean 'group_id'?"),
         (ConsumerConfig, "bootstrap_server", "did you mean 'bootstrap_servers'?"),
-        (ConsumerConfig, "acks", "unknown setting 'acks' for open_consumer()"),
+        (ConsumerConfig, "qqqqq", "unknown setting 'qqqqq' for open_consumer()"),
         (ProducerConfig, "linger", "did you mean 'linger_ms'?"),
         (AdminConfig, "qqqqq", "unknown setting 'qqqqq' for open_admin()"),
     ],

@@ -425,7 +425,7 @@ class Admin:
         passing: TrikafkaError | None = None
         for name, code, message in outcomes:
             needs = _OPERATIONS.get(call.name, "")
-            error = from_code(code, messages.named(kind, name, message), operation=needs) if code else None
+            error = messages.failure(kind, name, code, message, needs) if code else None
             if code == _EXISTS and isinstance(call.last_error, _NO_ANSWER):
                 again = "an attempt before this one got no response and may have created it"
                 error = from_code(code, messages.named(kind, name, again))

@@ -14,7 +14,7 @@ from kafka.protocol.admin import (
 from kafka.protocol.metadata import MetadataRequest
 
 from .._managers.group_messages import PROTOCOL_TYPE, decode_assignment
-from ..errors import ConfigurationError, ProtocolError, TrikafkaError, from_code
+from ..errors import BrokerResponseError, ConfigurationError, ErrorCode, ProtocolError, TrikafkaError, from_code, topic_error
 from ..types import GroupDescription, MemberDescription, OffsetAndTimestamp, OffsetSpec, TopicPartition
 from .admin_types import GroupListing, ListedOffset, NewTopic
 
@@ -71,7 +71,7 @@ def partitions_in(response: Any) -> list[TopicPartition]:
     """The partitions of the topics in a Metadata response. Raises the error of a topic."""
     for topic in response.topics:
         if topic.error_code:
-            raise from_code(topic.error_code, f"topic {topic.name!r}", operation="Describe")
+            raise topic_error(topic.error_code, topic.name, operation="Describe", make=False)
     return sorted(TopicPartition(topic.name, part.partition_index) for topic in response.topics for part in topic.partitions)
 
 
@@ -191,6 +191,13 @@ def listed_offset(at: OffsetAndTimestamp | None) -> ListedOffset | None:
 def named(kind: str, name: str, message: str | None) -> str:
     """What an error is about, with the broker's own words."""
     return f"{kind} {name!r}" + (f" ({message.strip().rstrip('.')})" if message else "")
+
+
+def failure(kind: str, name: str, code: int, message: str | None, needs: str) -> BrokerResponseError:
+    """The error of one of several things that the broker was asked to change."""
+    if kind == "topic" and code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+        return topic_error(code, name, make=False)
+    return from_code(code, named(kind, name, message), operation=needs)
 
 
 def first_of(errors: Mapping[str, TrikafkaError], kind: str) -> TrikafkaError:

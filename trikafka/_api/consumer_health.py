@@ -11,6 +11,7 @@ import trio
 from .._managers.fetch import Fetcher
 from .._state.member import MemberState
 from ..error_codes import ErrorCode
+from ..errors import topic_missing
 from ..types import Node, TopicPartition
 from .consumer_parts import ConsumerParts
 
@@ -87,7 +88,7 @@ def _reasons(parts: ConsumerParts, unreachable: Mapping[Node, str], fatal: Excep
         known = parts.metadata.snapshot.topics
         for topic in sorted(parts.core.subscription.topics):
             if (info := known.get(topic)) is not None and info.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
-                yield f"topic {topic!r} is subscribed to and does not exist"
+                yield f"{topic_missing(topic, parts.metadata.snapshot.existing())} (it is subscribed to)"
     if parts.brokers.outages.all_away:
         yield "no broker of the cluster can be reached: " + "; ".join(unreachable.values())
 

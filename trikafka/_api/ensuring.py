@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from typing import Any
 
@@ -19,6 +19,7 @@ from ..errors import (
     TopicAlreadyExistsError,
     TopicsNotReadyError,
     TrikafkaError,
+    topic_missing,
 )
 from ..types import PartitionInfo
 from . import admin_messages as messages
@@ -28,7 +29,6 @@ from .consumer import Consumer
 from .opening import open_admin
 
 _log = logging.getLogger("trikafka.tasks")
-_MISSING = "is not there"
 
 
 async def ensure_topics(
@@ -116,7 +116,7 @@ class _Making:
         """Look, make what is missing, look at the settings; whether all is as it should be. Each call has what is left at most."""
         self._error = None
         there = await admin.list_topics(timeout=self._share)
-        self._problems = {name: _MISSING for name in self._wanted if not there.get(name)}
+        self._problems = {name: _missing(name, there) for name in self._wanted if not there.get(name)}
         self._compare_partitions(there)
         missing = {name: topic for name, topic in self._topics.items() if name in self._problems}
         if missing and self._may_create:
@@ -154,6 +154,11 @@ class _Making:
     def _refuse(self, wrong: dict[str, str]) -> None:
         if wrong:
             raise TopicsNotReadyError(wrong)
+
+
+def _missing(name: str, there: Iterable[str]) -> str:
+    """What is said of it, behind its name."""
+    return topic_missing(name, there).removeprefix(f"topic {name!r} ")
 
 
 def _settings_of(config: ClientConfig) -> dict[str, Any]:

@@ -26,6 +26,7 @@ from ..errors import (
     KafkaTimeoutError,
     OffsetOutOfRangeError,
     TrikafkaError,
+    topic_missing,
 )
 from ..interfaces import (
     AbandoningSink,
@@ -188,9 +189,9 @@ class ExportJob:
         view, destination = look.view, self.options.destination
         export_plan.check_cluster(self.state, view.cluster_id, destination)
         for topic in look.missing:
-            error = ExportError(f"topic {topic!r} does not exist")
             if topic not in self.state.topic_ids:
-                raise error
+                raise ExportError(topic_missing(topic, self.options.topics))
+            error = ExportError(f"topic {topic!r} does not exist")
             if self.options.fail_on_data_loss:
                 self._give_up_topic(topic, error)
             elif self.source.is_news(topic):

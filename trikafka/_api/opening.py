@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Unpack
 
 from ..config import AdminConfig, ConsumerConfig, ProducerConfig, check_topics_given
@@ -12,6 +11,7 @@ from ..config.typed import AdminSettings, ConsumerSettings, ProducerSettings
 from ..errors import ConfigurationError
 from . import loading
 from .loading import load
+from .opens import opens
 from .service import Service, run_client
 from .trio_check import check_runs_under_trio
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @documented(ConsumerConfig)
-@asynccontextmanager
+@opens
 async def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> AsyncIterator[Consumer]:
     """Open a consumer, subscribed to ``topics`` if any are given; ``settings`` are those of :class:`ConsumerConfig`.
 
@@ -55,7 +55,7 @@ async def open_consumer(*topics: str, **settings: Unpack[ConsumerSettings]) -> A
 
 
 @documented(ProducerConfig)
-@asynccontextmanager
+@opens
 async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[Producer]:
     """Open a producer; ``settings`` are those of :class:`ProducerConfig`.
 
@@ -86,7 +86,7 @@ async def open_producer(**settings: Unpack[ProducerSettings]) -> AsyncIterator[P
 
 
 @documented(AdminConfig)
-@asynccontextmanager
+@opens
 async def open_admin(**settings: Unpack[AdminSettings]) -> AsyncIterator[Admin]:
     """Open an admin client; ``settings`` are those of :class:`AdminConfig`.
 

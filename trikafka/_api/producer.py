@@ -47,9 +47,9 @@ class ProducerStatistics:
     ``buffer_used`` of ``buffer_memory`` bytes are taken by records that wait or are in flight; ``batches_waiting`` counts
     their batches; ``tasks_waiting`` wait for room. The rest has been counted since the producer was opened; a record is
     counted as accepted when its batch is closed. ``batches_by_state``: ``open`` (takes records), ``waiting``, ``retrying`` (waits
-    to be sent again) and ``in flight``. ``latency`` of Produce requests by the broker's id.
-    ``connections`` tells of each connection in which state it is, and was for how long. ``throttled``, by the broker's id, of the
-    waits that brokers' quotas ask for (KIP-219).
+    to be sent again) and ``in flight``. ``latency`` of Produce requests by the broker's id, without what its quotas had them wait,
+    which stands beside. ``connections`` tells of each connection in which state it is, and was for how long. ``throttled``, by the
+    broker's id, of the waits that brokers' quotas ask for (KIP-219).
     """
 
     buffer_used: int

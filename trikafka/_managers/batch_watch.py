@@ -43,20 +43,24 @@ class WatchedCounters(Counters):
 
 
 class Latency:
-    """How long one broker took to respond, in seconds."""
+    """How long one broker took to respond, and how long its quotas had requests wait, in seconds."""
 
-    __slots__ = ("_count", "_last", "_longest", "_sum")
+    __slots__ = ("_count", "_last", "_longest", "_sum", "_throttled")
 
     def __init__(self) -> None:
         self._count = 0
-        self._sum = self._last = self._longest = 0.0
+        self._sum = self._last = self._longest = self._throttled = 0.0
 
-    def took(self, seconds: float) -> None:
-        """It has responded to a request."""
+    def took(self, seconds: float, throttled: float) -> None:
+        """It has responded to a request after so many seconds, of which these were a quota's."""
+        seconds = max(0.0, seconds - throttled)
+        self._throttled += throttled
         self._count += 1
         self._sum += seconds
         self._last, self._longest = seconds, max(self._longest, seconds)
 
     def told(self) -> BrokerLatency | None:
         """What is known; ``None`` before the first response."""
-        return BrokerLatency(self._last, self._sum / self._count, self._longest, self._count) if self._count else None
+        if not self._count:
+            return None
+        return BrokerLatency(self._last, self._sum / self._count, self._longest, self._count, self._throttled)

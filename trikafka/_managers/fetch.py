@@ -186,7 +186,8 @@ class Fetcher:
                 if fine is not None:
                     done.notify()
 
-            connection.begin(self._message(contents, room, wait_ms), ended, self._config.request_timeout + wait_ms / 1000)
+            share = session.partition_bytes(self._config.max_partition_fetch_bytes)
+            connection.begin(self._message(contents, room, share, wait_ms), ended, self._config.request_timeout + wait_ms / 1000)
 
         try:
             connection = await self._brokers.connection(node, "fetch")
@@ -224,13 +225,13 @@ class Fetcher:
                 wanted.ticket.partition.failed(error)
         return False
 
-    def _message(self, contents: SessionRequest, max_bytes: int, wait_ms: float) -> FetchMessage:
+    def _message(self, contents: SessionRequest, max_bytes: int, partition_bytes: int, wait_ms: float) -> FetchMessage:
         return FetchMessage(
             contents.topics,
             max_wait_ms=int(wait_ms),
             min_bytes=self._config.fetch_min_bytes,
             max_bytes=max_bytes,
-            partition_bytes=self._config.max_partition_fetch_bytes,
+            partition_bytes=partition_bytes,
             isolation_level=self._responses.isolation,
             rack=self._config.client_rack if self._plan.trusts_replicas(trio.current_time()) else "",
             session=contents.session,

@@ -14,7 +14,7 @@ from .._state.assignment import AssignedPartition, LogEnds
 from .._state.fetch_buffer import CompletedFetch, FetchBuffer
 from .._state.fetch_plan import FetchPlan
 from .._state.fetch_session import FetchSession, SessionRequest, Wanted
-from .._wire.fetch import FetchedPartition, FetchResponse, end_of_batches, is_damaged, read_fetch_response
+from .._wire.fetch import FetchedPartition, FetchResponse, TooManyBytesError, end_of_batches, is_damaged, read_fetch_response
 from .._wire.reading import LeaderIdAndEpoch
 from ..config import ConsumerConfig
 from ..errors import BrokerResponseError, CorruptRecordError, ErrorCode, OffsetMovedToTieredStorageError, from_code
@@ -56,7 +56,7 @@ class FetchResponses:
 
         Raises the error of the whole response.
         """
-        response = read_fetch_response(body, version, session.names, len(session.asked), most)
+        response = self._read(node, session, body, version, most)
         if response.error_code:
             raise from_code(response.error_code, f"Fetch from {node}", operation="Read")
         session.responded(response.session_id)
@@ -82,6 +82,23 @@ class FetchResponses:
             self._fail_as_corrupt(*stuck)
             return True
         return news
+
+    def _read(self, node: Node, session: FetchSession, body: memoryview, version: int, most: int) -> FetchResponse:
+        """Read it. The first one that brings far more than was asked for raises; then less is asked for of each partition.
+
+        A broker that heeds none of that is taken as it is: what it sends is there, and ``receive_message_max_bytes`` bounds it.
+        """
+        try:
+            return read_fetch_response(body, version, session.names, len(session.asked), None if session.excesses > 1 else most)
+        except TooManyBytesError as error:
+            if not session.brought_too_much():
+                raise
+            _log.warning(
+                "broker %d heeds neither fetch_max_bytes nor max_partition_fetch_bytes: %s; from now on its responses are taken"
+                " as they come, up to receive_message_max_bytes (%d): set that to what memory there is, or limit the broker",
+                node.node_id, error, self._config.receive_message_max_bytes,
+            )  # fmt: skip
+            return read_fetch_response(body, version, session.names, len(session.asked))
 
     def _take(self, wanted: Wanted, part: FetchedPartition, node: Node) -> bool:
         """Take in one partition's part that is no error; whether it changed anything."""

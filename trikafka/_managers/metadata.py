@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import weakref
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import partial
 from typing import Any, TypeVar
@@ -33,6 +32,8 @@ from ..errors import (
     ProtocolError,
     TrikafkaError,
     from_code,
+    topic_error,
+    topic_missing,
 )
 from ..types import Node, PartitionInfo, TopicPartition
 from .recovery import Recovery
@@ -130,7 +131,7 @@ class Metadata:
         if info is None or info.error_code == _UNKNOWN_TOPIC:
             return None
         if info.error_code:
-            raise from_code(info.error_code, f"topic {name!r}", operation="Describe")
+            raise topic_error(info.error_code, name, operation="Describe")
         return info
 
     async def bootstrap(self) -> None:
@@ -236,11 +237,11 @@ class Metadata:
             updated, remains = await decoding.worked_out(count, partial(_updated, seen, known, keep))
         self._replace(updated)
         if len(remains) >= decoding.MANY:
-            self._start_soon(decoding.free, weakref.ref(seen), remains)
+            decoding.free_after(seen, remains, self._start_soon)
         missing = {name for name in self._wanted if name in known.topics and known.topics[name].error_code == _UNKNOWN_TOPIC}
         news = sorted(missing - self._told)
         for name in news[:_MOST_TOLD]:
-            _log.warning("topic %r does not exist; what was asked of it waits until it does", name)
+            _log.warning("%s; what was asked of it waits until it does", topic_missing(name, known.existing()))
         if len(news) > _MOST_TOLD:
             _log.warning("nor do %d other topics exist that were asked for", len(news) - _MOST_TOLD)
         self._told = missing

@@ -24,11 +24,11 @@ from .._state.producer_batch import ProducerBatch
 from .._state.producer_identity import IdempotentIdentity, NoIdentity, ProducerIdentity
 from .._state.sequences import Identity
 from .._state.transaction import ProducerTransaction, TransactionalIdentity
-from .._state.unknown_topics import UnknownTopics, no_topic
+from .._state.unknown_topics import UnknownTopics
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
-from ..errors import BrokerResponseError, DeliveryTimeoutError, RequestTimedOutError, TrikafkaError, from_code
+from ..errors import BrokerResponseError, DeliveryTimeoutError, RequestTimedOutError, TrikafkaError, from_code, no_topic
 from ..interfaces import MetadataManager, TopicInfo
 from ..types import BrokerLatency, TopicPartition
 from .batch_watch import Watch, WatchedCounters
@@ -144,7 +144,7 @@ class ProduceManager(Generic[Ack]):
         if info is not None and partition is not None and partition not in info.partitions:
             info = (await self._metadata.refresh([topic])).topics.get(topic)
         if info is None:
-            raise no_topic(topic)
+            raise no_topic(topic, self._metadata.snapshot.existing())
         if partition is not None and partition not in info.partitions:
             raise _missing(topic, info, partition)
         self._topics.add(topic)

@@ -8,8 +8,7 @@ from typing import Any, TypeVar
 import trio
 
 from .._state.accumulator import Accumulator
-from ..error_codes import ErrorCode
-from ..errors import from_code
+from ..errors import no_topic
 
 T = TypeVar("T")
 
@@ -68,7 +67,7 @@ class Room:
                     if taken is not None:
                         return taken
                     if not self.knows(topic, partition):
-                        raise from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r} while waiting for room")
+                        raise no_topic(topic)
                 await waiter.wait()
             raise trio.ClosedResourceError("the producer was closed")
         finally:

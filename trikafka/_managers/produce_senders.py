@@ -163,12 +163,12 @@ class Senders:
         return connection
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
-        began = trio.current_time()
+        began, before = trio.current_time(), connection.throttled
 
         def ended(request: InFlightRequest) -> None:
             self._end(sender)
             if self._settle(batches, connection, request):
-                sender.latency.took(trio.current_time() - began)
+                sender.latency.took(trio.current_time() - began, connection.throttled - before)
 
         sender.in_flight += 1
         self.in_flight += 1

@@ -28,7 +28,7 @@ from .in_flight import InFlightRequest, RequestQueue
 from .reasons import waiting_for
 from .session import Authenticate, Session
 from .singleflight import again
-from .throttles import MOST_THROTTLE
+from .throttles import Pause
 from .transport import STREAM_ERRORS, Transport, without
 from .versions import BrokerVersions
 
@@ -50,7 +50,7 @@ class Connection:
         self._wake = trio.Event()  # of the writer
         self._voice = voice or NOBODY
         self._expiry = ExpiryWatch(config, self._voice)
-        self._throttled_until = 0.0
+        self._pause = Pause()
         self._scope = trio.CancelScope()
         self._state = clock or StateClock(trio.current_time)
         self._session = Session()
@@ -118,6 +118,11 @@ class Connection:
         self._state.enter(ConnectionState.CLOSED)
         self._scope.cancel()
 
+    @property
+    def throttled(self) -> float:
+        """For how many seconds so far nothing was to be written to it: also what is in flight then the broker leaves unread."""
+        return self._pause.spent
+
     def throttle(self, seconds: float, api: str) -> None:
         """Begin to write nothing more for so long: a quota of the broker asks for it in its response to ``api`` (KIP-219).
 
@@ -126,7 +131,7 @@ class Connection:
         No longer than a minute: a quota counts by windows of a second, of which a broker keeps eleven, so more is a mistake or a
         damaged response. A broker that means it does not read meanwhile, whatever the client does.
         """
-        self._throttled_until = max(self._throttled_until, trio.current_time() + min(seconds, MOST_THROTTLE))
+        self._pause.ask(seconds)
         self._voice.throttled(api, seconds)
 
     async def negotiate(self, software_version: str) -> None:
@@ -218,7 +223,7 @@ class Connection:
             await self._room.acquire_on_behalf_of(request)
         self._enqueue(request, message, version, response_timeout)
         name = request.outgoing.api.removesuffix("Request")
-        throttled = ", which throttles this client" if self._throttled_until > trio.current_time() else ""
+        throttled = ", which throttles this client" if self._pause.until > trio.current_time() else ""
         waiting_for(f"{name} to {self.node}{throttled}")
         try:
             await done.wait()
@@ -240,7 +245,7 @@ class Connection:
             raise
         request.encoded(outgoing, self._next_id)
         timeout = self._config.request_timeout if response_timeout is None else response_timeout
-        self._expiry.expect(request, max(trio.current_time(), self._throttled_until), timeout)
+        self._expiry.expect(request, max(trio.current_time(), self._pause.until), timeout)
         self._requests.enqueue(request, first=message.API_KEY in SASL_REQUESTS)
         if self._transport.prompt:
             self._flush(self._transport)
@@ -267,7 +272,7 @@ class Connection:
     def _flush(self, transport: Transport) -> None:
         """Write what is queued as far as it goes at once; wake the writer for the rest."""
         requests = self._requests
-        if self._throttled_until > trio.current_time():
+        if self._pause.until > trio.current_time():
             self._wake.set()
             return
         try:
@@ -290,8 +295,8 @@ class Connection:
                     self._wake = trio.Event()
                     await self._wake.wait()
                 if not requests.rest and requests.queued:
-                    if self._throttled_until > trio.current_time():
-                        await trio.sleep_until(self._throttled_until)
+                    if self._pause.until > trio.current_time():
+                        await trio.sleep_until(self._pause.until)
                         continue
                     requests.left_over(requests.take())
                 mine = requests.rest

@@ -9,13 +9,15 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, TypeVar
 
 import trio
 
 from .in_flight import InFlightRequest
+from .singleflight import ClientClosed
 
 T = TypeVar("T")
 #: A response of so many bytes is large: kafka-python's decoder reads about four megabytes a second.
@@ -28,8 +30,6 @@ _VERY = 8
 _NEVER = 2**31 - 1
 #: So many objects are freed without letting another thread run.
 _SLICE = 5_000
-#: So long (seconds) something large may be in use after it was replaced.
-_PATIENCE = 60
 _threads: trio.lowlevel.RunVar[trio.CapacityLimiter] = trio.lowlevel.RunVar("trikafka_decoding")
 
 
@@ -60,17 +60,25 @@ def use_up(items: Sequence[Any] | None) -> None:
             del items[-_SLICE:]
 
 
-async def free(last: Callable[[], object | None], parts: list[object]) -> None:
-    """Free what ``parts`` holds, in slices beside the loop, once nobody has what was made of it: ``last`` weakly refers to it.
+def free_after(last: object, parts: list[object], start_soon: Callable[..., object]) -> None:
+    """Once nobody has ``last`` any more, free what ``parts`` holds, of which it was made: in slices, beside the loop.
 
-    A million objects are a tenth of a second in the step that drops the last reference to what holds them. Whoever has it for
-    minutes frees it himself.
+    A million objects are a tenth of a second in the step that drops the last reference to what holds them.
     """
-    for _ in range(_PATIENCE):
-        await trio.lowlevel.checkpoint()
-        if last() is None:
-            break
-        await trio.sleep(1)
+    token = trio.lowlevel.current_trio_token()
+
+    def begin() -> None:
+        with suppress(ClientClosed):
+            start_soon(_free, parts)
+
+    def gone() -> None:  # in whatever thread dropped it, or when Python ends
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(begin)
+
+    weakref.finalize(last, gone)
+
+
+async def _free(parts: list[object]) -> None:
     await trio.to_thread.run_sync(use_up, parts, limiter=_limiter(), abandon_on_cancel=True)
 
 

@@ -61,6 +61,28 @@ class _Throttle:
         return "request_percentage" if own is None else f"{own} or request_percentage"
 
 
+class Pause:
+    """When nothing is written to one connection, for a response has asked for that; and how long that has been so."""
+
+    __slots__ = ("_total", "until")
+
+    def __init__(self) -> None:
+        self.until = 0.0  # Trio's clock
+        self._total = 0.0  # seconds, with what is left
+
+    def ask(self, seconds: float) -> None:
+        """From now on for so long, :data:`MOST_THROTTLE` at most; or for longer, if that was asked for before."""
+        now = trio.current_time()
+        until = max(self.until, now + min(seconds, MOST_THROTTLE))
+        self._total += until - max(self.until, now)
+        self.until = until
+
+    @property
+    def spent(self) -> float:
+        """The seconds so far, of all of them."""
+        return self._total - max(0.0, self.until - trio.current_time())
+
+
 class Throttles:
     """The throttles of one client, by broker: of all connections to it, and time that several are throttled counts once."""
 

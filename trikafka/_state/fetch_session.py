@@ -66,6 +66,7 @@ class FetchSession:
         self.requests = 0  # so many were made
         self.answered = 0  # the last of them whose response was taken in, and when: it was about all that is asked for
         self.answered_at = 0.0
+        self.excesses = 0  # so often the broker brought far more than it was asked for
 
     def fetch(self, tp: TopicPartition, wanted: Wanted) -> None:
         """Fetch this partition so, from the next request on."""
@@ -117,6 +118,15 @@ class FetchSession:
     def taken_in(self, now: float) -> None:
         """All that the response to the last request says is taken in."""
         self.answered, self.answered_at = self.requests, now
+
+    def brought_too_much(self) -> bool:
+        """The response brings far more than was asked for. Whether that was so before, though it was asked for less."""
+        self.excesses += 1
+        return self.excesses > 1
+
+    def partition_bytes(self, most: int) -> int:
+        """How many bytes to ask for of each partition: ``most``, or of a broker that heeds that limit alone what makes it up."""
+        return max(1, most // max(1, len(self.wanted))) if self.excesses else most
 
     def refused(self) -> bool:
         """The broker does not know the session, or not in this epoch: begin anew. Whether at once: there was one."""

@@ -166,7 +166,9 @@ class Outcomes:
             doubt = (
                 f"{batch.place}, {batch.count} records: they were sent on a lost connection behind others, and may be in the log"
             )
-            self._give_up(queue, batch, from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, doubt))
+            doubtful = from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, doubt)
+            doubtful.__cause__ = queue.sequences.lost_by  # an expiry above all: who waits may count it as one
+            self._give_up(queue, batch, doubtful)
         elif self._identity.renumbers:
             queue.back_off(now, self._delay)
             batch.wait_again(queue.not_before)
@@ -341,7 +343,7 @@ class Outcomes:
 
     def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: Exception | None) -> None:
         """Remove a batch that the broker may or may not have, or surely has not. ``None``: it has its error already."""
-        queue.given_up(batch)
+        queue.given_up(batch, batch.outcome.error if error is None else error)
         self._finish(queue, batch, None, None, error)
 
     def _finish(

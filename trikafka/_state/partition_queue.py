@@ -135,11 +135,11 @@ class PartitionQueue:
             self.sequences.acknowledge(batch.sequence, batch.count, batch.created)
         self.failures, self.not_before, self.spared = 0, 0.0, None
 
-    def given_up(self, batch: ProducerBatch) -> None:
-        """``batch`` is removed: the broker may or may not have it, or surely has not."""
+    def given_up(self, batch: ProducerBatch, error: Exception | None) -> None:
+        """``batch`` is removed with ``error``: the broker may or may not have it, or surely has not."""
         if self.is_of_this_epoch(batch):
             assert batch.sequence is not None
-            self.sequences.lose(batch.sequence, batch.count, batch.delivery.strays)
+            self.sequences.lose(batch.sequence, batch.count, batch.delivery.strays, error)
 
     def is_of_this_epoch(self, batch: ProducerBatch) -> bool:
         """Whether the batch has numbers that count still."""

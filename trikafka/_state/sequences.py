@@ -41,7 +41,7 @@ class Identity(NamedTuple):
 class PartitionSequences:
     """The numbers of one partition. They never wrap in here; :func:`on_wire` gives the 31 bits that brokers see."""
 
-    __slots__ = ("acknowledged", "heard", "identity", "lost", "next", "proving", "strays")
+    __slots__ = ("acknowledged", "heard", "identity", "lost", "lost_by", "next", "proving", "strays")
 
     def __init__(self) -> None:
         #: ``None`` until the first number is given, and after the last epoch was used up.
@@ -55,6 +55,8 @@ class PartitionSequences:
         self.proving = 0
         #: Below this there is a number of which nobody knows whether the broker has it; ``None``: there is none.
         self.lost: int | None = None
+        #: What the first batch failed with that was given up so.
+        self.lost_by: Exception | None = None
         #: The brokers that may read what is lost still.
         self.strays: frozenset[int] = frozenset()
 
@@ -80,9 +82,10 @@ class PartitionSequences:
         if self.lost is not None and self.lost <= self.acknowledged:
             self._none_lost()
 
-    def lose(self, base: int, count: int, strays: frozenset[int]) -> None:
-        """The batch ``[base, base + count)`` was given up. ``strays``: the brokers that may read it still."""
+    def lose(self, base: int, count: int, strays: frozenset[int], error: Exception | None = None) -> None:
+        """The batch ``[base, base + count)`` was given up with ``error``. ``strays``: the brokers that may read it still."""
         if base + count > self.acknowledged:
+            self.lost_by = error if self.lost is None else self.lost_by
             self.lost = max(self.lost or 0, base + count)
             self.strays |= strays
 
@@ -94,7 +97,7 @@ class PartitionSequences:
         self._none_lost()
 
     def _none_lost(self) -> None:
-        self.lost, self.strays = None, frozenset()
+        self.lost, self.lost_by, self.strays = None, None, frozenset()
 
 
 def next_epoch(own: Identity | None, current: Identity | None) -> Identity | None:

@@ -9,21 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from ..error_codes import ErrorCode
-from ..errors import BrokerResponseError, from_code
-
 #: A topic, and a partition of it if the record named one.
 Place = tuple[str, int | None]
 #: How many are looked for at a time.
 MOST = 1_000
 #: After this time (seconds) a place that nobody has asked for again may lose its seat.
 _FORGOTTEN_AFTER = 60.0
-
-
-def no_topic(topic: str) -> BrokerResponseError:
-    """The retriable error of a record for a topic that is not there, with what makes it."""
-    how = f"make it: trikafka topics create {topic}, or admin.create_topics"
-    return from_code(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic!r}; {how}")
 
 
 class UnknownTopics:

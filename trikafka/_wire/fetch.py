@@ -182,6 +182,10 @@ _LEAST_BATCH, _SOME = 61, 1_000
 _LEAST_TOPIC, _LEAST_PARTITION = 3, _PARTITION.size + 2
 
 
+class TooManyBytesError(DamagedResponseError):
+    """A response brings far more records than were asked for."""
+
+
 def read_fetch_response(
     body: memoryview, version: int, names: Mapping[UUID, str] | None = None, asked: int | None = None, most: int | None = None
 ) -> FetchResponse:
@@ -190,7 +194,7 @@ def read_fetch_response(
     ``names`` are those of the topics that were asked for, by their ids: from version 13 on a response has only the ids.
     ``asked`` is how many partitions were asked for: a response with many more, or with more aborted transactions than it can
     hold records of, is damaged, too. ``most`` is how many bytes of records were asked for: a response with more than twice that,
-    besides the one batch that comes whole however large it is (KIP-74), is damaged as well.
+    besides the one batch that comes whole however large it is (KIP-74), is a :exc:`TooManyBytesError`.
     """
     reader = Reader(body, version >= _FLEXIBLE, "Fetch")
     reader.allow(_SOME + (len(body) if asked is None else 4 * asked) + len(body) // _LEAST_BATCH)
@@ -218,7 +222,7 @@ def read_fetch_response(
     if most is not None and (count := sum(len(part.records) for part in partitions)) > 2 * most:
         largest = max(_first_batch(part.records) for part in partitions)
         if count - largest > 2 * most:
-            raise DamagedResponseError(
+            raise TooManyBytesError(
                 f"the response to Fetch brings {count:,} bytes of records, and was asked for {most:,}: more than was asked for"
             )
     return response

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from .._api.admin import Admin
 
 T = TypeVar("T")
+#: So long (seconds) the names of the topics may take for an error that is better with them.
+_NAMES_WITHIN = 5
 
 
 def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
@@ -29,6 +32,19 @@ def ask(common: Common, work: Callable[[Admin], Awaitable[T]]) -> T:
 
     run(main)
     return answers[0]
+
+
+async def no_topic(settings: Mapping[str, Any], topic: str) -> click.ClickException:
+    """The error of a command about a topic that does not exist. The names that are near it take a request."""
+    from .._api.opening import open_admin
+    from ..config import AdminConfig, settings_of
+    from ..errors import TrikafkaError, topic_missing
+
+    known: Iterable[str] = ()
+    with suppress(TrikafkaError):  # who may not see them does without
+        async with open_admin(**{name: value for name, value in settings.items() if name in settings_of(AdminConfig)}) as admin:
+            known = await admin.list_topics(timeout=_NAMES_WITHIN)
+    return click.ClickException(topic_missing(topic, known))
 
 
 def chosen(what: str, names: Iterable[str], more: Sequence[str] = ()) -> list[str]:

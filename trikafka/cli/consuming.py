@@ -17,6 +17,7 @@ from .._net.gather import with_background
 from .._wire.columns import RecordBatch
 from ..errors import IllegalStateError
 from ..types import TopicPartition
+from .admin import no_topic
 from .output import Output
 from .progress import Meter, meter, warn
 from .records import Format
@@ -83,7 +84,7 @@ class Consuming:
         for topic in self._plan.topics:
             numbers = {info.partition for info in await consumer.partitions_for(topic)}
             if not numbers and not self._settings.get("allow_auto_create_topics"):
-                raise click.ClickException(f"topic {topic!r} does not exist")
+                raise await no_topic(self._settings, topic)
             missing = self._plan.partitions - numbers
             if missing:
                 raise click.ClickException(f"topic {topic!r} has {len(numbers)} partitions, and no partition {min(missing)}")

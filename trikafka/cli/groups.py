@@ -8,7 +8,7 @@ import click
 
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
-from .tables import say, say_json, table
+from .tables import say, say_done, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin import Admin
@@ -36,6 +36,7 @@ def command(
     if delete:
         todo = chosen("group", names, more)
         ask(common, lambda admin: admin.delete_groups(todo))
+        say_done(output, f"deleted: {', '.join(todo)}", {"deleted": todo})
     elif describe or ((names or more) and not list_):
         found = ask(common, lambda admin: _describe(admin, chosen("group", names, more) if names or more else None))
         if output == "json":

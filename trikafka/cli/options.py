@@ -36,7 +36,8 @@ class Common:
         """
         from ..config import settings_of
 
-        shared = {name: value for name, value in _read(self.from_file).items() if name in settings_of(client)}
+        protocol = tuple(pair for pair in self.properties if pair[0].replace("_", ".") == "security.protocol")  # says what is used
+        shared = {name: value for name, value in _read(self.from_file + protocol).items() if name in settings_of(client)}
         found = {**shared, **_read(self.properties)}
         if self.bootstrap_servers is not None:
             found["bootstrap_servers"] = self.bootstrap_servers
@@ -47,7 +48,7 @@ class Common:
 
 def _read(pairs: tuple[tuple[str, str], ...]) -> dict[str, Any]:
     from ..config import from_properties
-    from ..config.properties import SERIALIZATION
+    from ..config.unused import SERIALIZATION
     from ..errors import ConfigurationError
 
     given = {name.replace("_", "."): value for name, value in pairs}  # the last one counts
@@ -93,10 +94,15 @@ def common_options(command: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def output_option(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Give a command ``--output``: tables for people, JSON for scripts."""
-    return click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print.")(
-        command
-    )
+    """Give a command ``--output``: tables for people, JSON for scripts (``--json`` for short)."""
+
+    @click.option("--output", type=click.Choice(["table", "json"]), default="table", show_default=True, help="How to print.")
+    @click.option("--json", "as_json", is_flag=True, help="The same as --output json.")
+    @functools.wraps(command)
+    def wrapped(output: str, as_json: bool, **others: Any) -> Any:
+        return command(output="json" if as_json else output, **others)
+
+    return wrapped
 
 
 def _pairs(ctx: click.Context, param: click.Parameter, given: tuple[str, ...]) -> tuple[tuple[str, str], ...]:

@@ -15,6 +15,7 @@ from .._api.ack import Ack
 from .._api.opening import open_producer
 from .._api.producer import Producer
 from ..errors import TrikafkaError
+from .admin import no_topic
 from .progress import Meter, meter, note
 from .records import BadLineError, Line
 from .running import Stop
@@ -117,7 +118,7 @@ class Producing:
     async def _count_partitions(self, producer: Producer, topic: str) -> int:
         count = len(await producer.partitions_for(topic))
         if not count:
-            raise click.ClickException(f"topic {topic!r} does not exist; make it: trikafka topics create {topic}")
+            raise await no_topic(self._settings, topic)
         self._partitions[topic] = count
         return count
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import click
 
@@ -39,6 +39,14 @@ def say(text: str) -> None:
 def say_json(what: object) -> None:
     """Print one JSON document to the standard output."""
     say(json.dumps(what, indent=2, ensure_ascii=False))
+
+
+def say_done(output: str, line: str, what: Mapping[str, object]) -> None:
+    """Say what a command has done that is asked for no more: one line, or with ``json`` one object."""
+    if output == "json":
+        say_json(what)
+    else:
+        say(line)
 
 
 def _text(cell: object) -> str:

@@ -9,9 +9,8 @@ import click
 
 from .admin import ask, chosen
 from .options import Common, common_options, output_option, pair
-from .progress import note
 from .suggesting import Suggesting
-from .tables import say, say_json, table
+from .tables import say, say_done, say_json, table
 
 if TYPE_CHECKING:
     from .._api.admin import Admin
@@ -73,6 +72,7 @@ def _list(common: Common, output: str, internal: bool) -> None:
 @click.option("-r", "--replication-factor", type=click.IntRange(1), help="Copies of each.  [default: the broker's]")
 @click.option("--config", multiple=True, metavar="NAME=VALUE", help="A setting of the topic; repeatable.")
 @click.option("--if-not-exists", is_flag=True, help="It is fine if the topic exists.")
+@output_option
 @common_options
 def create(
     common: Common,
@@ -82,6 +82,7 @@ def create(
     replication_factor: int | None,
     config: tuple[str, ...],
     if_not_exists: bool,
+    output: str,
 ) -> None:
     """Create topics."""
     from .._api.admin_types import NewTopic
@@ -89,49 +90,56 @@ def create(
 
     topic = NewTopic(partitions or -1, replication_factor or -1, dict(pair(text) for text in config))
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> list[str]:
         todo = chosen("topic", names, more)
         if if_not_exists:
             known = await admin.list_topics(include_internal=True)
             todo = [name for name in todo if name not in known]
         try:
             await admin.create_topics(dict.fromkeys(todo, topic))
-            _note("created", todo)
         except TopicAlreadyExistsError:
             if not if_not_exists or len(todo) > 1:
                 raise
+            return []
+        return todo
 
     chosen("topic", names, more)
-    ask(common, work)
+    made = ask(common, work)
+    say_done(output, f"created: {', '.join(made)}" if made else "nothing to create: all are there", {"created": made})
 
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="NAME...")
 @_topic_option
 @click.option("--if-exists", is_flag=True, help="It is fine if there is no such topic.")
+@output_option
 @common_options
-def delete(common: Common, names: tuple[str, ...], more: tuple[str, ...], if_exists: bool) -> None:
+def delete(common: Common, names: tuple[str, ...], more: tuple[str, ...], if_exists: bool, output: str) -> None:
     """Delete topics and their records."""
     todo = chosen("topic", names, more)
 
-    async def work(admin: Admin) -> None:
+    async def work(admin: Admin) -> list[str]:
         known = await admin.list_topics(include_internal=True) if if_exists else todo
         there = [name for name in todo if name in known]
         await admin.delete_topics(there)
-        _note("deleted", there)
+        return there
 
-    ask(common, work)
+    gone = ask(common, work)
+    say_done(output, f"deleted: {', '.join(gone)}" if gone else "nothing to delete: none is there", {"deleted": gone})
 
 
 @command.command()
 @click.argument("names", nargs=-1, metavar="NAME...")
 @_topic_option
 @click.option("-p", "--partitions", type=click.IntRange(1), required=True, help="How many it has afterwards.")
+@output_option
 @common_options
-def alter(common: Common, names: tuple[str, ...], more: tuple[str, ...], partitions: int) -> None:
+def alter(common: Common, names: tuple[str, ...], more: tuple[str, ...], partitions: int, output: str) -> None:
     """Give topics more partitions."""
     todo = chosen("topic", names, more)
     ask(common, lambda admin: admin.create_partitions(dict.fromkeys(todo, partitions)))
+    count = "1 partition" if partitions == 1 else f"{partitions} partitions"
+    say_done(output, f"{count} now: {', '.join(todo)}", {"altered": todo, "partitions": partitions})
 
 
 @command.command()
@@ -156,12 +164,13 @@ def describe(common: Common, names: tuple[str, ...], more: tuple[str, ...], outp
 
 
 async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any]]:
+    from ..errors import topic_missing
     from ..types import OffsetSpec, TopicPartition
 
     topics = await admin.list_topics(include_internal=names is not None)
     for name in names or ():
         if name not in topics:
-            raise click.ClickException(f"topic {name!r} does not exist")
+            raise click.ClickException(topic_missing(name, topics))
     wanted = list(topics) if names is None else names
     places = [TopicPartition(name, info.partition) for name in wanted for info in topics[name] if info.leader is not None]
     begins = await admin.list_offsets(dict.fromkeys(places, OffsetSpec.EARLIEST))
@@ -183,11 +192,6 @@ async def _describe(admin: Admin, names: list[str] | None) -> list[dict[str, Any
         {"topic": name, "config": configs.get(name, {}), "partitions": [partition(info) for info in topics[name]]}
         for name in wanted
     ]
-
-
-def _note(what: str, names: list[str]) -> None:
-    if names:
-        note(f"{what}: {', '.join(names)}")
 
 
 def _replicas(partitions: list[PartitionInfo]) -> int:

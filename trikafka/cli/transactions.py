@@ -3,19 +3,15 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from .._api.admin_types import TRANSACTION_STATES
 from .admin import ask, chosen
 from .options import Common, common_options, output_option
-from .progress import note
 from .suggesting import Suggesting
-from .tables import say, say_json, table
-
-if TYPE_CHECKING:
-    from .._api.admin import Admin
+from .tables import say, say_done, say_json, table
 
 
 @click.group(cls=Suggesting, invoke_without_command=True)
@@ -114,16 +110,15 @@ def find_hanging(common: Common, topics: tuple[str, ...], longer_than: float, ou
 @click.option("-t", "--topic", required=True, metavar="TOPIC", help="Where it hangs.")
 @click.option("-p", "--partition", type=click.IntRange(0), required=True, help="Where it hangs.")
 @click.option("--start-offset", type=click.IntRange(0), required=True, help="Where it begins, as find-hanging shows it.")
+@output_option
 @common_options
-def abort(common: Common, topic: str, partition: int, start_offset: int) -> None:
+def abort(common: Common, topic: str, partition: int, start_offset: int, output: str) -> None:
     """Abort a transaction that hangs in a partition. One that a coordinator knows of would be torn by it."""
     from ..types import TopicPartition
 
-    async def work(admin: Admin) -> None:
-        await admin.abort_transaction(TopicPartition(topic, partition), start_offset)
-        note(f"aborted: the transaction that began at offset {start_offset} of {topic} {partition}")
-
-    ask(common, work)
+    ask(common, lambda admin: admin.abort_transaction(TopicPartition(topic, partition), start_offset))
+    line = f"aborted: the transaction that began at offset {start_offset} of {topic} {partition}"
+    say_done(output, line, {"aborted": {"topic": topic, "partition": partition, "start_offset": start_offset}})
 
 
 def _time(ms: int | None) -> str | None:

@@ -79,7 +79,7 @@ class ClientConfig(SecurityConfig):
         known = settings_of(cls)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
         for name in settings:
             if name not in known:
-                raise unknown(name, known, given_to or cls.given_to)
+                raise unknown(name, known, given_to or cls.given_to, _whose(name, cls))
         config = cls(**cls.hidden(settings))
         for name, one in known.items():
             one.check(getattr(config, name))
@@ -420,3 +420,12 @@ class ProducerConfig(ClientConfig):
             _ = self.prepared
         except ValueError as error:
             raise ConfigurationError(f"commit_prepared: {error}") from error
+
+
+def _whose(name: str, client: type[ClientConfig]) -> str:
+    """What is said of a setting that other clients have; empty if none has it."""
+    others = [cls.given_to for cls in (AdminConfig, ConsumerConfig, ProducerConfig) if name in settings_of(cls)]
+    if not others:
+        return ""
+    advice = f" (of a file that several clients share: from_properties(file, {client.__name__}))"
+    return f"; it is one of {' and '.join(others)}{advice}"

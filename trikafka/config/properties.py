@@ -8,23 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from ..errors import ConfigurationError
-from .clients import AdminConfig, ConsumerConfig, ProducerConfig
+from .clients import AdminConfig, ClientConfig, ConsumerConfig, ProducerConfig
 from .secrets import holds_secret, plain, secret
 from .security_properties import OTHER_NAMES, take_security
 from .setting import Setting, settings_of, unknown
+from .unused import SERIALIZATION, leave_out_unused
 
 #: Java's classes that say what trikafka does anyway: keys and values are bytes.
 _BYTES = ("ByteArray", "ByteBuffer", "Bytes")
-#: Settings that name Java's classes for keys and values.
-SERIALIZATION = ("key.deserializer", "value.deserializer", "key.serializer", "value.serializer")
 
 
-def from_properties(properties: Mapping[str, Any] | str | os.PathLike[str]) -> dict[str, Any]:
-    """Turn Java-style names (``{"group.id": "g"}``) into settings: ``open_consumer(**from_properties(...))``.
+def from_properties(
+    properties: Mapping[str, Any] | str | os.PathLike[str], client: type[ClientConfig] | None = None
+) -> dict[str, Any]:
+    """Turn Java-style names (``{"group.id": "g"}``) into settings: ``open_consumer(**from_properties(..., ConsumerConfig))``.
 
     ``properties`` may be the path of a file of them, which is read at once. For TLS and SASL the names of librdkafka are
     understood as well, and of Java's ``sasl.jaas.config`` the known login modules. Java's ``StringDeserializer`` becomes
     ``bytes.decode``; its classes for bytes are what trikafka does anyway.
+
+    One file may serve several programs. What it has for TLS or SASL that its own ``security.protocol`` does not use is left out,
+    and what other clients have than ``client`` (:class:`ConsumerConfig`, :class:`ProducerConfig`, :class:`AdminConfig`), too:
+    one warning names all of that. Without ``client`` what the client does not have is an error when it is opened.
 
     Strings are turned into numbers and booleans where the setting is one. Raises :exc:`ConfigurationError` for a name that
     no client has, for a setting that is given under two names, and for a file that cannot be read.
@@ -34,7 +39,7 @@ def from_properties(properties: Mapping[str, Any] | str | os.PathLike[str]) -> d
     known = {name: found for cls in (AdminConfig, ConsumerConfig, ProducerConfig) for name, found in settings_of(cls).items()}
     by_java = {found.java: found for found in known.values() if found.java is not None}
     properties = {name: secret(value) for name, value in properties.items()}
-    settings, rest = take_security(properties)
+    settings, rest = take_security(leave_out_unused(properties, client, {**known, **by_java}))
     _take_serialization(rest, settings)
     for dotted, value in rest.items():
         found = by_java.get(dotted) or known.get(dotted.replace(".", "_"))

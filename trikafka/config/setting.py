@@ -164,10 +164,10 @@ def _values(hint: Any) -> tuple[tuple[type, ...], tuple[object, ...] | None, boo
     return tuple(kinds), None if open_ended else choices, len(rest) < len(parts)
 
 
-def unknown(name: str, known: Iterable[str], where: str) -> ConfigurationError:
-    """The error for a name that is none, with the nearest one that is."""
+def unknown(name: str, known: Iterable[str], where: str, hint: str = "") -> ConfigurationError:
+    """The error for a name that is none, with a ``hint`` or else the nearest one that is."""
     near = difflib.get_close_matches(name, list(known), n=1)
-    hint = f"; did you mean {near[0]!r}?" if near else ""
+    hint = hint or (f"; did you mean {near[0]!r}?" if near else "")
     if name.replace(".", "_") in ("key_serializer", "value_serializer"):
         hint = "; keys and values are bytes: encode before send"
     return ConfigurationError(f"unknown setting {name!r} for {where}{hint}")

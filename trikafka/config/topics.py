@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from ..errors import ConfigurationError
 
 LONGEST_TOPIC_NAME = 249
+#: What nobody calls a topic, and some take for the first argument.
+_ADDRESS = re.compile(r"[\w.-]+:\d+(,[\w.-]+:\d+)*")
 _FORBIDDEN = re.compile(r"[^a-zA-Z0-9._-]")
 
 
@@ -37,6 +39,8 @@ def check_topics_given(call: str, topics: Sequence[object]) -> tuple[str, ...]:
             raise ConfigurationError(f"{call} takes topics as separate arguments: {call}({example}, ...), not {topic!r}")
         if isinstance(topic, re.Pattern):
             raise ConfigurationError(f"{call} takes names of topics; a pattern goes to consumer.subscribe({topic!r})")
+        if isinstance(topic, str) and _ADDRESS.fullmatch(topic):
+            raise ConfigurationError(f"{call} takes topics; brokers go by their setting: {call}(..., bootstrap_servers={topic!r})")
     names = tuple(check_topic_name(topic) for topic in topics)
     for position, name in enumerate(names):
         if name in names[:position]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
 
-from ..errors import ErrorCode, from_code
+from ..errors import ErrorCode, from_code, topic_error
 from ..types import Node, PartitionInfo, TopicPartition
 
 
@@ -73,7 +73,7 @@ class ClusterSnapshot:
         topic = self.topics.get(partition.topic)
         if topic is None or topic.error_code:
             code = topic.error_code if topic else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            raise from_code(code, f"topic {partition.topic!r}", operation="Describe")
+            raise topic_error(code, partition.topic, operation="Describe")
         info = topic.partitions.get(partition.partition)
         if info is None:
             raise from_code(
@@ -89,6 +89,10 @@ class ClusterSnapshot:
         topic = self.topics.get(partition.topic)
         info = topic.partitions.get(partition.partition) if topic else None
         return -1 if info is None or info.leader_epoch is None else info.leader_epoch
+
+    def existing(self) -> Iterator[str]:
+        """The names of the topics here that the cluster has."""
+        return (name for name, info in self.topics.items() if not info.error_code)
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """The partitions of ``topic`` in order; empty when it is unknown."""

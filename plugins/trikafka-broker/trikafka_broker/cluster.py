@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import json
+import logging
 import os
 import shutil
 import subprocess
@@ -34,6 +35,7 @@ from .settings import (
 )
 
 _PORT_ATTEMPTS = 3
+_log = logging.getLogger("trikafka_broker")
 
 
 class KafkaCluster:
@@ -298,7 +300,9 @@ class KafkaCluster:
         assert self._libs is not None
         template = formatting.template_of(self._libs, self.settings.properties, options)
         directories = {broker.node_id: broker.directory / "data" for broker in self.brokers}
-        formatting.format_all(directories, template, lambda cluster_id: self._run_storage_tool(cluster_id, options))
+        report = self.settings.progress or _log.warning
+        run_tool = lambda cluster_id: self._run_storage_tool(cluster_id, options)  # noqa: E731
+        formatting.format_all(directories, template, run_tool, report)
 
     def _run_storage_tool(self, cluster_id: str, options: Sequence[str]) -> None:
         """Make the data directory of broker 0."""

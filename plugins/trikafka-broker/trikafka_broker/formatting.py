@@ -21,6 +21,8 @@ from .errors import BrokerError
 
 # The second says that the rest is there, so it comes last.
 _CHECKPOINT, _META = "bootstrap.checkpoint", "meta.properties"
+#: What a node makes when it first comes up.
+_METADATA_LOG = "__cluster_metadata-0"
 #: With these the tool formats other places than the data directory, whose copy would not be all there is.
 _MOVING = {"log.dir", "log.dirs", "metadata.log.dir"}
 #: Of one version. Each is of some hundred bytes, but properties can be of any number: each test has its own if there is
@@ -39,10 +41,16 @@ def template_of(libs: Path, properties: Mapping[str, object], options: Sequence[
     return libs.parent / f"formatted-{hashlib.sha256(known.encode()).hexdigest()[:16]}"
 
 
-def format_all(directories: Mapping[int, Path], template: Path | None, run_tool: Callable[[str], None]) -> None:
+def format_all(
+    directories: Mapping[int, Path],
+    template: Path | None,
+    run_tool: Callable[[str], None],
+    report: Callable[[str], object] = lambda line: None,
+) -> None:
     """Make the data directories of nodes, unless they are there. `run_tool` makes the first, given the cluster's id.
 
-    Raises `BrokerError` if the first alone is gone.
+    Of a cluster that has run, nodes whose data is gone are told to `report`, a line each. Raises `BrokerError` if these
+    are most of all, or if the first alone is gone.
     """
     (_, first), *others = directories.items()
     if not is_formatted(first):
@@ -55,10 +63,32 @@ def format_all(directories: Mapping[int, Path], template: Path | None, run_tool:
             run_tool(new_id())
             if template is not None:
                 _keep(first, template)
+    elif any(_has_run(directory) for directory in directories.values()):
+        gone = [(node, directory) for node, directory in others if not is_formatted(directory)]
+        _tell_of_gone(gone, directories, report)
     for node, directory in others:
         if not is_formatted(directory):
             shutil.rmtree(directory, ignore_errors=True)
             _copy(first, directory, {"node.id": str(node), "directory.id": new_id()})
+
+
+def _tell_of_gone(
+    gone: Sequence[tuple[int, Path]], directories: Mapping[int, Path], report: Callable[[str], object]
+) -> None:
+    if len(gone) * 2 > len(directories):
+        # They would be a majority that knows nothing, and could elect one of themselves: the others would follow it.
+        names = ", ".join(str(directory) for _, directory in gone)
+        raise BrokerError(
+            f"{len(gone)} of {len(directories)} brokers have no data any more ({names}), and the others are too few to"
+            " know for sure what the cluster held: put it back, or remove theirs too"
+        )
+    for node, directory in gone:
+        report(f"broker {node} has no data any more in {directory}: it begins anew, and copies what the others have")
+
+
+def _has_run(directory: Path) -> bool:
+    """Whether the node of a data directory has been up, and not only formatted."""
+    return (directory / _METADATA_LOG).exists()
 
 
 def _copy_template(template: Path, first: Path) -> bool:

@@ -1,0 +1,85 @@
+"""A topic that does not exist is told of in one sentence, whoever misses it: which, what may have been meant, what to do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import NewTopic, TopicPartition, UnknownTopicOrPartitionError
+from trikafka.errors import TopicsNotReadyError, topic_missing
+from trikafka.testing import ScriptedCluster
+
+MAKE = "make it: trikafka topics create ordrs, or admin.create_topics"
+SENTENCE = f"topic 'ordrs' does not exist; {MAKE}"
+MEANT = f"topic 'ordrs' does not exist; did you mean 'orders'? Else {MAKE}"
+
+
+@pytest.mark.parametrize(
+    ("known", "says"),
+    [
+        ((), SENTENCE),
+        (("ordrs",), SENTENCE),
+        (("payments", "ordrs-of-last-year"), SENTENCE),
+        (("payments", "orders"), MEANT),
+        ((*(f"order{number}" for number in range(9)), "Ordrs"), MEANT.replace("'orders'", "'Ordrs' or 'order8'")),
+        (map(str, range(200_000)), SENTENCE),
+    ],
+)
+def test_the_sentence(known: Any, says: str) -> None:
+    assert topic_missing("ordrs", known) == says
+
+
+def test_where_making_it_is_no_help() -> None:
+    assert topic_missing("ordrs", make=False) == "topic 'ordrs' does not exist; see: trikafka topics list"
+    assert topic_missing("ordrs", ["orders"], make=False) == "topic 'ordrs' does not exist; did you mean 'orders'?"
+
+
+def settings(cluster: ScriptedCluster, **more: Any) -> dict[str, Any]:
+    return {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial, **more}
+
+
+async def test_a_producer_that_knows_its_name(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"orders": 1}) as cluster, trikafka.open_producer(**settings(cluster)) as producer:
+        await producer.send("orders", b"v")
+        with pytest.raises(UnknownTopicOrPartitionError) as caught:
+            await producer.send("ordrs", b"v")
+        assert str(caught.value).endswith(f": {MEANT}")
+
+
+async def test_a_consumer_that_is_assigned_it(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"orders": 1}) as cluster, trikafka.open_consumer(**settings(cluster)) as consumer:
+        consumer.assign([TopicPartition("ordrs", 0)])
+        with pytest.raises(UnknownTopicOrPartitionError) as caught, trio.fail_after(30):
+            await consumer.receive()
+        assert str(caught.value).endswith(f": {SENTENCE}")
+        with pytest.raises(UnknownTopicOrPartitionError) as caught:
+            await consumer.end_offsets([TopicPartition("ordrs", 0)])
+        assert str(caught.value).endswith(f": {SENTENCE}")
+
+
+async def test_a_member_that_subscribes_to_it(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    async with ScriptedCluster(topics={"orders": 1}) as cluster:
+        async with trikafka.open_consumer("orders", "ordrs", **settings(cluster, group_id="g")) as consumer:
+            with trio.move_on_after(2):
+                await consumer.receive()
+            assert f"{MEANT} (it is subscribed to)" in consumer.health().reasons
+    assert f"{MEANT}; what was asked of it waits until it does" in [record.getMessage() for record in caplog.records]
+
+
+async def test_an_admin_client_that_deletes_it(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"orders": 1}) as cluster, trikafka.open_admin(**settings(cluster)) as admin:
+        with pytest.raises(UnknownTopicOrPartitionError) as caught:
+            await admin.delete_topics(["ordrs"])
+        assert str(caught.value).endswith(": topic 'ordrs' does not exist; see: trikafka topics list")
+
+
+async def test_tasks_that_need_it(autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"orders": 1}) as cluster:
+        async with trikafka.open_consumer("ordrs", **settings(cluster, group_id="g")) as consumer:
+            with pytest.raises(TopicsNotReadyError) as caught:
+                await trikafka.ensure_topics(consumer, {"orders": NewTopic(1)}, timeout=2)
+        assert str(caught.value) == f"not ready after 2 s: {MEANT}"
