@@ -50,7 +50,7 @@ async def test_nobody_waits(autojump_clock: Clock) -> None:
         ack = await producer.enqueue_arrow("t", table([b"a"]))
         start = trio.current_time()
         with trio.fail_after(10):
-            while not ack.done:
+            while not ack.done:  # noqa: ASYNC110 (nobody waits)
                 await trio.sleep(0.01)
         assert trio.current_time() - start == pytest.approx(1.0, abs=0.02), "it lingers"
         assert values(cluster) == [b"a"]
@@ -103,7 +103,7 @@ async def test_a_failure_is_raised_by_the_ack_or_logged(
             assert (caught.value.delivered, caught.value.unknown) == (0, 2)
         else:
             with trio.fail_after(60):
-                while not ack.done:
+                while not ack.done:  # noqa: ASYNC110 (nobody waits)
                     await trio.sleep(0.5)
         assert ("not delivered" in caplog.text) is not waits
         cluster.thaw(0)
@@ -113,13 +113,13 @@ async def test_a_part_of_a_table_is_never_committed(autojump_clock: Clock) -> No
     async with ScriptedCluster(topics={"t": 1}) as cluster, opened(
         cluster, transactional_id="tables", buffer_memory=3_000
     ) as producer:
+        async with producer.transaction():
+            await producer.send("t", b"00000")
+        cluster.delay("Produce", 5)
         with pytest.raises(TransactionAbortableError, match="enqueue_arrow was cancelled"):
             async with producer.transaction():
-                await producer.send("t", b"00000")
-                cluster.delay("Produce", 5)
-                with trio.move_on_after(1) as scope:
+                with trio.move_on_after(1):
                     await producer.enqueue_arrow("t", big(0, 60))
-        assert scope.cancelled_caught
 
 
 async def test_a_table_is_committed_with_its_transaction(autojump_clock: Clock) -> None:

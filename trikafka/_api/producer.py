@@ -305,7 +305,8 @@ class Producer:
             yield
         except BaseException as error:
             if sending.accepted and self._transaction is not None:
-                self._transaction.failed(error if isinstance(error, Exception) else TransactionError(f"{sending.call} was cancelled"))
+                cancelled = TransactionError(f"{sending.call} was cancelled")
+                self._transaction.failed(error if isinstance(error, Exception) else cancelled)
             raise
 
     async def _enqueue_slowly(self, record: Fields) -> Ack:
