@@ -116,10 +116,14 @@ async def test_a_part_of_a_table_is_never_committed(autojump_clock: Clock) -> No
         async with producer.transaction():
             await producer.send("t", b"00000")
         cluster.delay("Produce", 5)
-        with pytest.raises(TransactionAbortableError, match="enqueue_arrow was cancelled"):
+
+        async def cut_off() -> None:
             async with producer.transaction():
                 with trio.move_on_after(1):
                     await producer.enqueue_arrow("t", big(0, 60))
+
+        with pytest.raises(TransactionAbortableError, match="enqueue_arrow was cancelled"):
+            await cut_off()
 
 
 async def test_a_table_is_committed_with_its_transaction(autojump_clock: Clock) -> None:
