@@ -222,7 +222,7 @@ def _check_settings(given: Mapping[str, Any], destination: str) -> None:
     for name in given:
         if name in _OURS:
             raise ConfigurationError(f"{name} is not a setting of an export")
-    if strange := [name for name in given if name not in settings_of(ConsumerConfig)]:  # type: ignore[arg-type]
+    if strange := [name for name in given if name not in settings_of(ConsumerConfig)]:
         manager = load_plugins(given.get("plugins") or ())
         found = answers(manager, "trikafka_sink_options", Collection, scheme=_scheme(destination))
         options = {option for _, names in found for option in names}
