@@ -38,7 +38,6 @@ LONGEST = [
     "tests/live/test_fetching_live.py",
     "plugins/trikafka-spark/tests/test_spark_archive_live.py",
     "plugins/trikafka-spark/tests/test_lake_kill_live.py",
-    "plugins/trikafka-broker/tests/test_broker_live.py",
     "plugins/trikafka-spark/tests/test_spark_connect_live.py",
     "tests/wire/test_sanitized.py",
 ]

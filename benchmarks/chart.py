@@ -26,7 +26,7 @@ _COLOURS = {
 }
 #: Those of the broker, as they are told.
 _PORTS = ("plain", "TLS", "SCRAM", "TLS+SCRAM", "sessions")
-_MARKERS = {"arrow": "D", "batch": "s", "one": "o", "concurrent": "^", "crowd": "v", "enqueue": "P", "raw": "|"}
+_MARKERS = {"arrow": "D", "tables": "d", "batch": "s", "one": "o", "concurrent": "^", "crowd": "v", "enqueue": "P", "raw": "|"}
 
 _STYLE: Any = {
     "font.size": 9,

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ CONNECTOR, TOKEN_PROVIDER = "4.2.0", "4.1.0-preview1"
 _LIMIT = 240.0
 #: What a quick look measures; the others are for ``python -m benchmarks.spark``.
 MAIN_WAYS = ("export", "threads", "source", "connector")
+#: So many has a stream, all of the same size.
+MICRO_BATCHES = 5
 
 # The connector asks for a token provider of its own version, which is not to be had; an older one serves. What else is
 # excluded Spark brings along.
@@ -55,19 +58,29 @@ def measure(
     tell: Callable[[str], None],
     ways: Sequence[str] = MAIN_WAYS,
     limit: float = _LIMIT,
+    micro_batches: int = MICRO_BATCHES,
 ) -> list[dict[str, Any]]:
     """Run the rounds in a process of their own. Raises :exc:`NotMeasured`."""
     jars = connector_jars(tell)
-    job = json.dumps(
-        {"bootstrap": bootstrap, "topic": topic, "records": records, "rounds": rounds, "jars": jars, "ways": list(ways)}
-    )
+    what = {"bootstrap": bootstrap, "topic": topic, "records": records, "micro_batches": micro_batches}
+    job = json.dumps({**what, "rounds": rounds, "jars": jars, "ways": list(ways)})
     tell("Kafka to Parquet: Spark starts")
     command = [sys.executable, "-m", "benchmarks.parquet_ways", job]
+    with tempfile.TemporaryDirectory(prefix="trikafka-bench-") as compiled:
+        said = _said(command, compiled, limit)
+    lines: list[dict[str, Any]] = json.loads(said.strip().splitlines()[-1])
+    return lines
+
+
+def _said(command: list[str], compiled: str, limit: float) -> str:
+    """What the process wrote. ``compiled``: a folder for Python's bytecode, which what is installed has: else each of Spark's
+    processes would compile the modules of this tree anew where nothing may be written into it. Raises :exc:`NotMeasured`."""
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))  # Spark's workers import our feeds
+    given = {"PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable, "PYTHONPYCACHEPREFIX": compiled, "PYTHONDONTWRITEBYTECODE": ""}
     with subprocess.Popen(
         command,
         cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path, "PYSPARK_PYTHON": sys.executable},
+        env={**os.environ, **given},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -82,8 +95,7 @@ def measure(
             raise
     if child.returncode:
         raise NotMeasured((words.strip().splitlines() or ["it said nothing"])[-1])
-    lines: list[dict[str, Any]] = json.loads(said.strip().splitlines()[-1])
-    return lines
+    return said
 
 
 def connector_jars(tell: Callable[[str], None]) -> list[str]:

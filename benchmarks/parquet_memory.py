@@ -14,7 +14,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 from trikafka_spark import task
-from trikafka_spark.columns import DDL, HEADERS_DDL
+from trikafka_spark.ddl import DDL, HEADERS_DDL
 from trikafka_spark.pruning import Columns
 from trikafka_spark.reading import read_range
 
@@ -49,10 +49,10 @@ def _beginning(batches: Generator[RecordBatch, None, None]) -> Iterator[RecordBa
     batches.close()
 
 
-def run_task(one: task.WriteTask, secret: str, tell: Callable[[int], None]) -> str | None:
+def run_unit(unit: task.Unit, secret: str, tell: Callable[[int], None], done: Callable[[int], None]) -> list[str | None]:
     """As the function of that name."""
     with patch.object(task, "read_range", from_memory):
-        return task.run_task(one, secret, tell)
+        return task.run_unit(unit, secret, tell, done)
 
 
 class MemorySource(DataSource):

@@ -12,64 +12,73 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from .parquet_streams import Moved, run_stream
 from .plan import PARTITIONS
 
-#: The offsets of a micro-batch where a stream has several.
-_PER_TRIGGER = 1_000_000
+#: Behind the name of a stream's way: its rate from the second micro-batch on.
+STEADY = "-steady"
 
 
 @dataclass(frozen=True)
 class Way:
-    """``run(folder)`` moves the records, and says how many they were; ``None``: the rows of the Parquet files there tell."""
+    """``run(folder)`` moves the records, and says what it knows of it."""
 
     name: str
     who: str
     call: str
-    run: Callable[[str], int | None]
+    run: Callable[[str], Moved]
 
 
 def main() -> None:
     job = json.loads(sys.argv[1])
     spark = _session(job)
     ways = [way for way in (*_ours(job), *_sparks(spark, job), *_streams(spark, job)) if way.name in job["ways"]]
-    rates: dict[str, list[float]] = {way.name: [] for way in ways}
-    peaks: dict[str, dict[str, int]] = {way.name: {} for way in ways}
+    found = {way.name: _Found() for way in ways}
     with tempfile.TemporaryDirectory(prefix="trikafka-bench-") as folder:
         for number in range(job["rounds"] + 1):
             for way in ways[number % len(ways) :] + ways[: number % len(ways)]:
-                target = f"{folder}/{number}-{way.name}"
-                Path(target).mkdir()
-                _forget_peaks()
-                began = time.perf_counter()
-                rows = way.run(f"{target}/data")
-                seconds = time.perf_counter() - began
-                rows = _rows(f"{target}/data") if rows is None else rows
-                if rows != job["records"]:
-                    raise RuntimeError(f"{way.who} moved {rows} of {job['records']} records")
-                if number:
-                    rates[way.name].append(job["records"] / seconds)
-                    for who, peak in _peaks().items():
-                        peaks[way.name][who] = max(peak, peaks[way.name].get(who, 0))
-                shutil.rmtree(target)
-    lines = [
-        {
-            "what": "parquet",
-            "way": way.name,
-            "who": way.who,
-            "call": way.call,
-            "records": job["records"],
-            "rates": rates[way.name],
-            "peaks": peaks[way.name],
-        }
-        for way in ways
-    ]
-    print(json.dumps(lines))
+                one = _Found() if number == 0 else found[way.name]
+                _turn(way, job["records"], f"{folder}/{number}-{way.name}", one)
+    print(json.dumps([line for way in ways for line in _lines(way, found[way.name], job["records"])]))
     spark.stop()
+
+
+@dataclass
+class _Found:
+    """Records a second of each turn, those of streams once they run, and the highest memory of all turns."""
+
+    rates: list[float] = field(default_factory=list)
+    steady: list[float] = field(default_factory=list)
+    peaks: dict[str, int] = field(default_factory=dict)
+
+
+def _turn(way: Way, records: int, target: str, found: _Found) -> None:
+    Path(target).mkdir()
+    _forget_peaks()
+    began = time.perf_counter()
+    moved = way.run(f"{target}/data")
+    seconds = time.perf_counter() - began
+    rows = _rows(f"{target}/data") if moved.rows is None else moved.rows
+    if rows != records:
+        raise RuntimeError(f"{way.who} moved {rows} of {records} records")
+    found.rates.append(records / seconds)
+    if moved.steady is not None:
+        found.steady.append(moved.steady)
+    for who, peak in _peaks().items():
+        found.peaks[who] = max(peak, found.peaks.get(who, 0))
+    shutil.rmtree(target)
+
+
+def _lines(way: Way, found: _Found, records: int) -> Iterator[dict[str, Any]]:
+    line = {"what": "parquet", "way": way.name, "who": way.who, "call": way.call, "records": records, "peaks": found.peaks}
+    yield {**line, "rates": found.rates}
+    if found.steady:
+        yield {**line, "way": f"{way.name}{STEADY}", "call": f"{way.call}, running", "rates": found.steady}
 
 
 def _session(job: dict[str, Any]) -> Any:
@@ -93,18 +102,19 @@ def _ours(job: dict[str, Any]) -> Iterator[Way]:
 
     import trikafka
 
-    def export(**options: object) -> Callable[[str], None]:
-        async def run(target: str) -> None:
+    def export(**options: object) -> Callable[[str], Moved]:
+        async def run(target: str) -> Moved:
             await trikafka.export(job["topic"], target, bootstrap_servers=job["bootstrap"], sink_options=options)
+            return Moved()
 
         return lambda target: trio.run(run, target)
 
-    def from_memory(target: str) -> None:
+    def from_memory(target: str) -> Moved:
         """The whole export, whose tasks have another reader."""
-        from .parquet_memory import run_task
+        from .parquet_memory import run_unit
 
-        with patch("trikafka_spark.job.run_task", run_task):  # Spark pickles it by its name
-            export(spark_above=0, compression="snappy")(target)
+        with patch("trikafka_spark.job.run_unit", run_unit):  # Spark pickles it by its name
+            return export(spark_above=0, compression="snappy")(target)
 
     yield Way("export", "trikafka", "export() by Spark", export(spark_above=0, compression="snappy"))
     yield Way("export-zstd", "trikafka", "export() by Spark, zstd", export(spark_above=0))
@@ -117,21 +127,23 @@ def _ours(job: dict[str, Any]) -> Iterator[Way]:
 def _sparks(spark: Any, job: dict[str, Any]) -> Iterator[Way]:
     from .parquet_memory import MemorySource
 
-    def write(source: str, codec: str = "snappy") -> Callable[[str], None]:
-        def run(target: str) -> None:
+    def write(source: str, codec: str = "snappy") -> Callable[[str], Moved]:
+        def run(target: str) -> Moved:
             spark.read.format(source).options(**_options(job)).load().write.option("compression", codec).parquet(target)
+            return Moved()
 
         return run
 
-    def noop(source: str) -> Callable[[str], int]:
-        def run(target: str) -> int:
+    def noop(source: str) -> Callable[[str], Moved]:
+        def run(target: str) -> Moved:
             spark.read.format(source).options(**_options(job)).load().write.format("noop").mode("overwrite").save()
-            return int(job["records"])
+            return Moved(job["records"])
 
         return run
 
-    def memory(target: str) -> None:
+    def memory(target: str) -> Moved:
         spark.read.format("memory").options(**given).load().write.parquet(target)
+        return Moved()
 
     spark.dataSource.register(MemorySource)
     given = {
@@ -149,17 +161,11 @@ def _sparks(spark: Any, job: dict[str, Any]) -> Iterator[Way]:
 
 
 def _streams(spark: Any, job: dict[str, Any]) -> Iterator[Way]:
-    def stream(source: str, *, parquet: bool) -> Callable[[str], int]:
-        def run(target: str) -> int:
-            options = {**_options(job), "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(_PER_TRIGGER)}
-            writer = spark.readStream.format(source).options(**options).load().writeStream.trigger(availableNow=True)
-            writer = writer.option("checkpointLocation", f"{target}-checkpoint")
-            query = writer.format("parquet").start(target) if parquet else writer.format("noop").start()
-            query.awaitTermination()
-            return sum(progress["numInputRows"] for progress in query.recentProgress)
+    def stream(source: str, *, parquet: bool) -> Callable[[str], Moved]:
+        return lambda target: run_stream(spark, source, options, target, parquet=parquet)
 
-        return run
-
+    most = -(-job["records"] // job["micro_batches"])
+    options = {**_options(job), "startingOffsets": "earliest", "maxOffsetsPerTrigger": str(most)}
     for source, who in (("trikafka", "trikafka's stream"), ("kafka", "Spark's connector's stream")):
         name = "stream" if source == "trikafka" else "connector-stream"
         yield Way(name, who, f'format("{source}"), availableNow', stream(source, parquet=True))

@@ -105,6 +105,7 @@ _RECORDS = {
     ("consume", "batch", "java"): 2_000_000,
     ("consume", "raw", "raw"): 4_000_000,
     ("produce", "arrow", "ours"): 2_000_000,
+    ("produce", "tables", "ours"): 2_000_000,
     ("produce", "one", "ours"): 800_000,
     ("produce", "concurrent", "ours"): 60_000,
     ("produce", "enqueue", "ours"): 800_000,

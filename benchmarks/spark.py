@@ -22,6 +22,7 @@ import trikafka
 from . import parquet
 from .jobs import Job
 from .kafka import VERSION, Kafka, running_kafka
+from .parquet_ways import STEADY
 from .plan import PARTITIONS, Setup
 from .run import ROOT, run_process
 
@@ -46,6 +47,13 @@ WAYS = {
     "stream-noop": "connector-stream-noop",
     "connector-stream-noop": "",
 }
+#: With the same turns of streams, counted from the second micro-batch on, behind their ways.
+_BESIDE = {
+    name: beside
+    for way, other in WAYS.items()
+    for name, beside in ((way, other), (f"{way}{STEADY}", other and f"{other}{STEADY}"))
+    if not name.endswith(STEADY) or "stream" in name
+}
 _BEGIN, _END = "<!-- parquet: begin -->", "<!-- parquet: end -->"
 _LIMIT = 1800.0
 
@@ -67,8 +75,9 @@ def _measured(given: argparse.Namespace) -> Document:
     with running_kafka() as kafka:
         for setup, records in setups.items():
             topic = _fill(kafka, setup, records)
-            lines = parquet.measure(kafka.bootstrap, topic, records, given.rounds, _say, given.ways.split(","), _LIMIT)
-            found[_name(setup)] = lines
+            work = (kafka.bootstrap, topic, records, given.rounds)
+            ways = given.ways.split(",")
+            found[_name(setup)] = parquet.measure(*work, _say, ways, _LIMIT, given.micro_batches)
     document = {
         "about": {
             "started": started.isoformat(timespec="seconds"),
@@ -94,7 +103,7 @@ def _joined(paths: list[Path]) -> Document:
     for document in documents:
         for name, lines in document["setups"].items():
             rates = _medians(lines)
-            setups[name] |= {line["way"]: {**line, "beside": rates.get(WAYS[line["way"]])} for line in lines}
+            setups[name] |= {line["way"]: {**line, "beside": rates.get(_BESIDE[line["way"]])} for line in lines}
     return {"about": documents[-1]["about"], "setups": {name: list(lines.values()) for name, lines in setups.items() if lines}}
 
 
@@ -104,6 +113,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--ways", default=",".join(WAYS), metavar="WAY,WAY", help=f"some of: {', '.join(WAYS)}")
     parser.add_argument("--setups", default=",".join(map(_name, SETUPS)), help="some of the sizes and compressions (default: all)")
     parser.add_argument("--scale", type=float, default=1.0, help="a part of the records (default: all)")
+    parser.add_argument("--micro-batches", type=int, default=parquet.MICRO_BATCHES, help="of each stream (default: %(default)s)")
     parser.add_argument("--out", type=Path, default=ROOT / "benchmarks" / "out", metavar="FOLDER", help="where the JSON goes")
     parser.add_argument("--table", type=Path, nargs="+", metavar="JSON", help="measure nothing: the table of these runs")
     parser.add_argument("--docs", action="store_true", help="put the table into docs/benchmarks.md")
@@ -157,8 +167,8 @@ def table(document: Document) -> str:
             "| by | call | records/s | spread | times the connector | peak MB: worker | JVM | driver |",
             "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: |",
         ]
-        for line in sorted(found, key=lambda line: list(WAYS).index(line["way"])):
-            other = line.get("beside", rates.get(WAYS[line["way"]]))
+        for line in sorted(found, key=lambda line: list(_BESIDE).index(line["way"])):
+            other = line.get("beside", rates.get(_BESIDE[line["way"]]))
             times = "" if other is None else f"{rates[line['way']] / other:.2f}"
             spread = f"{min(line['rates']):,.0f} to {max(line['rates']):,.0f}"
             peaks = [f"{line['peaks'][who] / 2**20:.0f}" if who in line["peaks"] else "" for who in ("worker", "jvm", "driver")]

@@ -32,7 +32,7 @@ def spark_jars(name: str, version: str, module: str, sign: str, tell: Callable[[
             (aside / "settings.xml").write_text(_SETTINGS)
             command = [str(find_java()), "-jar", str(find_ivy()), "-settings", f"{aside}/settings.xml", "-ivy", f"{aside}/ivy.xml"]
             command += ["-cache", str(folder.parent / "ivy"), "-types", "jar", "bundle"]
-            command += ["-retrieve", f"{aside}/jars/[artifact]-[revision].[ext]"]
+            command += ["-retrieve", f"{aside}/jars/[artifact]-[revision](-[classifier]).[ext]"]
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
             if done.returncode or not list(aside.glob(f"jars/{sign}")):
                 words = [line.strip() for line in done.stdout.splitlines() if "not found" in line or "FAILED" in line]

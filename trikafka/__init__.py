@@ -23,6 +23,7 @@ _HOMES = {
         "TransactionListing",
     ),
     "._api.arrow_sending": (
+        "ArrowAck",
         "ArrowDelivery",
         "PartitionDelivery",
     ),

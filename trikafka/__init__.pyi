@@ -12,7 +12,7 @@ from ._api.admin_types import (
     TransactionDescription,
     TransactionListing,
 )
-from ._api.arrow_sending import ArrowDelivery, PartitionDelivery
+from ._api.arrow_sending import ArrowAck, ArrowDelivery, PartitionDelivery
 from ._api.consumer import Consumer, ConsumerStatistics
 from ._api.consumer_health import ConsumerHealth
 from ._api.dead_letters import dead_letter_headers
@@ -131,6 +131,7 @@ __all__ = [
     "Admin",
     "AdminConfig",
     "AdminSettings",
+    "ArrowAck",
     "ArrowDelivery",
     "ArrowDeliveryError",
     "AuthenticationError",

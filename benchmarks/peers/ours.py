@@ -15,7 +15,7 @@ import trikafka
 from trikafka import Consumer, Producer, TopicPartition
 
 from .. import tuning
-from ..jobs import Job, Missing, Outcome, Window, age, make_values, stamp
+from ..jobs import Job, Outcome, Window, age, make_values, stamp
 from ..plan import PORTS
 from .ours_watching import Renewals, watched
 
@@ -172,25 +172,44 @@ async def produce_concurrent(job: Job) -> Outcome:
 
 async def produce_arrow(job: Job) -> Outcome:
     """The same table again and again."""
-    import pyarrow as pa
-
-    rows = min(job.records, _ROWS, 2**25 // job.size)
-    data = b"".join(islice(cycle(make_values(job.size)), rows))
-    ends = array("i", range(0, (rows + 1) * job.size, job.size))
-    table = pa.table({"value": pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])})
+    table = _table(job)
+    rows = len(table)
     async with _producer(job, "arrow") as (producer, settings):
-        send_arrow = getattr(producer, "send_arrow", None)
-        if send_arrow is None:
-            raise Missing("this trikafka has no send_arrow()")
         sent = 0
         async with watched() as window:
             while sent < job.records:
-                await send_arrow(job.topic, table.slice(0, job.records - sent), value="value")
+                await producer.send_arrow(job.topic, table.slice(0, job.records - sent), value="value")
                 sent += min(rows, job.records - sent)
             await producer.flush()
         _check(producer)
     extra = _extra(settings, table.nbytes)
     return Outcome(sent, sent * job.size, window, "send_arrow()", settings, extra=extra, figures=window.gap())
+
+
+async def produce_tables(job: Job) -> Outcome:
+    """The same, each table while the one before is on its way."""
+    table = _table(job)
+    async with _producer(job, "arrow") as (producer, settings):
+        delivered = 0
+        before = None
+        async with watched() as window:
+            for start in range(0, job.records, len(table)):
+                ack = await producer.enqueue_arrow(job.topic, table.slice(0, job.records - start), value="value")
+                delivered += (await before.wait()).rows if before is not None else 0
+                before = ack
+            delivered += (await before.wait()).rows if before is not None else 0
+        _check(producer)
+    extra = _extra(settings, table.nbytes)
+    return Outcome(delivered, delivered * job.size, window, "enqueue_arrow()", settings, extra=extra, figures=window.gap())
+
+
+def _table(job: Job) -> Any:
+    import pyarrow as pa
+
+    rows = min(job.records, _ROWS, 2**25 // job.size)
+    data = b"".join(islice(cycle(make_values(job.size)), rows))
+    ends = array("i", range(0, (rows + 1) * job.size, job.size))
+    return pa.table({"value": pa.Array.from_buffers(pa.binary(), rows, [None, pa.py_buffer(ends), pa.py_buffer(data)])})
 
 
 async def latency(job: Job) -> Outcome:
@@ -274,6 +293,7 @@ WAYS = {
     ("produce", "concurrent"): run(produce_concurrent),
     ("produce", "crowd"): run(produce_concurrent),
     ("produce", "arrow"): run(produce_arrow),
+    ("produce", "tables"): run(produce_tables),
     ("latency", "one"): run(latency),
     ("latency", "thousand"): run(latency),
     ("latency", "acks"): run(acks),

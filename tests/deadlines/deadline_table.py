@@ -94,6 +94,7 @@ CALLS = [
     Row("consumer", "receive", "Fetch", 6, lambda _, c, k: _receive_one(c, k), ends="quiet", alone=True),
     Row("producer", "send", "Produce", 6, lambda _, p, k: p.send("t", b"v"), limited=False),
     Row("producer", "send_arrow", "Produce", 6, lambda _, p, k: _send_arrow(p), call="send", limited=False, shared=True),
+    Row("producer", "enqueue_arrow", "Metadata", 5, lambda cluster, p, k: _enqueue_arrow(p, _existing(cluster)), limited=False),
     Row("producer", "enqueue", "Metadata", 5, lambda cluster, p, k: p.enqueue(_existing(cluster), b"v"), limited=False),
     Row("producer", "flush", "Produce", 6, lambda _, p, k: _flush(p, k)),
     Row("producer", "partitions_for", "Metadata", 5, lambda cluster, p, k: p.partitions_for(_existing(cluster), **k)),
@@ -200,6 +201,12 @@ async def _receive_one(consumer: trikafka.Consumer, options: dict[str, Any]) -> 
     with (trio.move_on_after if limit <= LIMIT else trio.fail_after)(limit):
         return await consumer.receive()
     return None
+
+
+async def _enqueue_arrow(producer: trikafka.Producer, topic: str) -> trikafka.ArrowAck:
+    import pyarrow as pa
+
+    return await producer.enqueue_arrow(topic, pa.table({"value": [b"a", b"b"]}))
 
 
 async def _send_arrow(producer: trikafka.Producer) -> trikafka.ArrowDelivery:

@@ -165,6 +165,20 @@ async def test_a_coordinator_that_never_takes_it_is_not_asked_for_ever(version: 
 
 
 @both
+@pytest.mark.parametrize(
+    "code", [ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.PRODUCER_FENCED]
+)
+async def test_what_says_that_it_is_over_is_not_asked_again(version: int, code: ErrorCode, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, admin, transaction):
+        cluster.fail("EndTxn", code, None)
+        with pytest.raises(ProducerFencedError, match="not open any more"):
+            await admin.end_transaction(transaction, commit=True)
+        assert len(cluster.requests("EndTxn")) == 1
+        with pytest.raises(ProducerFencedError):
+            await admin.end_transaction(DetachedTransaction("nobody's", 7, 0, version), commit=True)
+
+
+@both
 async def test_an_end_whose_response_was_lost(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, admin, transaction):
         cluster.drop("EndTxn", 2, after=True)

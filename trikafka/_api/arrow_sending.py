@@ -1,7 +1,7 @@
 """A table on its way into a topic: checked as a whole, put into batches piece by piece, and its outcomes gathered.
 
 The records themselves are the accumulator's, as if they had been sent one by one. What is here belongs to one call of
-``Producer.send_arrow``.
+``Producer.send_arrow``, or of ``Producer.enqueue_arrow`` and the ack that it returns.
 """
 
 from __future__ import annotations
@@ -78,12 +78,21 @@ class ArrowSending:
     """One table on its way."""
 
     def __init__(
-        self, manager: ProduceManager, config: ProducerConfig, topic: str, rows: Rows, joins: Callable[[], None] = lambda: None
+        self,
+        manager: ProduceManager,
+        config: ProducerConfig,
+        topic: str,
+        rows: Rows,
+        joins: Callable[[], None],
+        *,
+        call: str,
+        awaited: bool,
     ) -> None:
         self._manager, self._accumulator = manager, manager.accumulator
+        self.call = call  # its name, for errors
         self._joins = joins  # raises once the transaction that the table is for takes no more
         self._config, self._topic, self._rows = config, topic, rows
-        self._tally = _Tally()
+        self._tally = _Tally(claimed=awaited)
         self._used = self._accumulator.used  # when the senders were let run
         slowly = _implementation.name_in_use != "native" or config.partitioner != "default"
         self._piece_rows = _PIECE_ROWS_PURE if slowly else _PIECE_ROWS
@@ -93,9 +102,11 @@ class ArrowSending:
         """How many rows are on their way, or have been."""
         return self._tally.accepted
 
-    async def run(self) -> ArrowDelivery:
-        """Send the table; return when each row has its outcome. Raises as ``Producer.send_arrow``."""
+    async def accept(self) -> bool:
+        """Put the table into batches. Returns whether all of it has been accepted; if not, :meth:`outcome` raises why."""
         tally = self._tally
+        if not len(self._rows):
+            return True
         await self._know(self._rows.partition)
         await self._check()
         try:
@@ -104,13 +115,25 @@ class ArrowSending:
             if not tally.accepted:
                 raise
             tally.fail(error)
+        return tally.error is None
+
+    async def outcome(self) -> ArrowDelivery:
+        """Let nothing of the table linger; return when each row has its outcome. Raises :exc:`ArrowDeliveryError`."""
+        tally = self._tally
+        tally.claim()
         self._accumulator.hurry(tally.waiting)
         for batch in list(tally.waiting):
             await settled(batch)
         tally.gather()
         if tally.error is not None:
             raise ArrowDeliveryError(self._topic, len(self._rows), tally.delivered, tally.unknown, tally.error) from tally.error
-        return ArrowDelivery(len(self._rows), tally.partitions)
+        return ArrowDelivery(len(self._rows), dict(tally.partitions))
+
+    @property
+    def done(self) -> bool:
+        """Whether each row has its outcome."""
+        self._tally.gather()
+        return not self._tally.waiting
 
     async def _check(self) -> None:
         """Look at every row before the first is sent. Raises :exc:`ConfigurationError`, :exc:`RecordTooLargeError`."""
@@ -177,22 +200,52 @@ class ArrowSending:
         def take() -> Taken | None:
             return self._extend(columns, group, position, admitted=True)
 
-        return await run_call("send_arrow", attempt, config=self._config, timeout=self._config.max_block_ms / 1000)
+        return await run_call(self.call, attempt, config=self._config, timeout=self._config.max_block_ms / 1000)
 
     async def _know(self, partition: int | None) -> None:
         """Make sure that the topic, and the partition, are known. Raises as ``Producer.enqueue``."""
         if not self._manager.knows(self._topic, partition):
             limit = self._config.max_block_ms / 1000
-            await run_call("send_arrow", lambda call: self._learn(call, partition), config=self._config, timeout=limit)
+            await run_call(self.call, lambda call: self._learn(call, partition), config=self._config, timeout=limit)
 
     async def _learn(self, call: Call, partition: int | None) -> None:
         await call.step(f"metadata of {self._topic!r}", lambda: self._manager.learn(self._topic, partition))
 
 
-class _Tally:
-    """What has become of the rows that were accepted. ``waiting`` are their batches that have no outcome yet."""
+class ArrowAck:
+    """The promise of a table's outcome, from :meth:`Producer.enqueue_arrow`. A failure that nobody waits for is logged."""
 
-    def __init__(self) -> None:
+    __slots__ = ("_sending",)
+
+    def __init__(self, sending: ArrowSending) -> None:
+        self._sending = sending
+
+    def __repr__(self) -> str:
+        return f"<trikafka.ArrowAck {self._sending.accepted} rows {'done' if self.done else 'waiting'}>"
+
+    @property
+    def done(self) -> bool:
+        """Whether the outcome of each row is known; then :meth:`wait` does not block."""
+        return self._sending.done
+
+    async def wait(self) -> ArrowDelivery:
+        """Wait until all rows are delivered; they linger no more. Any number of tasks may wait, any number of times.
+
+        Raises :exc:`ArrowDeliveryError` with the number of rows that were delivered, once each row has its outcome.
+        Cancellation: the rows stay on their way.
+        """
+        await trio.lowlevel.checkpoint()
+        return await self._sending.outcome()
+
+
+class _Tally:
+    """What has become of the rows that were accepted. ``waiting`` are their batches that have no outcome yet.
+
+    ``claimed``: somebody waits for the outcome, so a failure need not be logged.
+    """
+
+    def __init__(self, *, claimed: bool) -> None:
+        self._claimed = claimed
         self.accepted = self.delivered = self.unknown = 0
         self.error: Exception | None = None
         self.partitions: dict[TopicPartition, PartitionDelivery] = {}
@@ -202,12 +255,21 @@ class _Tally:
     def add(self, taken: Taken, count: int) -> None:
         """``count`` more rows are in a batch."""
         batch, first = taken.batch, taken.first
-        waiters_of(batch)  # somebody waits: a failure need not be logged
+        if self._claimed:
+            waiters_of(batch)
         spans = self.waiting.setdefault(batch, [])
         if spans and spans[-1][1] == first:
             first = spans.pop()[0]
         spans.append((first, taken.first + count))
         self.accepted += count
+
+    def claim(self) -> None:
+        """From now on somebody waits."""
+        if not self._claimed:
+            self._claimed = True
+            for batch in self.waiting:
+                if not batch.settled:
+                    waiters_of(batch)
 
     def fail(self, error: Exception) -> None:
         """Something went wrong; the first error counts."""

@@ -21,6 +21,7 @@ from ..types import TopicPartition
 from .export_job import ExportJob, ExportOptions
 from .export_report import ExportProgress, ExportResult
 from .export_source import ExportSource
+from .export_store import DirectoryStore
 from .opens import opens
 
 #: Settings of a consumer that mean nothing here, because the export decides them.
@@ -180,16 +181,31 @@ async def check_export(
 ) -> ExportCheck:
     """Count what an export's destination holds, beside what its manifests say: lost, changed and foreign files are told.
 
-    Nothing is asked of Kafka. Raises :exc:`ExportError` when there is no export, when one is at work, and when its manifests are
+    Nothing is asked of Kafka. Where ``sink_options`` name no format, a directory's own is taken. Exports that found no record have
+    left nothing to count. Raises :exc:`ExportError` when there was no export, when one is at work, and when its manifests are
     damaged, and :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
     """
-    sink: Sink = find_sink(os.fspath(destination), hidden_options(sink_options), plugins)
+    where, options = os.fspath(destination), hidden_options(sink_options)
+    if "format" not in options and (format := await trio.to_thread.run_sync(_format_in, where)) is not None:
+        options["format"] = format
+    sink: Sink = find_sink(where, options, plugins)
     if not isinstance(sink, CheckableSink):
-        raise PluginError(f"what writes to {os.fspath(destination)!r} cannot check it")
+        raise PluginError(f"what writes to {where!r} cannot check it")
     async with sink:
-        if not (await sink.load()).last_number:
-            raise ExportError(f"{os.fspath(destination)} holds no export: there is no plan in it")
+        state = await sink.load()
+        if not state.last_number:
+            if not state.visited:
+                raise ExportError(f"{where} holds no export: there is no plan in it")
+            return ExportCheck(0, 0, 0, ())
         return await sink.check()
+
+
+def _format_in(destination: str) -> str | None:
+    """The format that the plans in a directory name, if it is one that has any. Blocks."""
+    try:
+        return DirectoryStore(DirectoryStore.directory_of(destination)).format_name()
+    except (ConfigurationError, ExportError):
+        return None  # the sink knows better
 
 
 def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[object] = (), shape: type = Sink) -> Any:

@@ -17,6 +17,8 @@ from ..interfaces import ExportManifest, ExportPlan, ExportState, PlannedRange, 
 from .export_json import files_from_json, manifest_to_json, plan_from_json, plan_to_json, state_from_json
 from .export_pieces import PieceLog
 
+#: The file of ours that stands where exports have found no record so far.
+_VISITED = "visited.json"
 _NUMBERED = re.compile(r"(plan|manifest)-(\d{6,})\.json")
 
 
@@ -31,6 +33,9 @@ class ExportStore(ABC):
     own_title: str
     #: Whether each call goes over a network, and so may take long: it is not waited for when an export is cancelled.
     remote = False
+    #: The numbers of the last plan and the last manifest, if known: to list the place of ours takes long in the end, for each
+    #: export leaves two files there. Only :meth:`load` looks again.
+    _known: tuple[int, int] | None = None
 
     # --- what a kind of store does ---
 
@@ -115,8 +120,9 @@ class ExportStore(ABC):
                 raise ExportError(f"{self.own_title} is damaged: plans {sorted(plans)}, manifests {sorted(manifests)}")
             if not last:
                 self._refuse_foreign()
-                return ExportState()
+                return ExportState(visited=_VISITED in self._own_names())
             done = last if last in manifests else last - 1
+            self._known = last, done
             state = state_from_json(*self._text("manifest", done)) if done else ExportState()
             if done == last:
                 return self._checked(state, done)
@@ -124,6 +130,27 @@ class ExportStore(ABC):
             if plan.number != last:
                 raise ExportError(f"{self._where('plan', last)} is damaged: it says that it is number {plan.number}")
             return _with_unfinished(self._checked(state, done), plan, self._resume(plan))
+
+    def _unfinished(self) -> set[int]:
+        """The numbers of plans without a manifest."""
+        if self._known is None:
+            plans, manifests = self._numbers()
+            self._known = max(plans, default=0), max(manifests, default=0)
+        return set(range(self._known[1] + 1, self._known[0] + 1))
+
+    def note_visit(self) -> None:
+        """Note that an export was here and had nothing to plan."""
+        with self.explained(f"cannot write to {self.own_title}"):
+            self._write_once(_VISITED, "{}")
+
+    def format_name(self) -> str | None:
+        """The name of the format that the first plan has, if there is one; needs no lock."""
+        with self.explained(f"cannot read {self.own_title}"):
+            try:
+                plan = plan_from_json(*self._text("plan", 1))
+            except FileNotFoundError:
+                return None
+            return plan.format.get("name")
 
     def _checked(self, state: ExportState, number: int) -> ExportState:
         if state.last_number != number:
@@ -176,6 +203,7 @@ class ExportStore(ABC):
             raise ExportError(
                 f"{self._where(kind, number)} is there already: another export wrote to {self.title} at the same time"
             )
+        self._known = number, number - (kind == "plan")
 
 
 def _own_name(kind: str, number: int) -> str:

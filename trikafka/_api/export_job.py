@@ -29,6 +29,7 @@ from ..errors import (
     topic_missing,
 )
 from ..interfaces import (
+    AbandoningSink,
     ExportManifest,
     ExportPlan,
     ExportStage,
@@ -37,6 +38,7 @@ from ..interfaces import (
     PlannedRange,
     RangeResult,
     Sink,
+    VisitedSink,
 )
 from ..types import OffsetRange, TopicPartition
 from . import export_plan
@@ -93,6 +95,8 @@ class ExportJob:
         if (plan := self.state.unfinished) is not None:
             await (self._publish_settled(plan) if self.state.settled else self._carry_out(plan, "resumed"))
         await self._rounds()
+        if not (self.state.last_number or self.state.visited or self._broken) and isinstance(self.sink, VisitedSink):
+            await self.sink.note_visit()
         result = await self._result(started, begun, resumed)
         if self._broken:
             raise self._incomplete(result) from next(iter(self._broken.values()))
@@ -103,7 +107,9 @@ class ExportJob:
         started, begun = export_plan.now(), trio.current_time()
         resumed = await self._load()
         if (plan := self.state.unfinished) is not None:
-            await self._publish_settled(plan)
+            sink = self.sink
+            settled = await (sink.give_up(plan) if isinstance(sink, AbandoningSink) else sink.settle(plan, plan.ranges))
+            await self._publish(plan, settled)
         return await self._result(started, begun, resumed)
 
     async def _publish_settled(self, plan: ExportPlan) -> None:

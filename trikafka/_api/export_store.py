@@ -76,6 +76,7 @@ class DirectoryStore(ExportStore):
 
     def open(self) -> None:
         """Make the directory where it is missing, check that it can be written, lock it."""
+        self._known = None
         with self.explained(f"cannot write to {self.root}"):
             self._lock = self._made_and_locked()
         _held.add(self._lock)
@@ -154,11 +155,11 @@ class DirectoryStore(ExportStore):
         In those of others nothing is removed, also what no record names: a worker of Spark that has not heard yet that its job was
         cancelled may be about to decide a piece of it. It goes with the folder, when the plan is done.
         """
-        plans, manifests = self._numbers()
+        unfinished = self._unfinished()
         for folder in self._work.iterdir() if self._work.exists() else ():
             name = folder.name.removesuffix(CLOSED)
             number = int(name) if name.isdigit() else None
-            if number is None or number not in plans - manifests:
+            if number is None or number not in unfinished:
                 shutil.rmtree(folder, ignore_errors=True)
         shutil.rmtree(self._own / "partial", ignore_errors=True)  # of the first format
         probes = (*self._work.glob(".trikafka-*.probe"), *self.root.glob(".trikafka-*.probe"))

@@ -117,7 +117,10 @@ class RangeWork(PieceLog):
             files.sync(folder)
 
     def _gone(self, final: Path) -> None:
-        raise ExportError(f"{final} was written and is gone; the export cannot tell what became of its rows") from None
+        raise ExportError(
+            f"{final} was written and is gone; the export cannot tell what became of its rows: put it back"
+            " (where it is of a table, --abandon gives its plan up, too)"
+        ) from None
 
     def _make_folders(self, name: str) -> None:
         folder = self._root

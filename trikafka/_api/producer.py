@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
@@ -25,7 +26,7 @@ from ..hooks import first_answer
 from ..interfaces import TransactionManager
 from ..types import BrokerLatency, BrokerThrottle, ConnectionStatistics, PartitionInfo, RecordMetadata
 from .ack import Ack
-from .arrow_sending import ArrowDelivery, ArrowSending, open_rows
+from .arrow_sending import ArrowAck, ArrowDelivery, ArrowSending, open_rows
 from .context import Context
 from .guard import guarded_partitioner
 from .producer_health import ProducerHealth, producer_health
@@ -72,7 +73,7 @@ class Producer:
     """Writes records. Made by :func:`trikafka.open_producer`; any number of tasks may use it.
 
     Records of one task for one partition are written in the order of the calls. ``value`` and ``key`` are bytes-like or
-    ``None``; ``headers`` are pairs of a name and bytes; ``timestamp`` is in milliseconds since the epoch (default: now).
+    ``None``; ``headers`` are a list of pairs of a name and bytes; ``timestamp`` is in milliseconds since the epoch (default: now).
     Without ``partition`` the key decides (as in Java's client), without a key a partition is kept for a batch.
     :meth:`send_arrow` writes whole tables.
     """
@@ -255,22 +256,57 @@ class Producer:
         Cancellation: rows accepted so far stay on their way, the others are not written. Data that must be converted first is
         converted in a thread, which is waited for.
         """
+        names = {"key": key, "value": value, "partition": partition, "timestamp": timestamp, "headers": headers}
+        sending = await self._sending(topic, data, names, call="send_arrow", awaited=True)
+        with self._whole(sending):
+            await sending.accept()
+            return await sending.outcome()
+
+    async def enqueue_arrow(
+        self,
+        topic: str,
+        data: Any,
+        *,
+        key: str | None = None,
+        value: str | None = None,
+        partition: str | int | None = None,
+        timestamp: str | None = None,
+        headers: str | None = None,
+    ) -> ArrowAck:
+        """Hand the rows of a table over and return the :class:`ArrowAck` of all of them: the next table is encoded meanwhile.
+
+        Waits only for the topic's metadata and for room in the buffer; ``data`` may change once it has returned. What is not a
+        whole batch lingers for ``linger_ms``, or until somebody waits for the ack. All else, and what is raised before
+        anything is written, is as in :meth:`send_arrow`; if a failure is known before all rows are accepted, it raises
+        :exc:`ArrowDeliveryError` itself, in the same way.
+
+        Cancellation: as :meth:`send_arrow`.
+        """
+        names = {"key": key, "value": value, "partition": partition, "timestamp": timestamp, "headers": headers}
+        sending = await self._sending(topic, data, names, call="enqueue_arrow", awaited=False)
+        with self._whole(sending):
+            if not await sending.accept():
+                await sending.outcome()
+        return ArrowAck(sending)
+
+    async def _sending(self, topic: str, data: Any, names: dict[str, Any], *, call: str, awaited: bool) -> ArrowSending:
         await trio.lowlevel.checkpoint()
         self._check_open()
-        joins = self._joining()
+        joins, partition = self._joining(), names["partition"]
         topic = check_target(topic, None if isinstance(partition, str) else partition)
-        rows = await open_rows(
-            data, self._converting, key=key, value=value, partition=partition, timestamp=timestamp, headers=headers
-        )
-        if not len(rows):
-            return ArrowDelivery(0, {})
+        rows = await open_rows(data, self._converting, **names)
         self._check_open()
-        sending = ArrowSending(self._manager, self._config, topic, rows, joins)
+        return ArrowSending(self._manager, self._config, topic, rows, joins, call=call, awaited=awaited)
+
+    @contextmanager
+    def _whole(self, sending: ArrowSending) -> Iterator[None]:
+        """A part of a table is not to be committed."""
         try:
-            return await sending.run()
+            yield
         except BaseException as error:
-            if sending.accepted and self._transaction is not None:  # a part of a table is not to be committed
-                self._transaction.failed(error if isinstance(error, Exception) else TransactionError("send_arrow was cancelled"))
+            if sending.accepted and self._transaction is not None:
+                cancelled = TransactionError(f"{sending.call} was cancelled")
+                self._transaction.failed(error if isinstance(error, Exception) else cancelled)
             raise
 
     async def _enqueue_slowly(self, record: Fields) -> Ack:

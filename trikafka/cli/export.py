@@ -198,6 +198,9 @@ def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
             differences = "1 difference" if len(found.problems) == 1 else f"{len(found.problems):,} differences"
             raise click.ClickException(f"{destination} does not hold what its manifests say ({differences})")
         if not as_json:
+            if not found.files:
+                say(f"no records: no export to {destination} has found any")
+                return
             places = "file" if found.bytes else "range"
             where = f"{found.files:,} {places if found.files == 1 else places + 's'}"
             where += f" ({found.bytes:,} bytes)" if found.bytes else " of a table" if found.files else ""

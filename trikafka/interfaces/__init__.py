@@ -30,6 +30,7 @@ from .managers import (
 )
 from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
 from .sink import (
+    AbandoningSink,
     CheckableSink,
     ExportCheck,
     ExportManifest,
@@ -41,11 +42,13 @@ from .sink import (
     RangeResult,
     Sink,
     SinkReport,
+    VisitedSink,
     WrittenFile,
 )
 from .state import ConsumerState
 
 __all__ = [
+    "AbandoningSink",
     "BatchSink",
     "BatchWriter",
     "BrokerAccess",
@@ -94,5 +97,6 @@ __all__ = [
     "SinkReport",
     "TopicInfo",
     "TransactionManager",
+    "VisitedSink",
     "WrittenFile",
 ]

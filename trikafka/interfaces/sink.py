@@ -163,7 +163,7 @@ class ExportState:
 
     ``settled``: the work of that plan is closed for good; it is published as it is, and its rest goes to the next plan.
     ``carried`` are ranges below ``positions`` that are not exported yet. ``isolation_level`` and ``format`` are those of
-    the first export, which later ones keep; ``None`` before it.
+    the first export, which later ones keep; ``None`` before it. ``visited``: there is no plan, for exports have found no record.
     """
 
     last_number: int = 0
@@ -175,6 +175,7 @@ class ExportState:
     isolation_level: str | None = None
     format: Mapping[str, Any] | None = None
     settled: bool = False
+    visited: bool = False
 
 
 #: ``report(stage, ranges_done, rows_done)``: plain, quick, called in the task that called ``write``.
@@ -231,6 +232,14 @@ class Sink(Protocol):
         """Publish the manifest, atomically: after this, and not before, the export is done."""
 
 
+@runtime_checkable
+class AbandoningSink(Sink, Protocol):
+    """A sink whose plans may come to need a way out: whose work is done, and cannot be published any more."""
+
+    async def give_up(self, plan: ExportPlan) -> Sequence[RangeResult]:
+        """As :meth:`settle` for all ranges of a plan that is abandoned; what cannot be published is left undone, for good."""
+
+
 @dataclass(frozen=True, slots=True)
 class ExportCheck:
     """What a destination really holds, beside what its manifests say. ``problems`` are sentences, one for each difference."""
@@ -247,3 +256,11 @@ class CheckableSink(Sink, Protocol):
 
     async def check(self) -> ExportCheck:
         """Count every file again: its size, its rows, that it is there once, that nothing else is."""
+
+
+@runtime_checkable
+class VisitedSink(Sink, Protocol):
+    """A sink that notes that an export was there, also where there was no record to plan: for :class:`CheckableSink`."""
+
+    async def note_visit(self) -> None:
+        """From now on ``load`` returns ``visited``, until there is a plan."""

@@ -10,6 +10,8 @@ write atomic by itself. The names of buckets say what is wrong with them:
 ``POST /-/budget?bucket=B&requests=N`` has the bucket refuse all but the next N requests, as if whoever makes them were killed
 then; -1 ends that. With ``&hold=yes`` they wait instead, until the next such call, and are refused then. It returns how many
 requests there were since the last such call; ``POST /-/held`` returns how many requests wait.
+
+``POST /-/key?bucket=B&key=K&key=L`` has the bucket refuse what is not signed by one of these access keys, as if others had ended.
 """
 
 from __future__ import annotations
@@ -60,6 +62,10 @@ class S3Server:
     def allow(self, bucket: str, requests: int, hold: str = "") -> int:
         """Refuse all but so many requests to the bucket from now on; -1: none. Return how many there were since the last time."""
         return int(self.request("POST", f"/-/budget?bucket={bucket}&requests={requests}&hold={hold}", b""))
+
+    def only(self, bucket: str, *keys: str) -> None:
+        """Refuse what is signed by other access keys."""
+        self.request("POST", f"/-/key?bucket={bucket}" + "".join(f"&key={key}" for key in keys), b"")
 
     def held(self) -> int:
         """How many requests are waiting."""
@@ -112,6 +118,7 @@ class _Doorman:
         self._left: dict[str, int] = {}
         self._seen: dict[str, int] = {}
         self._answered: set[str] = set()
+        self._keys: dict[str, list[str]] = {}
 
     def __call__(self, environ: dict[str, Any], start: Any) -> list[bytes]:
         with self._lock:
@@ -121,7 +128,15 @@ class _Doorman:
             if path == "/-/held":
                 start("200 OK", [])
                 return [str(self._held).encode()]
+            if path == "/-/key":
+                query = parse_qs(environ["QUERY_STRING"])
+                self._keys[query["bucket"][0]] = query["key"]
+                start("200 OK", [])
+                return [b""]
             bucket = path.split("/")[1]
+            signed, keys = environ.get("HTTP_AUTHORIZATION", ""), self._keys.get(bucket, [])
+            if keys and "HTTP_X_READER" not in environ and not any(f"Credential={key}/" in signed for key in keys):
+                return _refused(start, "403 Forbidden", "ExpiredToken")
             if "HTTP_X_READER" not in environ and not self._may(bucket):
                 return _refused(start, "403 Forbidden", "AccessDenied")
             return self._handled(bucket.partition("-")[0], environ, start)

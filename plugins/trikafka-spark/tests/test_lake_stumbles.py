@@ -136,7 +136,7 @@ def test_a_table_without_a_place_is_asked_for_by_our_options(tmp_path: Path) -> 
 
 
 def test_sqlalchemy_that_is_missing_is_named() -> None:
-    with pytest.raises(ConfigurationError, match=r"needs SQLAlchemy: pip install 'pyiceberg\[sql-sqlite\]'"), advised():
+    with pytest.raises(ConfigurationError, match=r"needs SQLAlchemy: pip install 'trikafka-spark\[iceberg-sql\]'"), advised():
         raise ImportError("SQLAlchemy support not installed: pip install 'pyiceberg[sql-postgres]'")
 
 

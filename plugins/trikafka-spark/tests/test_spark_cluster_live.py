@@ -23,6 +23,7 @@ async def test_an_export_by_two_executors(kafka_broker: Any, new_topic: Any, tmp
         "spark_above": "0",
         "master": "local-cluster[2,1,1024]",
         "spark.executor.memory": "900m",
+        "spark.executor.extraJavaOptions": os.environ["SPARK_SUBMIT_OPTS"],  # quick_spark.py
         "spark.scheduler.minRegisteredResourcesRatio": "1.0",
     }
     arguments = [part for name, value in options.items() for part in ("--option", f"{name}={value}")]

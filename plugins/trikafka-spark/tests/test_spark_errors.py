@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trikafka_spark import task
 from trikafka_spark.pieces import Shape
-from trikafka_spark.task import WriteTask, error_from_text, error_of, run_task
+from trikafka_spark.reading import NothingYet
+from trikafka_spark.task import Unit, WriteTask, error_from_text, error_of, run_task, run_unit
 
 import trikafka
 from trikafka import errors
@@ -60,7 +61,7 @@ def test_an_error_of_trikafka_arrives_as_it_was(error: Exception, monkeypatch: p
 def test_an_error_of_kafkas_is_a_result_and_arrives_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     error = errors.KafkaTimeoutError("reading", 120.0, 4)
     monkeypatch.setattr(task, "write_range", lambda *_: error)
-    text = run_task(TASK, SECRET, lambda rows: None)
+    (text,) = run_unit(Unit("round", [(TASK, None)]), SECRET, lambda rows: None)
     assert text is not None
     found = error_from_text(text)
     assert (type(found), str(found), found.retriable) == (errors.KafkaTimeoutError, str(error), error.retriable)  # type: ignore[attr-defined]
@@ -108,3 +109,30 @@ JSON = st.recursive(st.none() | st.text(), lambda inner: st.dictionaries(st.text
 def test_a_damaged_mark_is_no_error_of_its_own(body: Any) -> None:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
     assert error_of(f"trikafka-task-error:{SECRET}:{base64.b64encode(data).decode()} text", SECRET) is None
+
+
+def test_what_a_partition_has_timed_out_with_counts_for_its_other_ranges_in_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also in the next unit of the round, and no longer than that."""
+    tried: list[str] = []
+    found: dict[int, Exception] = {1: errors.KafkaTimeoutError("reading", 120.0), 2: NothingYet("x")}
+
+    def write(task: WriteTask, *_: Any) -> Exception | None:
+        tried.append(task.planned.name)
+        return found.get(task.planned.partition)
+
+    def unit(round: str, *ranges: tuple[int, int]) -> Unit:
+        planned = [PlannedRange("t", part, number, number + 1, f"{part}-{number}") for part, number in ranges]
+        return Unit(round, [(WriteTask("/nonexistent", 1, each, None, {}, True, {}, Shape()), 5.0) for each in planned])
+
+    monkeypatch.setattr(task, "write_range", write)
+    done: list[int] = []
+    first = run_unit(unit("a", (0, 0), (1, 0), (1, 1), (2, 0), (2, 1), (0, 1)), SECRET, lambda rows: None, done.append)
+    second = run_unit(unit("a", (1, 2), (2, 2), (3, 0)), SECRET, lambda rows: None, done.append)
+    assert tried == ["0-0", "1-0", "2-0", "0-1", "3-0"]
+    assert [type(error_from_text(text)) if text else None for text in (*first, *second)] == [
+        None, errors.KafkaTimeoutError, errors.KafkaTimeoutError, NothingYet, NothingYet, None,
+        errors.KafkaTimeoutError, NothingYet, None,
+    ]  # fmt: skip
+    assert sum(done) == 6, "what is set aside is not done"
+    run_unit(unit("b", (1, 3), (2, 3)), SECRET, lambda rows: None)
+    assert tried[-2:] == ["1-3", "2-3"]

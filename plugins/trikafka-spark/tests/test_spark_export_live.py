@@ -192,7 +192,7 @@ async def test_a_place_that_cannot_be_written_comes_before_kafka_and_spark(tmp_p
 def test_the_columns_are_exactly_what_spark_expects(spark_context: Any) -> None:
     from pyspark.sql.pandas.types import to_arrow_schema
     from pyspark.sql.types import StructType
-    from trikafka_spark.columns import DDL, HEADERS_DDL
+    from trikafka_spark.ddl import DDL, HEADERS_DDL
 
     def spark_schema(ddl: str) -> pa.Schema:
         return to_arrow_schema(StructType.fromDDL(ddl), timezone="UTC")

@@ -166,6 +166,21 @@ async def test_what_is_committed_is_not_aborted_by_a_late_abort(job: Job) -> Non
     await job.commit(messages)  # asked twice: the marks are there
 
 
+async def test_what_the_older_way_has_written_is_found(job: Job) -> None:
+    """Each task committed by itself then, rows and mark: of the ids, the groups and the notes nothing has changed."""
+    name, servers = f"{job.topic}-1", job.options.settings["bootstrap_servers"]
+    async with trikafka.open_producer(bootstrap_servers=servers, transactional_id=name) as producer:
+        async with producer.transaction() as txn:
+            for row in range(ROWS):
+                await producer.enqueue(job.topic, b"1-%d" % row)
+            mark = trikafka.OffsetAndMetadata(5, metadata='{"trikafka": "run", "number": 5}')
+            await txn.send_offsets({trikafka.TopicPartition(job.topic, 0): mark}, trikafka.GroupMetadata(name))
+    messages = await job.tasks(batch=5)
+    assert [message.again for message in messages] == [False, True, False, False]
+    await job.commit(messages)
+    assert await job.seen() == ALL
+
+
 async def test_a_zombie_is_fenced_by_the_next_attempt(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
     """The later attempt wins; the earlier one, which still writes, fails, and says why."""
     monkeypatch.setattr(writing, "_ROWS", ROWS)  # so each batch is sent as it comes

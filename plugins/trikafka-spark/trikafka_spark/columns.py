@@ -9,11 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pyarrow as pa
-import pyarrow.compute as pc
-
-#: As DDL, for ``DataSource.schema``.
-DDL = "key BINARY, value BINARY, topic STRING, partition INT, offset BIGINT, timestamp TIMESTAMP, timestampType INT"
-HEADERS_DDL = "headers ARRAY<STRUCT<key: STRING, value: BINARY>>"
 
 _HEADERS = pa.list_(pa.field("element", pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])))
 #: With the column ``headers``, which Spark's connector leaves out unless it is asked for.
@@ -53,6 +48,8 @@ def _cast(column: pa.ChunkedArray, type: pa.DataType) -> pa.ChunkedArray:
         # A time that microseconds cannot hold, which a producer may send: null, for the record has to get through.
         if not pa.types.is_timestamp(column.type):
             raise
+        import pyarrow.compute as pc
+
         number = column.cast(pa.int64())
         fits = pc.and_(pc.less_equal(number, _MOST_MS), pc.greater_equal(number, -_MOST_MS))
         return pc.if_else(fits, column, pa.scalar(None, column.type)).cast(type)
@@ -66,6 +63,8 @@ def _headers(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _with_nulls(column: pa.ListArray) -> pa.ListArray:
+    import pyarrow.compute as pc  # here, and not above: the process that plans a stream begins for each query, and needs it not
+
     names, values = column.values.field(0), column.values.field(1)
     entries = pa.StructArray.from_arrays([names, values], fields=list(_HEADERS.value_type))
     none = pc.equal(pc.list_value_length(column), 0)

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 #: Days since 1970 of the first and the last date with a year of four digits.
 _FIRST_DAY, _LAST_DAY, _DAY_US = -719_162, 2_932_896, 86_400_000_000
+#: Of a format: a folder more, for what is written after a plan was given up, whose files have the same names.
+AGAIN = "again"
 _NO_VALUE = "__HIVE_DEFAULT_PARTITION__"
 _EPOCH = date(1970, 1, 1)
 
@@ -26,7 +28,7 @@ class Folders:
     def __init__(self, format: Mapping[str, Any], topic: str) -> None:
         self._by = tuple(format.get("partition_by", ()))
         self._whole = format.get("name") == "iceberg"
-        self._prefix = [str(format["folder"])] if "folder" in format else []
+        self._prefix = [str(format[name]) for name in ("folder", AGAIN) if name in format]
         self._prefix += [f"topic={topic}"] if "topic" in self._by else []
 
     def count(self, table: pa.Table) -> int:

@@ -14,8 +14,11 @@ from collections.abc import Callable, Sequence
 
 import trio
 
-from trikafka import ExportError, KafkaTimeoutError, TopicPartition
+from trikafka import ExportError
 
+from .reader import Reader
+from .reading import NothingYet
+from .rounds import Aside, Rounds, Try
 from .task import Stopped, Stopper, WriteTask, write_range
 
 _POLL_EVERY = 0.2
@@ -26,21 +29,20 @@ _LEAVE_LIMIT = 0.8
 
 
 class LocalJob:
-    """Tasks to run, at most ``threads`` at a time, by a limiter of their own."""
+    """Tasks to run, at most ``threads`` at a time, by a limiter of their own. A thread has its client from one task to the next."""
 
     def __init__(self, tasks: Sequence[WriteTask], threads: int) -> None:
         self._tasks = tasks
         self._limiter = trio.CapacityLimiter(threads)
         self._stopper = Stopper()
+        self._rounds = Rounds([task.planned for task in tasks])
+        #: Held for what follows, down to the readers that nobody uses just now.
         self._lock = threading.Lock()
-        self._rows = 0
-        self._done = 0
-        self._working = 0
+        self._rows = self._done = self._working = 0
+        self._free: list[Reader] = []
         self._idle = trio.Event()
         self._token: trio.lowlevel.TrioToken | None = None
         self._failure: Exception | None = None
-        #: What a partition has timed out with: its other ranges do not wait as long, one after the other, in the threads of all.
-        self._stuck: dict[TopicPartition, KafkaTimeoutError] = {}
 
     async def run(self, report: Callable[[int, int], None]) -> list[Exception | None]:
         """Run them; ``report(tasks done, rows done)`` a few times a second.
@@ -49,30 +51,16 @@ class LocalJob:
         raises, when the others have been stopped, and what ``report`` raises.
         """
         self._token = trio.lowlevel.current_trio_token()
-        results: list[Exception | None] = [None] * len(self._tasks)
         finished = trio.Event()
 
-        async def work(index: int) -> None:
-            try:
-                results[index] = await trio.to_thread.run_sync(
-                    self._work, self._tasks[index], abandon_on_cancel=True, limiter=self._limiter
-                )
-                self._done += 1
-            except Stopped:
-                pass
-            except Exception as error:
-                self._failure = self._failure or _explained(self._tasks[index], error)
-                self._stopper.stop()
-
-        async def work_all() -> None:
-            async with trio.open_nursery() as nursery:
-                for index in range(len(self._tasks)):
-                    nursery.start_soon(work, index)
+        async def work() -> None:
+            while not self._stopper.stopped and (tries := self._rounds.next()):
+                await self._round(tries)
             finished.set()
 
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(work_all)
+                nursery.start_soon(work)
                 while not finished.is_set():
                     with trio.move_on_after(_POLL_EVERY):
                         await finished.wait()
@@ -81,12 +69,35 @@ class LocalJob:
                         await finished.wait()
         finally:
             self._stopper.stop()
-            if self._working:
-                with trio.move_on_after(_LEAVE_LIMIT, shield=True):
+            with trio.move_on_after(_LEAVE_LIMIT, shield=True):
+                if self._working:
                     await self._idle.wait()
+                await trio.to_thread.run_sync(self._close, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
         if self._failure is not None:
             raise self._failure
-        return results
+        return self._rounds.results
+
+    async def _round(self, tries: Sequence[Try]) -> None:
+        results: list[tuple[int, Exception | None]] = []
+        aside = Aside()
+
+        async def work(each: Try) -> None:
+            task = self._tasks[each.index]
+            try:
+                error = await trio.to_thread.run_sync(
+                    self._work, task, each.patience, aside, abandon_on_cancel=True, limiter=self._limiter
+                )
+                results.append((each.index, error))
+            except Stopped:
+                pass
+            except Exception as error:
+                self._failure = self._failure or _explained(task, error)
+                self._stopper.stop()
+
+        async with trio.open_nursery() as nursery:
+            for each in tries:
+                nursery.start_soon(work, each)
+        self._rounds.note(results)
 
     def _report(self, report: Callable[[int, int], None]) -> None:
         try:
@@ -95,23 +106,30 @@ class LocalJob:
             self._failure = self._failure or error
             self._stopper.stop()
 
-    def _work(self, task: WriteTask) -> Exception | None:
+    def _work(self, task: WriteTask, patience: float | None, aside: Aside) -> Exception | None:
         with self._lock:
             self._working += 1
+            reader = self._free.pop() if self._free else Reader(task.settings)
         try:
             self._stopper.check()
             tp = task.planned.tp
-            error = self._stuck.get(tp) or write_range(task, self._stopper, self._tell)
-            if isinstance(error, KafkaTimeoutError):
-                self._stuck[tp] = error
+            error = aside.errors.get(tp) or write_range(task, self._stopper, self._tell, reader, patience)
+            aside.note(tp, error)
+            with self._lock:
+                self._done += not isinstance(error, NothingYet)
             return error
         finally:
             with self._lock:
+                self._free.append(reader)
                 self._working -= 1
                 last = not self._working and self._stopper.stopped
             if last and self._token is not None:
                 with contextlib.suppress(trio.RunFinishedError):
                     self._token.run_sync_soon(self._idle.set)
+
+    def _close(self) -> None:
+        for reader in self._free:
+            reader.close()
 
     def _tell(self, rows: int) -> None:
         with self._lock:

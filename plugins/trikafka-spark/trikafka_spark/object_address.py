@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -63,6 +63,8 @@ class ObjectAddress:
     client: Mapping[str, Any] = field(default_factory=dict, repr=False)
     #: How long (seconds) a lock stands that its owner does not renew.
     lease: float = 30.0
+    #: Where keys are handed out for a while: who is asked for them, as obstore asks.
+    keys: Callable[[], Mapping[str, Any]] | None = field(default=None, repr=False)
 
     @classmethod
     def of(cls, destination: str, options: Mapping[str, Any]) -> ObjectAddress:

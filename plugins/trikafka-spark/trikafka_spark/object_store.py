@@ -60,6 +60,7 @@ class ObjectStore(ExportStore):
 
         Raises :exc:`ConfigurationError` for a store without conditional writes.
         """
+        self._known = None
         with self.explained(f"cannot write to {self.title}"):
             self._lease.acquire(self._probed())
 
@@ -90,6 +91,7 @@ class ObjectStore(ExportStore):
             try:
                 with self.explained(f"cannot tidy up {self.own_title}"):
                     self._clear()
+                    self._clear_probes()
             finally:
                 self._lease.release()
 
@@ -134,11 +136,14 @@ class ObjectStore(ExportStore):
 
     def _clear(self) -> None:
         """Remove the work folders of plans that have their manifest. Of others nothing: another export may be preparing them."""
-        _, manifests = self._numbers()
+        self._unfinished()
+        done = self._known[1] if self._known is not None else 0
         for folder in self._objects.folder(WORK)[1]:
             match = _FOLDER.fullmatch(folder)
-            if match is not None and int(match[1]) in manifests:
+            if match is not None and int(match[1]) <= done:
                 self._objects.remove([name for name, _ in self._objects.names(f"{WORK}/{folder}")])
+
+    def _clear_probes(self) -> None:
         probes = [name for name in self._own_names() if name.startswith(PROBE)]
         old = [f"{OURS}/{name}" for name in probes if self._is_old(f"{OURS}/{name}")]
         self._objects.remove(old)

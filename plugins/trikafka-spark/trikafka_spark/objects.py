@@ -57,7 +57,10 @@ class Objects:
         config: Any = dict(address.config)  # whose values hide themselves also in the frames of an error
         client: Any = dict(address.client)
         try:
-            self._store: Any = from_url(address.url, config=config, client_options=client, retry_config=_RETRIES)
+            keys: Any = address.keys
+            self._store: Any = from_url(
+                address.url, config=config, client_options=client, retry_config=_RETRIES, credential_provider=keys
+            )
         except UnknownConfigurationKeyError as error:
             name = re.search(r"key: '([^']*)'", str(error))
             raise ConfigurationError(f"unknown option 'store.{name[1] if name else '?'}' of {address.url}") from None
@@ -204,13 +207,13 @@ def together(function: Callable[[A], B], each: Iterable[A]) -> list[B]:
 
 
 @lru_cache(maxsize=8)
-def _kept(url: str, config: tuple[tuple[str, str], ...], client: tuple[tuple[str, Any], ...]) -> Objects:
-    return Objects(ObjectAddress(url, dict(config), dict(client)))
+def _kept(url: str, config: tuple[tuple[str, str], ...], client: tuple[tuple[str, Any], ...], keys: Any) -> Objects:
+    return Objects(ObjectAddress(url, dict(config), dict(client), keys=keys))
 
 
 def objects_at(address: ObjectAddress) -> Objects:
     """The destination, with the connections that this process has to it."""
-    return _kept(address.url, tuple(sorted(address.config.items())), tuple(sorted(address.client.items())))
+    return _kept(address.url, tuple(sorted(address.config.items())), tuple(sorted(address.client.items())), address.keys)
 
 
 def _found(got: Any) -> Found:

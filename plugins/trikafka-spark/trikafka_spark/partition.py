@@ -28,16 +28,19 @@ class RangePartition(InputPartition):
 
 def read_planned(planned: Planned, options: ReadOptions, columns: Columns) -> Iterator[pa.RecordBatch]:
     """The records of a planned range, in the columns that are wanted."""
+    from .reader import kept_reader
     from .reading import read_groups
 
-    groups = read_groups(
-        planned.wanted,
-        options.settings,
-        fail_on_data_loss=options.fail_on_data_loss,
-        stall_limit=options.stall_limit,
-        topic_id=planned.topic_id,
-    )
-    with closing(groups):  # Spark may want no more of it
-        for group in groups:
-            yield from columns.of(group)
+    with kept_reader(options.settings) as reader:
+        groups = read_groups(
+            planned.wanted,
+            options.settings,
+            fail_on_data_loss=options.fail_on_data_loss,
+            stall_limit=options.stall_limit,
+            topic_id=planned.topic_id,
+            reader=reader,
+        )
+        with closing(groups):  # Spark may want no more of it
+            for group in groups:
+                yield from columns.of(group)
     settle()

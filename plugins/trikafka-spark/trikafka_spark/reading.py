@@ -21,19 +21,22 @@ from typing import Any
 
 import trio
 
-import trikafka
 from trikafka import KafkaTimeoutError, NoOffsetForPartitionError, OffsetOutOfRangeError, OffsetRange, RecordBatch, TopicPartition
+
+from .reader import Reader
 
 _GROUPS_AHEAD, _BYTES_AHEAD = 8, 32 << 20
 #: A group is not added to once it has so much.
 _GROUP_ROWS, _GROUP_BYTES = 131_072, 4 << 20
-#: What one fetch asks for at most, where nothing else was set: all of them are of one partition.
-_FETCH_BYTES = 4 << 20
 #: A range of which nothing comes for so long (seconds) is given up, as Spark's own connector does.
 STALL_LIMIT = 120.0
 #: When nothing came for so long (seconds), it is asked whether the topic is still there.
 _LOOK_EVERY = 5.0
 _log = logging.getLogger("trikafka.spark")
+
+
+class NothingYet(Exception):
+    """Nothing has come of a range in the time it was given to begin with. Nothing of it was read."""
 
 
 def read_groups(
@@ -45,6 +48,8 @@ def read_groups(
     topic_id: str | None = None,
     on_lost: Callable[[int, int, str], None] = lambda low, high, why: None,
     on_start: Callable[[Callable[[], None]], None] = lambda stop: None,
+    reader: Reader | None = None,
+    patience: float | None = None,
 ) -> Generator[list[RecordBatch], None, None]:
     """Yield the records of a range in order, in groups of batches; compacted and control records leave gaps.
 
@@ -53,16 +58,22 @@ def read_groups(
     anew; with ``fail_on_data_loss=False`` what is gone is passed over with a warning, of which ``on_lost`` is told, and no record
     comes twice. ``on_start`` is given a function that ends the reading from another thread. Raises
     :exc:`KafkaTimeoutError` when nothing comes for ``stall_limit`` seconds, and what the consumer raises.
+
+    A ``reader`` of the same settings has the client for it, and keeps it. :exc:`NothingYet` is raised when the partition's leader
+    has given nothing within ``patience`` seconds.
     """
-    feed = _Feed(_Reading(wanted, settings, fail_on_data_loss, stall_limit, topic_id, on_lost))
-    thread = threading.Thread(target=feed.run, name=f"trikafka {wanted.topic}-{wanted.partition}", daemon=True)
-    thread.start()
-    on_start(feed.stop)
+    own = Reader(settings) if reader is None else reader
+    feed = _Feed(_Reading(wanted, fail_on_data_loss, stall_limit, topic_id, on_lost), patience)
+    own.begin(feed)
+    stop = partial(own.stop, feed)
+    on_start(stop)
     try:
         yield from feed
     finally:
-        feed.stop()
-        thread.join()
+        stop()
+        feed.ended.wait()
+        if reader is None:
+            own.close()
 
 
 def read_range(wanted: OffsetRange, settings: Mapping[str, Any], **more: Any) -> Generator[RecordBatch, None, None]:
@@ -75,11 +86,14 @@ def read_range(wanted: OffsetRange, settings: Mapping[str, Any], **more: Any) ->
 class _Feed:
     """The bridge between the two threads. ``_items`` holds groups, then ``None`` or the error that ended the reading."""
 
-    def __init__(self, reading: _Reading) -> None:
+    def __init__(self, reading: _Reading, patience: float | None) -> None:
+        self.name, self.stopped, self.ended = reading.name, False, threading.Event()
         self._reading = reading
+        self._patience = math.inf if patience is None else patience
         self._items: queue.SimpleQueue[list[RecordBatch] | BaseException | None] = queue.SimpleQueue()
-        self._ready = threading.Event()
         self._token: trio.lowlevel.TrioToken | None = None
+        self._scope, self._first = trio.CancelScope(), trio.CancelScope()
+        self._groups = self._bytes = 0  # that wait
 
     # --- the caller's thread ---
 
@@ -90,11 +104,6 @@ class _Feed:
             self._soon(partial(self._taken, _size(item)))
             yield item
 
-    def stop(self) -> None:
-        """End the reading, wherever it is."""
-        self._ready.wait()
-        self._soon(self._scope.cancel)
-
     def _soon(self, function: Any) -> None:
         if self._token is not None:
             with contextlib.suppress(trio.RunFinishedError):
@@ -102,25 +111,40 @@ class _Feed:
 
     # --- the thread of the loop ---
 
-    def run(self) -> None:
-        last: BaseException | None = None
-        try:
-            trio.run(self._main)
-        except BaseException as error:
-            last = error
-        self._ready.set()
-        self._items.put(last)
-
-    async def _main(self) -> None:
-        self._groups = self._bytes = 0  # that wait
+    async def run(self, consumer: Any) -> bool:
+        """Read, in the client's loop. Says whether the client can read something else: it was not the one that failed."""
         self._room = trio.Event()
-        self._scope = trio.CancelScope()
         self._token = trio.lowlevel.current_trio_token()
-        self._ready.set()
-        with self._scope:
-            await self._reading.run(self._deliver)
+        error: BaseException | None = None
+        with self._scope, self._first:
+            if self.stopped:
+                self.cut()
+            try:
+                await self._reading.run(consumer, self._begun, self._deliver)
+            except Exception as failed:
+                error = failed
+        if self._first.cancelled_caught:
+            error = NothingYet(f"nothing came of {self.name} within {self._patience:g} s")
+        self.end(error)
+        return error is None or isinstance(error, NothingYet | KafkaTimeoutError)
+
+    def cut(self) -> None:
+        """End the reading, wherever it is."""
+        self._scope.cancel()
+
+    def end(self, error: BaseException | None) -> None:
+        """Nothing comes any more."""
+        if not self.ended.is_set():
+            self.ended.set()
+            self._items.put(error)
+
+    def _begun(self) -> None:
+        """From now on only the partition's leader is asked. Any broker may have been before, one that does not respond, too."""
+        self._first.deadline = trio.current_time() + self._patience
 
     async def _deliver(self, group: list[RecordBatch]) -> None:
+        self._first.deadline = math.inf
+        await trio.lowlevel.checkpoint_if_cancelled()
         size = _size(group)
         while self._groups >= _GROUPS_AHEAD or (self._groups and self._bytes + size > _BYTES_AHEAD):
             self._room = trio.Event()
@@ -145,41 +169,40 @@ class _Reading:
     def __init__(
         self,
         wanted: OffsetRange,
-        settings: Mapping[str, Any],
         fail_on_data_loss: bool,
         stall_limit: float,
         topic_id: str | None,
         on_lost: Callable[[int, int, str], None],
     ) -> None:
         self._tp = TopicPartition(wanted.topic, wanted.partition)
+        self.name = str(self._tp)
         self._position, self._end = wanted.start, wanted.end
-        self._settings = settings
         self._fail_on_data_loss, self._stall_limit = fail_on_data_loss, stall_limit
         self._topic_id, self._on_lost = None if topic_id is None else uuid.UUID(topic_id), on_lost
 
-    async def run(self, deliver: Any) -> None:
-        """Read; ``await deliver(group)`` each group of batches."""
-        given = {"max_partition_fetch_bytes": _FETCH_BYTES, **self._settings}
-        settings = {**given, "group_id": None, "enable_auto_commit": False, "auto_offset_reset": "none"}
-        async with trikafka.open_consumer(**settings) as consumer:
-            if not await self._same_topic(consumer) or not await self._find_start(consumer):
-                return
-            consumer.assign([self._tp])
-            consumer.seek(self._tp, self._position)
-            batches = consumer.batches(until={self._tp: self._end})
-            while self._position < self._end:
-                try:
-                    group = await self._next(consumer, batches)
-                except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
-                    if not await self._same_topic(consumer, error) or not await self._find_start(consumer, error):
-                        return
-                    consumer.seek(self._tp, self._position)
-                    continue
-                if group is None:
-                    break
-                await deliver(group)
-                self._position = max(self._position, group[-1].next_offset)
-            await self._same_topic(consumer)  # the same id before and after: all of it was the topic that was planned
+    async def run(self, consumer: Any, begun: Callable[[], None], deliver: Any) -> None:
+        """Read; ``await deliver(group)`` each group of batches; ``begun()`` when the partition's leader is asked."""
+        if not await self._same_topic(consumer):
+            return
+        begun()
+        if not await self._find_start(consumer):
+            return
+        consumer.assign([self._tp])
+        consumer.seek(self._tp, self._position)
+        batches = consumer.batches(until={self._tp: self._end})
+        while self._position < self._end:
+            try:
+                group = await self._next(consumer, batches)
+            except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
+                if not await self._same_topic(consumer, error) or not await self._find_start(consumer, error):
+                    return
+                consumer.seek(self._tp, self._position)
+                continue
+            if group is None:
+                break
+            await deliver(group)
+            self._position = max(self._position, group[-1].next_offset)
+        await self._same_topic(consumer)  # the same id before and after: all of it was the topic that was planned
 
     async def _same_topic(self, consumer: Any, cause: Exception | None = None) -> bool:
         """Whether the topic is the planned one still. Raises as :meth:`_lost`."""

@@ -143,6 +143,11 @@ class SparkSink:
         """Publish the manifest."""
         await self._stored(lambda: self._store.publish(manifest))
 
+    async def note_visit(self) -> None:
+        """Note that an export was here; of a table that is not there yet there is no place to."""
+        if self._place is not None:
+            await self._stored(self._store.note_visit)
+
     async def check(self) -> ExportCheck:
         """Count the files again, by their footers."""
         return await trio.to_thread.run_sync(_checked, self._store, abandon_on_cancel=True, limiter=self._limiter)

@@ -23,9 +23,11 @@ from pyspark.sql.types import StructType
 
 from trikafka import ConfigurationError, TrikafkaError
 
+from .ddl import DDL, HEADERS_DDL
 from .filters import Limits, limits_of
 from .options import ReadOptions, read_options
 from .partition import RangePartition, read_planned
+from .worker import Acknowledging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -51,8 +53,6 @@ class TrikafkaDataSource(DataSource):
     def schema(self) -> str:
         """The columns; ``headers`` only with ``includeHeaders``. Checks the options, as far as they mean the same for batches
         and for streams: Spark does not say yet which it is."""
-        from .columns import DDL, HEADERS_DDL
-
         try:
             options = read_options(self.options, tell=False)
         except ConfigurationError as error:
@@ -99,7 +99,7 @@ def _is_pushing() -> bool:
     return _PUSHING in sys.modules or getattr(main, "name", None) == _PUSHING
 
 
-class TrikafkaReader(DataSourceReader):
+class TrikafkaReader(Acknowledging, DataSourceReader):
     """Plans a query's offset ranges, once for a data frame, and reads them."""
 
     def __init__(self, options: ReadOptions, schema: StructType, token: str) -> None:

@@ -28,6 +28,7 @@ from .options import LATEST, ReadOptions
 from .partition import RangePartition, read_planned
 from .pruning import Columns
 from .ranges import Planned, find_partitions, plan_each, resolve
+from .worker import Acknowledging
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +62,7 @@ class RefusedStream(DataSourceStreamReader):
         raise self._error
 
 
-class TrikafkaStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+class TrikafkaStreamReader(Acknowledging, DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Plans the micro-batches of one query, and reads their ranges."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:

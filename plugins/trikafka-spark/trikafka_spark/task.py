@@ -7,10 +7,11 @@ at all; two attempts at one range, at the same time or one after the other, leav
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import re
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -35,11 +36,15 @@ from trikafka.interfaces import PlannedRange
 from .formats import errors as format_errors
 from .formats.work import Reading, ReadOptions
 from .pieces import FOOTER_KEY, PieceWriter, Shape, footer_of
-from .reading import read_range
+from .reader import Reader, kept_reader
+from .reading import NothingYet, read_range
+from .rounds import Aside
 from .worker import settle
 
 #: How much is carried to the driver of an error: of its message, and of the errors in its attributes.
 _TEXT_LIMIT, _DEPTH_LIMIT = 10_000, 3
+#: :exc:`NothingYet`, as text.
+_NOTHING_YET = "nothing yet"
 
 
 class Workplace(Protocol):
@@ -109,28 +114,48 @@ class Stopper:
             raise Stopped
 
 
-def write_range(task: WriteTask, stopper: Stopper, tell: Callable[[int], None] = lambda rows: None) -> Exception | None:
+def write_range(
+    task: WriteTask,
+    stopper: Stopper,
+    tell: Callable[[int], None] = lambda rows: None,
+    reader: Reader | None = None,
+    patience: float | None = None,
+) -> Exception | None:
     """Write the range as far as that goes; ``tell(rows)`` as rows are written. Returns the error of Kafka's that ended it.
 
-    Raises :exc:`Stopped`, and what is not Kafka's fault, such as a full disk.
+    That is :exc:`NothingYet` where nothing of what is left came within ``patience`` seconds. Raises :exc:`Stopped`, and what is not
+    Kafka's fault, such as a full disk. A ``reader`` has the client; without one the range gets one of its own.
     """
     work = RangeWork(Path(task.root), task.number, task.planned) if task.place is None else task.place.pieces(task.planned)
+    told = 0
     try:
         pieces = work.pieces() or _adopted(task, work)
-        for piece in pieces:
-            tell(sum(file.rows for file in piece.files if file.data))
+        told = sum(file.rows for piece in pieces for file in piece.files if file.data)
+        tell(told)
         at = pieces[-1].end if pieces else task.planned.start
         while at < task.planned.end:
-            at = _write_on(task, work, at, stopper, tell)
+            at = _write_on(task, work, at, stopper, tell, reader, patience)
+            patience = None
     except (ExportError, ConfigurationError):
         raise
+    except NothingYet as error:
+        tell(-told)  # the next try tells them again
+        return error
     except TrikafkaError as error:
         stopper.check()
         return error
     return None
 
 
-def _write_on(task: WriteTask, work: PieceLog, at: int, stopper: Stopper, tell: Callable[[int], None]) -> int:
+def _write_on(
+    task: WriteTask,
+    work: PieceLog,
+    at: int,
+    stopper: Stopper,
+    tell: Callable[[int], None],
+    reader: Reader | None,
+    patience: float | None,
+) -> int:
     """Read from ``at`` on and write pieces; return where to go on: the end, or where another worker has decided otherwise."""
     planned = task.planned
     lost: list[tuple[int, int, str]] = []
@@ -141,6 +166,8 @@ def _write_on(task: WriteTask, work: PieceLog, at: int, stopper: Stopper, tell: 
         topic_id=task.topic_id,
         on_lost=lambda low, high, why: lost.append((low, high, why)),
         on_start=stopper.add,
+        reader=reader,
+        patience=patience,
     )
     reading = Reading.of(
         task.format, planned.topic, task.reading, task.settings, wait=stopper.wait, on_start=stopper.add
@@ -175,8 +202,8 @@ def _within(lost: list[tuple[int, int, str]], end: int) -> tuple[tuple[int, int,
 def _adopted(task: WriteTask, work: PieceLog) -> list[ExportPiece]:
     """A file that an export of the first format has left, which wrote a range as one file and no records of it."""
     planned, final = task.planned, Path(task.root) / task.planned.name
-    if task.place is not None or not final.exists():
-        return []
+    if task.place is not None or task.format.get("name", "parquet") != "parquet" or not final.exists():
+        return []  # a table's is of a plan that was given up: it may be removed at any time
     try:
         footer = pq.read_metadata(final)
     except (OSError, pa.ArrowException) as error:
@@ -190,23 +217,61 @@ def _adopted(task: WriteTask, work: PieceLog) -> list[ExportPiece]:
 # --- in Spark: errors from the worker to the driver. Spark carries text only, and nothing in it is ever run ---
 
 
-def run_task(task: WriteTask, secret: str, tell: Callable[[int], None]) -> str | None:
-    """:func:`write_range` in a worker of Spark; the error of Kafka's as text, for :func:`error_from_text`.
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """Ranges that one task of Spark writes, one after the other, by one client: of a ``round`` of a job. Pickled by Spark."""
+
+    round: str
+    tasks: Sequence[tuple[WriteTask, float | None]]
+
+
+def run_unit(
+    unit: Unit, secret: str, tell: Callable[[int], None], done: Callable[[int], None] = lambda ranges: None
+) -> list[str | None]:
+    """:func:`run_task` for each range of the unit; ``done(1)`` for each that ended."""
+    aside = _aside(unit.round)
+    texts = []
+    with kept_reader(unit.tasks[0][0].settings) as reader:
+        for task, patience in unit.tasks:
+            tp = task.planned.tp
+            if (error := aside.errors.get(tp)) is None:
+                error = run_task(task, secret, tell, reader, patience)
+                aside.note(tp, error)
+            texts.append(None if error is None else _to_text(error))
+            done(not isinstance(error, NothingYet))
+    settle()
+    return texts
+
+
+@functools.lru_cache(1)
+def _aside(round: str) -> Aside:
+    """What this worker knows of the round: its units come one after the other."""
+    return Aside()
+
+
+def run_task(
+    task: WriteTask, secret: str, tell: Callable[[int], None], reader: Reader | None = None, patience: float | None = None
+) -> Exception | None:
+    """:func:`write_range` in a worker of Spark.
 
     Raises a RuntimeError that :func:`error_of` can read in the driver by the same ``secret``, a word of the job that no
     broker can know: the text of an error may repeat what a broker said.
     """
     try:
-        error = write_range(task, Stopper(), tell)
-        settle()
+        return write_range(task, Stopper(), tell, reader, patience)
     except Exception as failed:
         mark = marked(str(task.planned), failed, secret)
         raise RuntimeError(f"{task.planned}: {type(failed).__name__}: {failed} {mark}") from failed
-    return None if error is None else json.dumps(_to_json(error))
+
+
+def _to_text(error: Exception) -> str:
+    return _NOTHING_YET if isinstance(error, NothingYet) else json.dumps(_to_json(error))
 
 
 def error_from_text(text: str) -> Exception:
-    """The error that :func:`run_task` returned."""
+    """The error that :func:`run_unit` returned."""
+    if text == _NOTHING_YET:
+        return NothingYet(text)
     return _from_json(json.loads(text))
 
 

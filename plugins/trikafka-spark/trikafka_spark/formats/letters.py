@@ -64,8 +64,10 @@ class FileLetters:
     Staged as they come: where nothing can be read, a piece is nothing but letters, and there is one in each thread.
     """
 
-    def __init__(self, log: PieceLog) -> None:
+    def __init__(self, log: PieceLog, folder: str = "") -> None:
+        """``folder`` is one below that."""
         self._log = log
+        self._folder = f"_dead_letters/{folder}/" if folder else "_dead_letters/"
         self._path: Path | None = None
         self.bytes = self.count = 0
 
@@ -85,7 +87,7 @@ class FileLetters:
             return None
         path, self._path = self._path, None
         name = self._log.name_of(start).removesuffix(".parquet") + ".jsonl"
-        return StagedFile(path.name, f"_dead_letters/{name}", self.count, path.stat().st_size, data=False)
+        return StagedFile(path.name, self._folder + name, self.count, path.stat().st_size, data=False)
 
     def drop(self) -> None:
         """Remove the file."""

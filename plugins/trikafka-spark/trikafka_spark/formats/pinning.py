@@ -142,20 +142,22 @@ def _share(ranges: Sequence[OffsetRange]) -> int:
 
 def _sample(ranges: Sequence[OffsetRange], settings: Mapping[str, Any], stopper: Stopper, column: str) -> list[bytes | None]:
     """The first keys or values of the ranges."""
+    from ..reader import Reader
     from ..reading import read_range
 
     client = {name: value for name, value in settings.items() if name != "fail_on_data_loss"}
     found: list[bytes | None] = []
     failed: TrikafkaError | None = None
-    for wanted in ranges:
-        try:
-            stopper.check()
-            reading = read_range(wanted, client, fail_on_data_loss=False, on_start=stopper.add)
-            with closing(reading) as batches:
-                records = itertools.chain.from_iterable(batches)
-                found += [getattr(record, column) for record in itertools.islice(records, _share(ranges))]
-        except TrikafkaError as error:
-            failed = error
+    with closing(Reader(client)) as reader:
+        for wanted in ranges:
+            try:
+                stopper.check()
+                reading = read_range(wanted, client, fail_on_data_loss=False, on_start=stopper.add, reader=reader)
+                with closing(reading) as batches:
+                    records = itertools.chain.from_iterable(batches)
+                    found += [getattr(record, column) for record in itertools.islice(records, _share(ranges))]
+            except TrikafkaError as error:
+                failed = error
     if not found and isinstance(failed, KafkaTimeoutError):
         raise failed
     if not found and failed is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from trikafka import PieceLog
 
+from ..folders import AGAIN
 from .letters import FileLetters, Letters, TopicLetters
 from .options import RegistrySettings
 from .parsing import Parser, Wait
@@ -43,5 +44,5 @@ class Reading:
         parser = Parser.of(format, topic, options.registry, wait)
         dead = options.dead_letter_topic
         if dead is None:
-            return Reading(parser, FileLetters)
+            return Reading(parser, lambda log: FileLetters(log, str(format.get(AGAIN, ""))))
         return Reading(parser, lambda log: TopicLetters(dead, settings or {}, on_start))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -27,6 +27,7 @@ from .columns import table_schema
 from .explaining import explained
 from .fitting import check_fit, check_partitions, check_still
 from .footers import Bounds, DataFile
+from .giving_up import refuse_given_up
 from .log import ATTEMPTS, KEY, pause, sync
 from .options import LakeOptions
 from .stores import folder_of, lake_store
@@ -127,15 +128,19 @@ class DeltaLog:
             )
         return tuple(sorted(by, reverse=True))
 
-    def check(self, format: Mapping[str, Any]) -> None:
-        """By the id of the table."""
-        self._known(format)
-
     # --- plans ---
 
     def found(self, plan: ExportPlan) -> bool:
         """By the transaction id, which Delta keeps when it forgets the history."""
         return self._has(self._known(plan.format), plan)
+
+    def given_up(self, format: Mapping[str, Any], number: int) -> bool:
+        """By a transaction id of its own."""
+        return self._is_given_up(self._known(format), format, number)
+
+    def _is_given_up(self, table: deltalake.DeltaTable, format: Mapping[str, Any], number: int) -> bool:
+        with self._said(f"cannot read the Delta table {self.title}"):
+            return table.transaction_version(_given_up(format, number)) is not None
 
     def _has(self, table: deltalake.DeltaTable, plan: ExportPlan) -> bool:
         with self._said(f"cannot read the Delta table {self.title}"):
@@ -146,28 +151,51 @@ class DeltaLog:
         by = list(plan.format.get("partition_by", ()))
         actions = [_added(each, by) for each in files]
         columns = table_schema(plan.format, dict.fromkeys(each.topic for each in files))
-        for attempt in range(ATTEMPTS):
-            table = self._known(plan.format)
-            if self._has(table, plan):
-                return
+
+        def add(table: deltalake.DeltaTable) -> None:
             if sorted(table.metadata().partition_columns, reverse=True) != by:
                 raise ExportError(f"the Delta table {self.title} is not partitioned by {by} any more, as its exports are")
             check_still(self.title, columns, _schema(table), "delta")
+            self._write(table, plan, actions, {}, [])
+
+        if (found := self._once(plan, add)) is not None and self._is_given_up(found, plan.format, plan.number):
+            refuse_given_up(self.title, plan)
+
+    def give_up(self, plan: ExportPlan) -> None:
+        """By its transaction id, as the plan's own commit would: of the two, Delta refuses the second."""
+        taken = Transaction(_given_up(plan.format, plan.number), 1)
+        self._once(plan, lambda table: self._write(table, plan, [], {"given_up": True}, [taken]))
+
+    def _once(self, plan: ExportPlan, add: Callable[[deltalake.DeltaTable], None]) -> deltalake.DeltaTable | None:
+        """Have a commit made unless the plan's number is taken; return the state in which it is, if it was."""
+        for attempt in range(ATTEMPTS):
+            table = self._known(plan.format)
+            if self._has(table, plan):
+                return table
             try:
                 with self._said(f"cannot commit to the Delta table {self.title}"):
-                    self._write(table, plan, actions)
+                    add(table)
                 self._sync(self.version(plan))
-                return
+                return None
             except CommitFailedError as error:
                 if attempt == ATTEMPTS - 1:
                     raise ExportError(f"plan {plan.number} could not be committed to {self.title}: {error}") from error
                 time.sleep(pause(attempt))
+        return None
 
-    def _write(self, table: deltalake.DeltaTable, plan: ExportPlan, actions: Sequence[AddAction]) -> None:
+    def _write(
+        self,
+        table: deltalake.DeltaTable,
+        plan: ExportPlan,
+        actions: Sequence[AddAction],
+        more: Mapping[str, Any],
+        transactions: Sequence[Transaction],
+    ) -> None:
         app_id = str(plan.format["app_id"])
-        note = {"app_id": app_id, "plan": plan.number, "plan_id": plan.plan_id}
+        note = {"app_id": app_id, "plan": plan.number, "plan_id": plan.plan_id, **more}
         properties = CommitProperties(
-            custom_metadata={"userMetadata": json.dumps({KEY: note})}, app_transactions=[Transaction(app_id, plan.number)]
+            custom_metadata={"userMetadata": json.dumps({KEY: note})},
+            app_transactions=[Transaction(app_id, plan.number), *transactions],
         )
         table.create_write_transaction(
             list(actions),
@@ -201,6 +229,10 @@ class DeltaLog:
             rows = self._known(format).scan(columns=["offset"], predicate=where)
             for batch in pa.RecordBatchReader.from_stream(rows):
                 yield batch.column(0)
+
+
+def _given_up(format: Mapping[str, Any], number: int) -> str:
+    return f"{format['app_id']}:given-up:{number}"
 
 
 def _schema(table: deltalake.DeltaTable) -> pa.Schema:

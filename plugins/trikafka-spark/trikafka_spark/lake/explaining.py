@@ -21,8 +21,8 @@ _ADVICE = {
     " https://catalog:8181 (and catalog.type: sql, rest ...), or the name of a catalog in .pyiceberg.yaml as catalog",
     "No default path is set": "nobody says where the files of a new Iceberg table go: give location, the table's folder or URL,"
     " or catalog.warehouse, in which the catalog chooses one",
-    "SQLAlchemy support not installed": "a SQL catalog of Iceberg needs SQLAlchemy: pip install 'pyiceberg[sql-sqlite]', or"
-    " 'pyiceberg[sql-postgres]' for PostgreSQL",
+    "SQLAlchemy support not installed": "a SQL catalog of Iceberg needs SQLAlchemy: pip install 'trikafka-spark[iceberg-sql]'"
+    " (from a clone: pip install './plugins/trikafka-spark[iceberg-sql]'), or 'pyiceberg[sql-postgres]' for PostgreSQL",
 }
 
 

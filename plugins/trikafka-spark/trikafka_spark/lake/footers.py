@@ -13,6 +13,7 @@ from trikafka import ExportError, ExportStore
 from trikafka.interfaces import WrittenFile
 
 from ..folders import day_of
+from .giving_up import FilesGoneError
 
 #: Footers that are read at a time.
 _TOGETHER = 8
@@ -52,18 +53,21 @@ class DataFile(NamedTuple):
 
 
 def read_footers(store: ExportStore, files: Sequence[WrittenFile]) -> list[DataFile]:
-    """Look at the files. Raises :exc:`ExportError` unless each stands as it was written. Blocks."""
+    """Look at the files. Raises :exc:`ExportError` unless each stands as it was written, :exc:`FilesGoneError` if it does not.
+
+    Blocks.
+    """
 
     def read(file: WrittenFile) -> DataFile:
         try:
             with store.open_data(file.name) as (opened, size):
                 footer = pq.read_metadata(opened)
         except FileNotFoundError:
-            raise ExportError(f"{store.title}/{file.name} was written and is gone; nothing was committed") from None
+            raise FilesGoneError(f"{store.title}/{file.name} was written and is gone") from None
         except (OSError, pa.ArrowException) as error:
             raise ExportError(f"{store.title}/{file.name} cannot be read: {error}") from error
         if (size, footer.num_rows) != (file.bytes, file.rows):
-            raise ExportError(f"{store.title}/{file.name} does not have the {file.bytes} bytes that were written")
+            raise FilesGoneError(f"{store.title}/{file.name} does not have the {file.bytes} bytes that were written")
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
         return DataFile(file, _bounds(groups, "offset"), _bounds(groups, "timestamp"), tuple(map(_beginning, groups)))
 

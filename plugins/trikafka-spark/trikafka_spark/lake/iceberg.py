@@ -9,13 +9,13 @@ or by the library under a catalog's) of a commit that has landed, and then the t
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import pyarrow as pa
-from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.catalog import _ENV_CONFIG, Catalog, load_catalog
 from pyiceberg.exceptions import (
     CommitFailedException,
     NoSuchNamespaceError,
@@ -27,6 +27,7 @@ from pyiceberg.io.pyarrow import schema_to_pyarrow
 from pyiceberg.schema import index_by_name
 from pyiceberg.table.snapshots import ancestors_of
 from pyiceberg.transforms import DayTransform, IdentityTransform
+from pyiceberg.utils.config import merge_config
 
 from trikafka import ConfigurationError, ExportError, ExportStore
 from trikafka.config.secrets import holds_secret, plain, secret
@@ -36,10 +37,12 @@ from ..object_address import SCHEMES
 from .explaining import advised, explained
 from .fitting import check_fit, check_ids, check_partitions
 from .footers import DataFile
+from .giving_up import refuse_given_up
 from .iceberg_files import data_file
 from .log import ATTEMPTS, KEY, pause, sync
 from .options import LakeOptions
 from .stores import lake_store
+from .vended_keys import VendedKeys, are_vended
 
 if TYPE_CHECKING:
     from pyiceberg.table import Table
@@ -78,9 +81,9 @@ class IcebergLog:
         given = {name: plain(value) for name, value in self._options.properties.items()}
         name = self._options.catalog
         with self._said(f"cannot open the catalog {name or 'default'!r}"), advised():
-            found = load_catalog(name, **given)
+            found = _opened(name, given)
         place = str(found.properties.get("warehouse", ""))
-        if place and type(found).__name__ != _NAMED_WAREHOUSES:
+        if place and not any(kind.__name__ == _NAMED_WAREHOUSES for kind in type(found).__mro__):
             found.properties["warehouse"] = _absolute(place)
         self._secrets = tuple(_secrets_of(found.properties))
         return found
@@ -99,8 +102,12 @@ class IcebergLog:
     def _known(self, format: Mapping[str, Any]) -> Table:
         table = self._table()
         if table is None or str(table.metadata.table_uuid) != format["table"]:
-            what = "is not there any more" if table is None else "is another one than was exported to"
-            raise ExportError(f"the table {self.title} {what}: choose another one")
+            if table is None:
+                raise ExportError(
+                    f"the table {self.title} is not there any more: if it was renamed, export to its new name, and it goes on"
+                    " there; if it was dropped, choose another one"
+                )
+            raise ExportError(f"the table {self.title} is another one than was exported to: choose another one")
         return table
 
     def place(self) -> ExportStore | None:
@@ -114,10 +121,24 @@ class IcebergLog:
             told = table.io.properties
             self._secrets += tuple(_secrets_of(told))  # a catalog may hand out keys for a while
             known = {f"store.{ours}": secret(str(told[name])) for name, ours in _STORE.items() if name in told}
-            return lake_store(location, {**known, **options} if scheme.startswith("s3") else options)
+            if not scheme.startswith("s3"):
+                return lake_store(location, options)
+            if "store.access_key_id" in options or not are_vended(told, self._catalog.properties):
+                return lake_store(location, {**known, **options})
+            rest = {name: value for name, value in known.items() if name in ("store.endpoint", "store.region")}
+            return lake_store(location, {**rest, **options}, VendedKeys(told, self._told))
         if scheme not in ("", "file"):
             raise ConfigurationError(f"the table {self.title} is at {location}, where exports cannot write")
         return lake_store(str(_folder(location)), {})
+
+    def _told(self) -> Mapping[str, Any]:
+        """What the catalog says of the table's store now, keys that it hands out among it."""
+        table = self._table()
+        if table is None:
+            raise ExportError(f"the table {self.title} is not there any more, and so there are no keys for its store")
+        told: Mapping[str, Any] = table.io.properties
+        self._secrets += tuple(_secrets_of(told))
+        return told
 
     # --- before the first plan ---
 
@@ -172,45 +193,67 @@ class IcebergLog:
             raise ExportError(f"the table {self.title} was made and is gone")
         return made
 
-    def check(self, format: Mapping[str, Any]) -> None:
-        """By the id of the table."""
-        self._known(format)
-
     # --- plans ---
 
     def found(self, plan: ExportPlan) -> bool:
         """By the table's property, or its snapshots."""
         return _has(self._known(plan.format), plan)
 
+    def given_up(self, format: Mapping[str, Any], number: int) -> bool:
+        """By a property of the table."""
+        return _given_up(format, number) in self._known(format).metadata.properties
+
     def commit(self, plan: ExportPlan, files: Sequence[DataFile]) -> None:
         """As one append."""
+
+        def add(table: Table, refused: list[_Refused]) -> None:
+            check_ids(self.title, plan.format["fields"], dict(index_by_name(table.schema())))
+            by = _partitioned_by(self.title, table)
+            if by and list(by) != list(plan.format["partition_by"]):
+                raise ExportError(f"the table {self.title} is partitioned by {list(by)} now, which its exports are not")
+            self._append(table, plan, files, refused)
+
+        if (found := self._once(plan, add)) is not None and _given_up(plan.format, plan.number) in found.metadata.properties:
+            refuse_given_up(self.title, plan)
+
+    def give_up(self, plan: ExportPlan) -> None:
+        """As a snapshot without files: a property alone would not make a late commit go on from another snapshot than this."""
+        taken = {_given_up(plan.format, plan.number): "true"}
+        self._once(plan, lambda table, refused: self._append(table, plan, (), refused, taken))
+
+    def _once(self, plan: ExportPlan, add: Callable[[Table, list[_Refused]], None]) -> Table | None:
+        """Have a commit made unless the plan's number is taken; return the state in which it is, if it was."""
         refused: list[_Refused] = []
         for attempt in range(ATTEMPTS):
             table = self._known(plan.format)
             while refused:
                 refused.pop().tidy(table)
             if _has(table, plan):
-                return
-            check_ids(self.title, plan.format["fields"], dict(index_by_name(table.schema())))
-            by = _partitioned_by(self.title, table)
-            if by and list(by) != list(plan.format["partition_by"]):
-                raise ExportError(f"the table {self.title} is partitioned by {list(by)} now, which its exports are not")
+                return table
             try:
                 with self._said(f"cannot commit to the table {self.title}"):
-                    self._append(table, plan, files, refused)
+                    add(table, refused)
                 self._sync(plan)
-                return
+                return None
             except CommitFailedException as error:
                 if attempt == ATTEMPTS - 1:
                     raise ExportError(f"plan {plan.number} could not be committed to {self.title}: {error}") from error
                 time.sleep(pause(attempt))
+        return None
 
-    def _append(self, table: Table, plan: ExportPlan, files: Sequence[DataFile], refused: list[_Refused]) -> None:
+    def _append(
+        self,
+        table: Table,
+        plan: ExportPlan,
+        files: Sequence[DataFile],
+        refused: list[_Refused],
+        more: Mapping[str, str] | None = None,
+    ) -> None:
         own = {**table.metadata.properties, _RETRIES: "0"}
         table.metadata = table.metadata.model_copy(update={"properties": own})  # here only
         note = {f"{KEY}.app-id": str(plan.format["app_id"]), f"{KEY}.plan": str(plan.number), f"{KEY}.plan-id": plan.plan_id}
         with table.transaction() as transaction:
-            transaction.set_properties({_property(plan): str(plan.number)})
+            transaction.set_properties({_property(plan): str(plan.number), **(more or {})})
             with transaction.update_snapshot(snapshot_properties=note).fast_append() as append:
                 refused.append(_Refused(append))
                 for each in files:
@@ -258,8 +301,25 @@ class _Refused:
             self._remove()
 
 
+def _opened(name: str | None, given: Mapping[str, Any]) -> Catalog:
+    """As the library opens it, but that the calls of a REST catalog end."""
+    name = name or _ENV_CONFIG.get_default_catalog_name()
+    whole = merge_config(_ENV_CONFIG.get_catalog_config(name) or {}, dict(given))
+    uri, type = str(whole.get("uri", "")), str(whole.get("type") or "").lower()
+    is_rest = type == "rest" or (not type and uri.startswith("http"))
+    if is_rest and uri and not given.get("py-catalog-impl"):
+        from .rest_catalog import TimedRestCatalog
+
+        return TimedRestCatalog(name, **whole)
+    return load_catalog(name, **given)
+
+
 def _property(plan: ExportPlan) -> str:
     return f"{KEY}.{plan.format['app_id']}"
+
+
+def _given_up(format: Mapping[str, Any], number: int) -> str:
+    return f"{KEY}.{format['app_id']}.given-up.{number}"
 
 
 def _has(table: Table, plan: ExportPlan) -> bool:

@@ -38,14 +38,23 @@ class TableLog(Protocol):
         ``partition_by`` is ``None`` where that was not asked for: then it is the table's.
         """
 
-    def check(self, format: Mapping[str, Any]) -> None:
-        """Raise :exc:`trikafka.ExportError` if the table is another one than was pinned."""
-
     def found(self, plan: ExportPlan) -> bool:
-        """Whether the table has the plan's commit."""
+        """Whether the table has the plan's commit, or that of who has given it up."""
 
     def commit(self, plan: ExportPlan, files: Sequence[DataFile]) -> None:
-        """Add the files by one commit, unless the table has the plan's: of all who try, in whatever process, one does."""
+        """Add the files by one commit, unless the table has the plan's: of all who try, in whatever process, one does.
+
+        Raises :exc:`trikafka.ExportError` where the plan was given up.
+        """
+
+    def give_up(self, plan: ExportPlan) -> None:
+        """Take the plan's place by a commit without files, unless the table has the plan's: :meth:`given_up` tells."""
+
+    def given_up(self, format: Mapping[str, Any], number: int) -> bool:
+        """Whether the plan of that number was given up: none of its files is in the table, and none will be.
+
+        Raises :exc:`trikafka.ExportError` if the table is another one than was pinned.
+        """
 
     def version(self, plan: ExportPlan) -> int | None:
         """The version that the plan's commit has made, as long as the table's history tells."""

@@ -19,9 +19,11 @@ from trikafka.config.secrets import secret
 from trikafka.interfaces import ExportCheck, ExportPlan, ExportState, PlannedRange, RangeResult
 
 from ..batch_folder import refuse_batches
+from ..folders import AGAIN
 from ..formats.options import SECRET_OPTIONS
 from ..sink import SparkSink
 from .explaining import check_library
+from .giving_up import FilesGoneError
 from .options import LakeOptions, lake_options
 from .stores import folder_of
 
@@ -99,7 +101,8 @@ class LakeSink(SparkSink):
             return format
         columns = await self._thread(lambda: _columns(format, wanted))
         if state.format is not None and "table" in format:
-            await self._asked(lambda: self._log.check(format))
+            if await self._asked(lambda: self._log.given_up(format, state.last_number)):
+                format[AGAIN] = f"again-{state.last_number + 1:06d}"  # its files may stand there still
             return format
         found = await self._asked(lambda: self._log.pin(format, columns, self._options.partition_by))
         if self._place is None:
@@ -118,20 +121,37 @@ class LakeSink(SparkSink):
 
     async def settle(self, plan: ExportPlan, ranges: Sequence[PlannedRange]) -> Sequence[RangeResult]:
         """Close the plan's work, and commit its files."""
-        results = await super().settle(plan, ranges)
-        files = [file for result in results for file in result.files]
-        if not files:
+        return await self._ended(plan, await super().settle(plan, ranges), give_up=False)
+
+    async def give_up(self, plan: ExportPlan) -> Sequence[RangeResult]:
+        """The same; but where files of it are gone that were not committed, nothing of it ever is, and all is left to the next."""
+        return await self._ended(plan, await super().settle(plan, plan.ranges), give_up=True)
+
+    async def _ended(self, plan: ExportPlan, results: Sequence[RangeResult], *, give_up: bool) -> Sequence[RangeResult]:
+        if not any(result.files for result in results):
             return results
-        version = await self._asked(lambda: self._commit(plan, results))
+        given_up, version = await self._asked(lambda: self._commit(plan, results, give_up))
+        if given_up:
+            return [RangeResult(each.planned, each.planned.start) for each in results]
         return [replace(each, files=tuple(replace(file, version=version) for file in each.files)) for each in results]
 
-    def _commit(self, plan: ExportPlan, results: Sequence[RangeResult]) -> int | None:
+    def _commit(self, plan: ExportPlan, results: Sequence[RangeResult], give_up: bool) -> tuple[bool, int | None]:
+        """Whether the plan was given up, now or before; the version of the table that it made, if it did."""
         from .footers import read_footers  # imports pyarrow, which is slow
 
         if not self._log.found(plan):
-            files = read_footers(self._store, [file for result in results for file in result.files])
-            self._log.commit(plan, files)
-        return self._log.version(plan)
+            try:
+                files = read_footers(self._store, [file for result in results for file in result.files])
+            except FilesGoneError:
+                if not give_up:
+                    raise
+                self._log.give_up(plan)
+            else:
+                self._log.commit(plan, files)
+                return False, self._log.version(plan)
+        if self._log.given_up(plan.format, plan.number):
+            return True, None
+        return False, self._log.version(plan)
 
     async def check(self) -> ExportCheck:
         """Count the table's rows again."""

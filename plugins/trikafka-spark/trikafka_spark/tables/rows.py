@@ -15,7 +15,9 @@ import pyarrow as pa
 
 from trikafka import OffsetRange
 
-from ..columns import DDL, HEADERS_DDL, spark_table
+from ..columns import spark_table
+from ..ddl import DDL, HEADERS_DDL
+from ..reader import kept_reader
 from ..reading import read_groups
 from ..session import ignore_pandas
 from ..task import marked
@@ -58,7 +60,10 @@ def rows_of(
 
 def _read(read: RangeToRead, settings: Mapping[str, Any], secret: str, counter: Any) -> Iterator[pa.RecordBatch]:
     try:
-        with closing(read_groups(read.wanted, settings, topic_id=read.topic_id)) as groups:
+        with (
+            kept_reader(settings) as reader,
+            closing(read_groups(read.wanted, settings, topic_id=read.topic_id, reader=reader)) as groups,
+        ):
             for group in groups:
                 for rows in spark_table([batch.to_arrow() for batch in group]).to_batches():
                     counter.add(len(rows))

@@ -106,6 +106,10 @@ class TableSink:
             "partition_by": list(asked or ()),
         }
 
+    async def note_visit(self) -> None:
+        """Note that an export was here."""
+        await self._thread(self._store.note_visit)
+
     async def store_plan(self, plan: ExportPlan) -> None:
         """Store the plan."""
         await self._thread(lambda: self._store.store_plan(plan))

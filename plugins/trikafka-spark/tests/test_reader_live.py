@@ -1,0 +1,190 @@
+"""A client that reads one range after the other, over a real Kafka: kept where nothing failed, and no longer than it is wanted."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import trio
+from trikafka_spark import reader as reader_module
+from trikafka_spark import reading
+from trikafka_spark.reader import Reader, close_kept, kept_reader
+from trikafka_spark.reading import NothingYet, read_range
+
+import trikafka
+from trikafka import OffsetOutOfRangeError, OffsetRange
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Any]]:
+    """The consumers that were opened."""
+    found: list[Any] = []
+    original = trikafka.open_consumer
+
+    def noted(*args: Any, **settings: Any) -> Any:
+        context = original(*args, **settings)
+        enter = context.__aenter__
+
+        class Noted:
+            async def __aenter__(self) -> Any:
+                found.append(await enter())
+                return found[-1]
+
+            async def __aexit__(self, *error: Any) -> Any:
+                return await context.__aexit__(*error)
+
+        return Noted()
+
+    monkeypatch.setattr(trikafka, "open_consumer", noted)
+    yield found
+    close_kept()
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("trikafka topic-")]
+
+
+def offsets(batches: Any) -> list[int]:
+    return [offset for batch in batches for offset in batch.offsets]
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+async def test_many_ranges_of_several_topics_have_one_client(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    one, two = await new_topic(1_000, partitions=2), await new_topic(300, partitions=1)
+    reader = Reader(settings)
+    for low in range(0, 500, 50):
+        for part in range(2):
+            found = offsets(read_range(OffsetRange(one, part, low, low + 50), settings, reader=reader))
+            assert found == list(range(low, low + 50))
+        assert offsets(read_range(OffsetRange(two, 0, low // 2, low // 2 + 7), settings, reader=reader)) == list(
+            range(low // 2, low // 2 + 7)
+        )
+    assert len(opened) == 1
+    assert len(threads()) == 1
+    reader.close()
+    assert threads() == []
+
+
+async def test_a_range_that_fails_leaves_the_next_one_a_new_client(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    topic = await new_topic(100, partitions=1)
+    reader = Reader(settings)
+    for _ in range(2):
+        with pytest.raises(OffsetOutOfRangeError):
+            list(read_range(OffsetRange(topic, 0, 50, 150), settings, reader=reader))
+        assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader)) == list(range(100))
+    reader.close()
+    assert len(opened) == 3
+    assert threads() == []
+
+
+async def test_one_that_is_left_early_is_not_fetched_any_more(
+    kafka_broker: Any, new_topic: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)
+    monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
+    topic, other = await new_topic(5_000, partitions=1), await new_topic(10, partitions=1)
+    reader = Reader(settings)
+    batches = read_range(OffsetRange(topic, 0, 0, 5_000), settings, reader=reader)
+    next(batches)
+    batches.close()
+    (consumer,) = opened
+    until(lambda: not consumer.assignment())
+    assert offsets(read_range(OffsetRange(other, 0, 0, 10), settings, reader=reader)) == list(range(10))
+    assert offsets(read_range(OffsetRange(topic, 0, 4_900, 5_000), settings, reader=reader)) == list(range(4_900, 5_000))
+    assert len(opened) == 1
+    reader.close()
+
+
+async def test_a_range_of_which_nothing_comes_is_left_after_its_patience_with_its_client(
+    kafka_broker: Any, new_topic: Any, opened: list[Any]
+) -> None:
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "fetch_min_bytes": 1 << 30, "fetch_max_wait_ms": 2_000}
+    topic = await new_topic(100, partitions=1)
+    reader = Reader(settings)
+    with pytest.raises(NothingYet, match=rf"nothing came of {topic}-0 within 0\.2 s"):
+        list(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader, patience=0.2))
+    assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader, patience=20)) == list(range(100))
+    assert len(opened) == 1
+    reader.close()
+
+
+async def test_patience_is_for_the_first_records_alone(
+    kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What has been written of a range would have to be read again."""
+    monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)  # or it could have read all by then
+    monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
+    topic = await new_topic(200, partitions=1)
+    batches = read_range(OffsetRange(topic, 0, 0, 200), settings, patience=1.0)
+    first = next(batches)
+    await trio.sleep(1.1)  # longer than the patience
+    assert list(first.offsets) + offsets(batches) == list(range(200))
+
+
+async def test_a_client_that_nobody_uses_is_closed(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    topic = await new_topic(100, partitions=1)
+    reader = Reader(settings, kept_for=0.1)
+    for _ in range(2):
+        assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader)) == list(range(100))
+        until(lambda: not threads())
+    assert len(opened) == 2
+    reader.close()
+
+
+async def test_a_worker_keeps_one_client_for_tasks_of_equal_settings(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    topic = await new_topic(100, partitions=1)
+
+    def task(settings: dict[str, Any]) -> None:
+        with kept_reader(settings) as reader:
+            assert offsets(read_range(OffsetRange(topic, 0, 0, 100), settings, reader=reader)) == list(range(100))
+
+    task(settings)
+    task(dict(settings))
+    assert (len(opened), len(threads())) == (1, 1)
+    task({**settings, "client_id": "another"})
+    assert (len(opened), len(threads())) == (2, 1), "credentials, say: the client of others is closed"
+    with kept_reader({**settings, "client_id": "another"}) as outer:
+        task({**settings, "client_id": "another"})  # a task in another thread
+        assert offsets(read_range(OffsetRange(topic, 0, 0, 1), settings, reader=outer)) == [0]
+    assert (len(opened), len(threads())) == (3, 1)
+    close_kept()
+    assert threads() == []
+
+
+async def test_a_fork_has_no_client_of_its_parents(kafka_broker: Any, new_topic: Any, opened: list[Any]) -> None:
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    topic = await new_topic(10, partitions=1)
+    with kept_reader(settings) as reader:
+        list(read_range(OffsetRange(topic, 0, 0, 10), settings, reader=reader))
+    assert reader_module._kept is reader
+    if (child := os.fork()) == 0:
+        os._exit(reader_module._kept is not None)
+    _, status = await trio.to_thread.run_sync(os.waitpid, child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    assert len(opened) == 1
+
+
+def test_nobody_there_is_each_ranges_own_error() -> None:
+    settings = {"bootstrap_servers": "127.0.0.1:1"}
+    reader = Reader(settings)
+    for _ in range(3):
+        with pytest.raises(trikafka.BootstrapError):
+            list(read_range(OffsetRange("topic", 0, 0, 1), settings, reader=reader))
+    reader.close()
+    assert threads() == []

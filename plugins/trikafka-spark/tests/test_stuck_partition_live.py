@@ -1,0 +1,89 @@
+"""A partition whose leader is frozen while an export is at work: the others are exported meanwhile, in threads and by Spark."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from trikafka_broker import Cluster
+from trikafka_broker.cluster import KafkaCluster
+from trikafka_spark import rounds
+
+import trikafka
+from trikafka import ExportIncompleteError, ExportProgress, KafkaTimeoutError, NewTopic, TopicPartition
+
+#: Records of a partition, and of one range of it.
+COUNT, RANGE = 240, 20
+#: How long (seconds) a client waits for a leader that does not respond.
+LIMIT = 4.0
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Cluster]:
+    """Three brokers."""
+    with KafkaCluster(brokers=3) as started:
+        started.start()
+        yield Cluster(started)
+
+
+async def filled(cluster: Cluster, topic: str) -> dict[int, int]:
+    """A topic of three partitions, one on each broker; returns their leaders."""
+    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics({topic: NewTopic(3, 1)})
+        async with trikafka.open_producer(bootstrap_servers=cluster.bootstrap_servers) as producer:
+            for number in range(COUNT):
+                for part in range(3):
+                    await producer.enqueue(topic, b"%d" % number, partition=part)
+        return {info.partition: info.leader for info in (await admin.list_topics())[topic] if info.leader is not None}
+
+
+@pytest.mark.parametrize("by", ["threads", "spark"])
+async def test_the_others_are_exported_while_one_waits(
+    by: str, cluster: Cluster, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if by == "spark":
+        request.getfixturevalue("spark_context")
+    monkeypatch.setattr(rounds, "LOOK", 0.5)
+    topic = f"stuck-{by}"
+    leaders = await filled(cluster, topic)
+    assert len(set(leaders.values())) == 3
+    frozen = cluster.brokers[leaders[1]].sync
+    begun = live = 0.0
+
+    def progress(step: ExportProgress) -> None:
+        nonlocal begun, live
+        if step.stage == "writing" and not begun:  # Spark runs, and the tasks are about to be sent
+            frozen.freeze()
+            begun = time.monotonic()
+        if step.ranges_done >= 24 and not live:
+            live = time.monotonic() - begun
+
+    def export(**more: Any) -> Any:
+        options = {"threads": 2, "spark_above": 0 if by == "spark" else "never"}
+        # Not by the one that is about to be frozen: to find that out takes a client that begins with it 5 s.
+        others = [broker.bootstrap_servers for broker in cluster.brokers if broker.sync is not frozen]
+        settings = {"bootstrap_servers": ",".join(others), "default_api_timeout_ms": int(LIMIT * 1_000)}
+        return trikafka.export(topic, tmp_path / "out", max_records_per_file=RANGE, sink_options=options, **settings, **more)
+
+    try:
+        with pytest.raises(ExportIncompleteError, match=f"{topic}-1 could not be exported") as caught:
+            await export(on_progress=progress, task_timeout_ms=0)
+        took = time.monotonic() - begun
+    finally:
+        frozen.thaw()
+    assert isinstance(caught.value.__cause__, KafkaTimeoutError)
+    rows = Counter[int]()
+    for file in caught.value.result.files:
+        rows[file.planned.partition] += file.rows
+    assert rows == {0: COUNT, 2: COUNT}
+    assert len(caught.value.result.carried) == 12
+    # How long the live ones take is another matter: whoever asks any broker for the topic's id asks the frozen one at times.
+    assert 0 < live < took - LIMIT + 1, "they were done when the frozen one began to wait"
+    assert took < live + 2 * LIMIT, "it waits once, and not once for each of its ranges"
+    rest = await export()
+    assert rest.rows == COUNT
+    assert rest.positions[TopicPartition(topic, 1)] == COUNT
