@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -70,6 +72,27 @@ async def test_the_next_table_is_accepted_while_the_last_is_in_flight(autojump_c
         assert [(await ack.wait()).rows for ack in acks] == [2_000] * 3
         assert heads(cluster) == list(range(6_000)), "in order"
         assert producer.statistics().buffer_used == 0
+
+
+class Memory(bytearray):
+    """Of a table; it can be seen when it is freed."""
+
+
+async def test_an_ack_does_not_keep_its_table(autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        cluster.freeze(0)
+        memory = Memory(b"abc")
+        freed = weakref.ref(memory)
+        offsets = pa.array([0, 1, 2, 3], pa.int32()).buffers()[1]
+        rows = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(memory)])
+        ack = await producer.enqueue_arrow("t", pa.table({"value": rows}))
+        del memory, rows
+        gc.collect()
+        assert not ack.done
+        assert freed() is None, "the rows are copied when they are accepted"
+        cluster.thaw(0)
+        assert (await ack.wait()).rows == 3
+        assert values(cluster) == [b"a", b"b", b"c"]
 
 
 async def test_no_rows(autojump_clock: Clock) -> None:
