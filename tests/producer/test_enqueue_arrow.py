@@ -15,6 +15,7 @@ from trio.testing import MockClock as Clock
 
 from trikafka import ArrowAck, ArrowDelivery, ArrowDeliveryError, PartitionDelivery, TopicPartition
 from trikafka._api.producer import Producer
+from trikafka.error_codes import ErrorCode
 from trikafka.errors import ConfigurationError, DeliveryTimeoutError, TransactionAbortableError
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 
@@ -130,6 +131,21 @@ async def test_a_failure_is_raised_by_the_ack_or_logged(
                     await trio.sleep(0.5)
         assert ("not delivered" in caplog.text) is not waits
         cluster.thaw(0)
+
+
+async def test_a_failure_of_what_was_split_before_is_raised_alone(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    async with ready(delivery_timeout_ms=5_000, request_timeout_ms=1_000) as (cluster, producer):
+        cluster.fail("Produce", ErrorCode.MESSAGE_TOO_LARGE, 1)
+        rule = cluster.drop("Produce", times=None)
+        ack = await producer.enqueue_arrow("t", big(0, 6))
+        with trio.fail_after(4):
+            while not producer.statistics().batches_split:  # noqa: ASYNC110 (nobody waits yet)
+                await trio.sleep(0.01)
+        with pytest.raises(ArrowDeliveryError):
+            await ack.wait()
+        await trio.sleep(2)
+        assert "not delivered" not in caplog.text
+        rule.remove()
 
 
 async def test_a_part_of_a_table_is_never_committed(autojump_clock: Clock) -> None:

@@ -269,9 +269,10 @@ class _Tally:
         """From now on somebody waits."""
         if not self._claimed:
             self._claimed = True
-            for batch in self.waiting:
-                if not batch.settled:
-                    waiters_of(batch)
+            for batch, spans in self.waiting.items():
+                for leaf, _, _ in _leaves(batch, spans[0][0], spans[-1][1]):
+                    if not leaf.settled:
+                        waiters_of(leaf)
 
     def fail(self, error: Exception) -> None:
         """Something went wrong; the first error counts."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import heapq
 from collections.abc import Iterable
-from itertools import islice
-from os.path import commonprefix
+from itertools import islice, takewhile
+from operator import eq
 
 from ..error_codes import ErrorCode
 from .classes import BrokerResponseError
@@ -36,7 +36,8 @@ def topic_missing(topic: str, known: Iterable[str] = (), *, make: bool = True) -
 
 def _common(one: str, other: str) -> int:
     """How many letters they have in common at their beginnings and ends."""
-    return len(commonprefix((one, other))) + len(commonprefix((one[::-1], other[::-1])))
+    ways = map(eq, one, other), map(eq, reversed(one), reversed(other))
+    return sum(sum(takewhile(bool, way)) for way in ways)
 
 
 def topic_error(
