@@ -21,6 +21,7 @@ from trikafka.errors import (
     BrokerResponseError,
     ConfigurationError,
     IllegalStateError,
+    KafkaConnectionError,
     KafkaTimeoutError,
     ProducerFencedError,
     TransactionAbortableError,
@@ -215,6 +216,20 @@ async def test_a_frozen_coordinator(version: int, autojump_clock: Clock) -> None
         cluster.thaw(0)
         await admin.end_transaction(transaction, commit=True)
         assert await seen(cluster) == [b"a", b"b"]
+
+
+@both
+async def test_no_response_and_no_retries(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (cluster, _, transaction):
+        given: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "dial": cluster.dial}
+        async with trikafka.open_admin(**given, retries=0) as admin:
+            await admin.describe_transactions(["x"])
+            cluster.drop("EndTxn", 1, after=True)
+            with pytest.raises(TransactionUndecidedError, match="has ended is not known") as caught:
+                await admin.end_transaction(transaction, commit=True)
+            assert isinstance(caught.value.__cause__, KafkaConnectionError)
+            await admin.end_transaction(transaction, commit=True)
+            assert await seen(cluster) == [b"a", b"b"]
 
 
 @both

@@ -344,7 +344,7 @@ class Admin:
 
         Raises :exc:`ProducerFencedError` or another :exc:`BrokerResponseError` (INVALID_TXN_STATE) if it is not open any more: it
         took longer than its ``transaction_timeout_ms``, another producer has its id, or it has been ended the other way;
-        :exc:`TransactionUndecidedError` past ``timeout``: call it again. Cancelled, it may or may not have been ended.
+        :exc:`TransactionUndecidedError` past ``timeout`` or ``retries``: call it again. Cancelled, it may or may not have been ended.
         """
         if not isinstance(transaction, DetachedTransaction):
             raise ConfigurationError(f"end_transaction wants what Transaction.detach() returned, not {transaction!r}")
@@ -352,8 +352,8 @@ class Admin:
         try:
             names = [transaction.transactional_id]
             await self._call("end_transaction", end.attempt, timeout, names, CoordinatorKind.TRANSACTION)
-        except KafkaTimeoutError as error:
-            raise end.undecided(error) from error.__cause__
+        except (KafkaTimeoutError, RequestTimedOutError, KafkaConnectionError) as error:  # the last two: no retries are left
+            raise end.undecided(error) from (error.__cause__ if isinstance(error, KafkaTimeoutError) else error)
 
     # --- leaving -----------------------------------------------------------------------------------------------------
 

@@ -68,7 +68,9 @@ class TransactionEnd:
                 what += ", perhaps by an earlier attempt of this call, which got no response"
         return from_code(code, what, operation="Write")
 
-    def undecided(self, error: KafkaTimeoutError) -> TrikafkaError:
-        """What to raise when the time of the call is up."""
+    def undecided(self, error: TrikafkaError) -> TransactionUndecidedError:
+        """What to raise when the time of the call is up, or it may not ask again."""
         text = f"{error}; whether the transaction {self._transaction} has ended is not known: end_transaction may be called again"
-        return TransactionUndecidedError(text, error.limit, error.attempts, error.last_error, error.call)
+        if isinstance(error, KafkaTimeoutError):
+            return TransactionUndecidedError(text, error.limit, error.attempts, error.last_error, error.call)
+        return TransactionUndecidedError(text, last_error=error)
