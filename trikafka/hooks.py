@@ -11,7 +11,7 @@ at opening, by a :exc:`~trikafka.errors.PluginError` that names it.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import Any
@@ -58,6 +58,13 @@ class HookSpecs:
     def trikafka_sink(self, scheme: str, options: Mapping[str, Any]) -> Sink | BatchSink | None:
         """Answer for destinations with this ``scheme``: a ``Sink`` for exports, a ``BatchSink`` for what consumers hand over
         (:func:`trikafka.sink_batches`), or what is both. The first answer counts."""
+
+    @hookspec
+    def trikafka_sink_options(self, scheme: str) -> Collection[str] | None:
+        """Name the options that sinks for ``scheme`` have: who gives one of them to an export as a setting is told where it goes.
+
+        Asked only about a setting that no client has; the names of all plugins count.
+        """
 
     @hookspec(firstresult=True)
     def trikafka_assignor(self, name: str) -> object | None:

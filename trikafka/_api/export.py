@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import trio
 
 from .._net.retry import Retry
-from ..config import ConsumerConfig
+from ..config import ConsumerConfig, settings_of
 from ..config.secrets import holds_secret, secret
 from ..errors import ConfigurationError, ExportError, PluginError
-from ..hooks import call_first, load_plugins
+from ..hooks import answers, call_first, load_plugins
 from ..interfaces import CheckableSink, ExportCheck, Sink
 from ..types import TopicPartition
 from .export_job import ExportJob, ExportOptions
 from .export_report import ExportProgress, ExportResult
 from .export_source import ExportSource
 from .export_store import DirectoryStore
+from .opens import opens
 
 #: Settings of a consumer that mean nothing here, because the export decides them.
 _OURS = frozenset(
@@ -35,19 +36,6 @@ _OURS = frozenset(
         "heartbeat_interval_ms",
         "partition_assignment_strategy",
         "allow_auto_create_topics",
-    }
-)
-#: What is taken for an argument and is an option of trikafka-spark's sinks.
-_OF_SINKS = frozenset(
-    {
-        "format",
-        "partition_by",
-        "compression",
-        "catalog",
-        "location",
-        *(f"{column}_{what}" for column in ("key", "value") for what in ("format", "schema", "message")),
-        "schema_registry",
-        "dead_letter_topic",
     }
 )
 #: What the name of a sink's option has in it whose value is nobody's business.
@@ -97,7 +85,7 @@ class Exporter:
         self._closed = True
 
 
-@asynccontextmanager
+@opens
 async def open_exporter(
     topics: str | Iterable[str],
     destination: str | os.PathLike[str],
@@ -119,11 +107,7 @@ async def open_exporter(
     _check_whole("max_records_per_file", max_records_per_file, 1)
     _check_whole("task_timeout_ms", task_timeout_ms, 0)
     _check_start(start)
-    for name in client_settings:
-        if name in _OF_SINKS:
-            raise ConfigurationError(f"{name} is an option of what writes: give sink_options={{{name!r}: ...}}")
-        if name in _OURS:
-            raise ConfigurationError(f"{name} is not a setting of an export")
+    _check_settings(client_settings, os.fspath(destination))
     client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines
     config = ConsumerConfig.build({**client_settings, "group_id": group_id}, given_to="export()")
     options = ExportOptions(
@@ -228,8 +212,7 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
     """Return the sink of this ``shape`` (a Protocol) that a plugin offers there. Raises :exc:`PluginError` when none does."""
     if not destination.strip():
         raise ConfigurationError("the destination of an export is empty; write '.' for the current folder")
-    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", destination)
-    scheme = match[1].lower() if match else "file"
+    scheme = _scheme(destination)
     try:
         sink = call_first(
             load_plugins(plugins), "trikafka_sink", shape, scheme=scheme, options={**options, "destination": destination}
@@ -243,6 +226,25 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
         also = install if scheme in ("file", "s3", "s3a", "gs", "az", "abfs", "abfss") else ""
         raise PluginError(f"no plugin writes exports to {scheme!r} destinations{also}")
     return sink
+
+
+def _scheme(destination: str) -> str:
+    match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", destination)
+    return match[1].lower() if match else "file"
+
+
+def _check_settings(given: Mapping[str, Any], destination: str) -> None:
+    """Raise for a setting that an export decides, and for one that is an option of what writes there."""
+    for name in given:
+        if name in _OURS:
+            raise ConfigurationError(f"{name} is not a setting of an export")
+    if strange := [name for name in given if name not in settings_of(ConsumerConfig)]:
+        manager = load_plugins(given.get("plugins") or ())
+        found = answers(manager, "trikafka_sink_options", Collection, scheme=_scheme(destination))
+        options = {option for _, names in found for option in names}
+        for name in strange:
+            if name in options:
+                raise ConfigurationError(f"{name} is an option of what writes: give sink_options={{{name!r}: ...}}")
 
 
 def hidden_options(options: Mapping[str, Any] | None) -> dict[str, Any]:

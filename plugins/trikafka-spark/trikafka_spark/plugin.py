@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from trikafka.hooks import hookimpl
@@ -11,6 +11,16 @@ from .object_address import SCHEMES
 
 if TYPE_CHECKING:
     from trikafka.interfaces import Sink
+
+
+@hookimpl
+def trikafka_sink_options(scheme: str) -> Collection[str] | None:
+    """Name what exports to files and tables can be asked for."""
+    if scheme != "file" and scheme not in SCHEMES:
+        return None
+    from .sink_options import sink_option_names
+
+    return {*sink_option_names(), "catalog", "location"}
 
 
 @hookimpl
