@@ -70,9 +70,10 @@ class LocalJob:
         finally:
             self._stopper.stop()
             with trio.move_on_after(_LEAVE_LIMIT, shield=True):
-                if self._working:
-                    await self._idle.wait()
-                await trio.to_thread.run_sync(self._close, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._close)
+                    if self._working:
+                        await self._idle.wait()
         if self._failure is not None:
             raise self._failure
         return self._rounds.results
@@ -119,17 +120,32 @@ class LocalJob:
                 self._done += not isinstance(error, NothingYet)
             return error
         finally:
+            self._give_back(reader)
             with self._lock:
-                self._free.append(reader)
                 self._working -= 1
                 last = not self._working and self._stopper.stopped
             if last and self._token is not None:
                 with contextlib.suppress(trio.RunFinishedError):
                     self._token.run_sync_soon(self._idle.set)
 
-    def _close(self) -> None:
-        for reader in self._free:
-            reader.close()
+    def _give_back(self, reader: Reader) -> None:
+        """For the next task; or close it, for a thread may end long after the job was left."""
+        with self._lock:
+            if not self._stopper.stopped:
+                self._free.append(reader)
+                return
+        reader.close()
+
+    async def _close(self) -> None:
+        """Those of threads that are at work are closed by these. (The stopper is set: no more come.)"""
+        with self._lock:
+            free, self._free = self._free, []
+
+        def close() -> None:
+            for reader in free:
+                reader.close()
+
+        await trio.to_thread.run_sync(close, abandon_on_cancel=True, limiter=trio.CapacityLimiter(1))
 
     def _tell(self, rows: int) -> None:
         with self._lock:

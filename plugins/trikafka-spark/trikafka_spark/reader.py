@@ -70,9 +70,9 @@ class Reader:
         with self._lock:
             self._next = feed
             if not self._serving:
-                self._serving, self._token = True, None
-                self._thread = threading.Thread(target=self._serve, name=f"trikafka {feed.name}", daemon=True)
-                self._thread.start()
+                thread, self._token = threading.Thread(target=self._serve, name=f"trikafka {feed.name}", daemon=True), None
+                thread.start()  # there may be no room for another one
+                self._serving, self._thread = True, thread
                 return
         self._soon(self._wake)
 
@@ -116,6 +116,7 @@ class Reader:
         try:
             with trio.CancelScope() as self._opening:
                 if feed.stopped:
+                    feed.end(None)
                     return
                 async with trikafka.open_consumer(**_settings_of(self.settings)) as consumer:
                     self._opening = None
@@ -126,7 +127,8 @@ class Reader:
             self._current.end(error)
         finally:
             self._opening = None
-            self._current.end(None)
+        # Only here: a loop that broke down is no end of a range, and :meth:`_serve` says what has happened.
+        self._current.end(None)
 
     async def _following(self, consumer: Any) -> Feed | None:
         consumer.assign([])  # or it would go on fetching

@@ -1,0 +1,119 @@
+"""How a client that ranges share ends: never as the end of a range that it was reading, and never not at all."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trikafka_spark import reading
+from trikafka_spark.local import LocalJob
+from trikafka_spark.pieces import Shape
+from trikafka_spark.reader import Reader
+from trikafka_spark.reading import read_range
+from trikafka_spark.task import WriteTask
+
+from trikafka import OffsetRange, RangeWork
+from trikafka.interfaces import PlannedRange
+
+
+def threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("trikafka topic-")]
+
+
+def until(true: Callable[[], bool]) -> None:
+    end = time.monotonic() + 20
+    while not true():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+async def test_a_loop_that_breaks_down_is_no_end_of_the_range(
+    kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was: what had not been read then would have been published as not there."""
+    monkeypatch.setattr(reading, "_BYTES_AHEAD", 1)
+    monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
+    topic = await new_topic(1_000, partitions=1)
+    reader = Reader(settings)
+    batches = read_range(OffsetRange(topic, 0, 0, 1_000), settings, reader=reader)
+    next(batches)
+
+    def break_down() -> None:
+        raise ValueError("a mistake")
+
+    reader._soon(break_down)
+    with pytest.raises(trio.TrioInternalError):
+        list(batches)
+    found = [at for batch in read_range(OffsetRange(topic, 0, 0, 1_000), settings, reader=reader) for at in batch.offsets]
+    assert found == list(range(1_000)), "the next range has a loop of its own"
+    reader.close()
+
+
+async def test_no_room_for_a_thread_is_one_ranges_error(
+    kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one would have waited for it for ever."""
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    topic = await new_topic(10, partitions=1)
+    reader = Reader(settings)
+
+    def refuse(self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        with pytest.raises(RuntimeError, match="new thread"):
+            list(read_range(OffsetRange(topic, 0, 0, 10), settings, reader=reader))
+    found = [at for batch in read_range(OffsetRange(topic, 0, 0, 10), settings, reader=reader) for at in batch.offsets]
+    assert found == list(range(10))
+    reader.close()
+
+
+class _Disk:
+    """A destination of which one partition's part does not respond until it is let go."""
+
+    def __init__(self, root: Path, slow: int) -> None:
+        self.root, self.slow = root, slow
+        self.reached, self.let_go = threading.Event(), threading.Event()
+
+    def pieces(self, planned: PlannedRange) -> RangeWork:
+        work = RangeWork(self.root, 1, planned)
+        if planned.partition == self.slow:
+            self.reached.set()
+            assert self.let_go.wait(30)
+        return work
+
+
+async def test_a_cancelled_job_leaves_no_client_even_where_a_thread_of_it_hangs(
+    kafka_broker: Any, new_topic: Any, tmp_path: Path
+) -> None:
+    """The clients that nobody used just then stayed for the rest of the process."""
+    topic = await new_topic(100, partitions=2)
+    (tmp_path / "_trikafka" / "work" / "000001").mkdir(parents=True)
+    disk = _Disk(tmp_path, slow=1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    tasks = [
+        WriteTask(str(tmp_path), 1, planned, None, settings, True, {}, Shape(), disk)
+        for planned in (PlannedRange(topic, part, 0, 50, f"{topic}-{part}.parquet") for part in range(2))
+    ]
+    rows = 0
+
+    def report(done: int, now: int) -> None:
+        nonlocal rows
+        rows = now
+        if done == 1 and disk.reached.is_set():
+            scope.cancel()
+
+    with trio.fail_after(30):
+        with trio.CancelScope() as scope:
+            await LocalJob(tasks, 2).run(report)
+        assert scope.cancelled_caught
+    assert rows == 50
+    until(lambda: not threads())
+    disk.let_go.set()
