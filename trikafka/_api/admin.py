@@ -344,7 +344,7 @@ class Admin:
 
         Raises :exc:`ProducerFencedError` or another :exc:`BrokerResponseError` (INVALID_TXN_STATE) if it is not open any more: it
         took longer than its ``transaction_timeout_ms``, another producer has its id, or it has been ended the other way;
-        :exc:`TransactionUndecidedError` past ``timeout`` or ``retries``: call it again. Cancelled, it may or may not have been ended.
+        :exc:`TransactionUndecidedError` past ``timeout`` or ``retries``: call it again. Cancelled, it may have been ended or not.
         """
         if not isinstance(transaction, DetachedTransaction):
             raise ConfigurationError(f"end_transaction wants what Transaction.detach() returned, not {transaction!r}")
