@@ -33,6 +33,12 @@ def test_the_sentence(known: Any, says: str) -> None:
     assert topic_missing("ordrs", known) == says
 
 
+def test_the_nearest_of_many_that_are_alike() -> None:
+    known = [f"orders-{number:03}-of-customers" for number in range(1_000)]
+    for missing in ("orders-777-of-custmers", "order-777-of-customers", "orders-777-of-customer", "orders-7777-of-customers"):
+        assert "did you mean 'orders-777-of-customers'" in topic_missing(missing, known)
+
+
 def test_where_making_it_is_no_help() -> None:
     assert topic_missing("ordrs", make=False) == "topic 'ordrs' does not exist; see: trikafka topics list"
     assert topic_missing("ordrs", ["orders"], make=False) == "topic 'ordrs' does not exist; did you mean 'orders'?"

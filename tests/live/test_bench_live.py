@@ -41,7 +41,10 @@ MORE_FIGURES = {
     "connect": {"p50_ms", "p99_ms", "max_ms", "cpu_ms"},
 }
 #: Of trikafka's cases that go at full speed in one task.
-WATCHED = {("consume", "arrow"), ("consume", "batch"), ("consume", "one"), ("produce", "arrow"), ("produce", "one")}
+WATCHED = {
+    *(("consume", way) for way in ("arrow", "batch", "one")),
+    *(("produce", way) for way in ("arrow", "tables", "one")),
+}
 #: These may be nothing at all in a quick run: a processor's clock ticks, and one connection may be silent for a moment.
 MAY_BE_NOTHING = {"cpu_per_million", "idle_cpu_percent", "idle_bytes_per_second", "longest_gap_ms", "cpu_ms"}
 

@@ -258,7 +258,7 @@ async def test_transactions_that_another_program_ends(broker: Broker) -> None:
                 return await txn.detach()
 
     async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
-        late = await detach(b"late", 500)
+        late = await detach(b"late", 2_000)
         kept, dropped, fenced = [await detach(value) for value in (b"kept", b"dropped", b"fenced")]
         assert kept.version == (2 if broker.version >= (4, 0) else 1)
         second = await detach(b"fenced")
@@ -269,6 +269,16 @@ async def test_transactions_that_another_program_ends(broker: Broker) -> None:
             with pytest.raises(trikafka.BrokerResponseError, match="not open any more"):
                 await admin.end_transaction(transaction, commit=commit)
         await admin.end_transaction(second, commit=True)
+        async with trikafka.open_producer(bootstrap_servers=broker.bootstrap, transactional_id=f"{topic}-own") as producer:
+            async with producer.transaction() as txn:
+                await producer.send(topic, b"own", partition=0)
+                ended = await txn.detach()
+                await txn.commit()
+            async with producer.transaction():
+                await producer.send(topic, b"next", partition=0)
+                with pytest.raises(trikafka.BrokerResponseError, match="not open any more"):
+                    await admin.end_transaction(ended, commit=True)  # before, this committed the next one in version 1
+                await producer.send(topic, b"and the last", partition=0)
         while (await admin.describe_transactions([late.transactional_id]))[late.transactional_id].state != "CompleteAbort":  # noqa: ASYNC110
             await trio.sleep(0.1)
         with pytest.raises(trikafka.BrokerResponseError, match="not open any more"):
@@ -280,7 +290,7 @@ async def test_transactions_that_another_program_ends(broker: Broker) -> None:
     settings: dict[str, Any] = {"auto_offset_reset": "earliest", "isolation_level": "read_committed"}
     async with trikafka.open_consumer(bootstrap_servers=broker.bootstrap, **settings) as consumer:
         consumer.assign([TopicPartition(topic, 0)])
-        assert await values(consumer, 2) == [b"kept", b"fenced"]
+        assert await values(consumer, 5) == [b"kept", b"fenced", b"own", b"next", b"and the last"]
 
 
 async def consumer_protocol(broker: Broker, topic: str) -> None:

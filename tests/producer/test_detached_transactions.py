@@ -284,6 +284,25 @@ async def test_after_that_the_producer_takes_nothing_and_may_still_end_it(versio
 
 
 @both
+@pytest.mark.parametrize("own", ["commit", "abort"])
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_late_end_is_never_that_of_the_next_transaction(version: int, own: str, late: bool, autojump_clock: Clock) -> None:
+    """Its producer has ended it after all, and goes on; in version 1 the next one would have the same epoch."""
+    async with transacting(version) as (cluster, producer), admin_of(cluster) as admin:
+        async with producer.transaction() as txn:
+            await producer.send("t", b"a", partition=0)
+            transaction = await txn.detach()
+            await (txn.commit() if own == "commit" else txn.abort())
+        async with producer.transaction():
+            await producer.send("t", b"b", partition=0)
+            with pytest.raises(BrokerResponseError, match="not open any more"):
+                await admin.end_transaction(transaction, commit=late)
+            assert open_at_the_broker(cluster)
+            await producer.send("t", b"c", partition=0)
+        assert await seen(cluster) == ([b"a"] if own == "commit" else []) + [b"b", b"c"]
+
+
+@both
 async def test_there_is_nothing_to_detach(version: int, autojump_clock: Clock) -> None:
     async with transacting(version) as (cluster, producer):
         with pytest.raises(IllegalStateError, match="nothing was sent"):

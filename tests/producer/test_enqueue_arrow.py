@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
@@ -13,6 +15,7 @@ from trio.testing import MockClock as Clock
 
 from trikafka import ArrowAck, ArrowDelivery, ArrowDeliveryError, PartitionDelivery, TopicPartition
 from trikafka._api.producer import Producer
+from trikafka.error_codes import ErrorCode
 from trikafka.errors import ConfigurationError, DeliveryTimeoutError, TransactionAbortableError
 from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
 
@@ -72,6 +75,27 @@ async def test_the_next_table_is_accepted_while_the_last_is_in_flight(autojump_c
         assert producer.statistics().buffer_used == 0
 
 
+class Memory(bytearray):
+    """Of a table; it can be seen when it is freed."""
+
+
+async def test_an_ack_does_not_keep_its_table(autojump_clock: Clock) -> None:
+    async with ready() as (cluster, producer):
+        cluster.freeze(0)
+        memory = Memory(b"abc")
+        freed = weakref.ref(memory)
+        offsets = pa.array([0, 1, 2, 3], pa.int32()).buffers()[1]
+        rows = pa.Array.from_buffers(pa.binary(), 3, [None, offsets, pa.py_buffer(memory)])
+        ack = await producer.enqueue_arrow("t", pa.table({"value": rows}))
+        del memory, rows
+        gc.collect()
+        assert not ack.done
+        assert freed() is None, "the rows are copied when they are accepted"
+        cluster.thaw(0)
+        assert (await ack.wait()).rows == 3
+        assert values(cluster) == [b"a", b"b", b"c"]
+
+
 async def test_no_rows(autojump_clock: Clock) -> None:
     async with ready() as (_, producer):
         ack = await producer.enqueue_arrow("t", table([]))
@@ -107,6 +131,21 @@ async def test_a_failure_is_raised_by_the_ack_or_logged(
                     await trio.sleep(0.5)
         assert ("not delivered" in caplog.text) is not waits
         cluster.thaw(0)
+
+
+async def test_a_failure_of_what_was_split_before_is_raised_alone(autojump_clock: Clock, caplog: pytest.LogCaptureFixture) -> None:
+    async with ready(delivery_timeout_ms=5_000, request_timeout_ms=1_000) as (cluster, producer):
+        cluster.fail("Produce", ErrorCode.MESSAGE_TOO_LARGE, 1)
+        rule = cluster.drop("Produce", times=None)
+        ack = await producer.enqueue_arrow("t", big(0, 6))
+        with trio.fail_after(4):
+            while not producer.statistics().batches_split:  # noqa: ASYNC110 (nobody waits yet)
+                await trio.sleep(0.01)
+        with pytest.raises(ArrowDeliveryError):
+            await ack.wait()
+        await trio.sleep(2)
+        assert "not delivered" not in caplog.text
+        rule.remove()
 
 
 async def test_a_part_of_a_table_is_never_committed(autojump_clock: Clock) -> None:

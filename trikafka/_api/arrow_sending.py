@@ -70,7 +70,7 @@ def _make_rows(data: Any, names: dict[str, Any]) -> Rows:
     try:
         from .._wire.arrow import Rows
     except ImportError as error:
-        raise ImportError("send_arrow() needs pyarrow: pip install 'trikafka[arrow]'") from error
+        raise ImportError("to send a table needs pyarrow: pip install 'trikafka[arrow]'") from error
     return Rows(data, **names)
 
 
@@ -91,7 +91,8 @@ class ArrowSending:
         self._manager, self._accumulator = manager, manager.accumulator
         self.call = call  # its name, for errors
         self._joins = joins  # raises once the transaction that the table is for takes no more
-        self._config, self._topic, self._rows = config, topic, rows
+        self._config, self._topic = config, topic
+        self._rows, self._count = rows, len(rows)
         self._tally = _Tally(claimed=awaited)
         self._used = self._accumulator.used  # when the senders were let run
         slowly = _implementation.name_in_use != "native" or config.partitioner != "default"
@@ -105,7 +106,7 @@ class ArrowSending:
     async def accept(self) -> bool:
         """Put the table into batches. Returns whether all of it has been accepted; if not, :meth:`outcome` raises why."""
         tally = self._tally
-        if not len(self._rows):
+        if not self._count:
             return True
         await self._know(self._rows.partition)
         await self._check()
@@ -115,6 +116,7 @@ class ArrowSending:
             if not tally.accepted:
                 raise
             tally.fail(error)
+        self._rows.release()  # else whoever keeps the acks of many tables would keep all of these in memory
         return tally.error is None
 
     async def outcome(self) -> ArrowDelivery:
@@ -126,8 +128,8 @@ class ArrowSending:
             await settled(batch)
         tally.gather()
         if tally.error is not None:
-            raise ArrowDeliveryError(self._topic, len(self._rows), tally.delivered, tally.unknown, tally.error) from tally.error
-        return ArrowDelivery(len(self._rows), dict(tally.partitions))
+            raise ArrowDeliveryError(self._topic, self._count, tally.delivered, tally.unknown, tally.error) from tally.error
+        return ArrowDelivery(self._count, dict(tally.partitions))
 
     @property
     def done(self) -> bool:
@@ -267,9 +269,10 @@ class _Tally:
         """From now on somebody waits."""
         if not self._claimed:
             self._claimed = True
-            for batch in self.waiting:
-                if not batch.settled:
-                    waiters_of(batch)
+            for batch, spans in self.waiting.items():
+                for leaf, _, _ in _leaves(batch, spans[0][0], spans[-1][1]):
+                    if not leaf.settled:
+                        waiters_of(leaf)
 
     def fail(self, error: Exception) -> None:
         """Something went wrong; the first error counts."""

@@ -116,7 +116,8 @@ class _Making:
         """Look, make what is missing, look at the settings; whether all is as it should be. Each call has what is left at most."""
         self._error = None
         there = await admin.list_topics(timeout=self._share)
-        self._problems = {name: _missing(name, there) for name in self._wanted if not there.get(name)}
+        made = self._topics if self._may_create else {}  # of these it does not matter which others are called alike
+        self._problems = {name: _missing(name, () if name in made else there) for name in self._wanted if not there.get(name)}
         self._compare_partitions(there)
         missing = {name: topic for name, topic in self._topics.items() if name in self._problems}
         if missing and self._may_create:

@@ -51,10 +51,11 @@ _S = TransactionState
 class _Ending:
     """The end of one transaction, and how it came out."""
 
-    __slots__ = ("commit", "done", "error", "number", "reason", "told")
+    __slots__ = ("commit", "done", "error", "named", "number", "reason", "told")
 
-    def __init__(self, number: int, commit: bool) -> None:
+    def __init__(self, number: int, commit: bool, named: bool) -> None:
         self.number, self.commit = number, commit
+        self.named = named  # others may end it late, and without a new epoch would end the next one
         self.done = trio.Event()
         self.error: Exception | None = None  # why it did not end as was wanted
         self.told = True  # whoever asked for it will learn how it came out
@@ -335,7 +336,7 @@ class Transactions:
             if commit and transaction.state is _S.UNDECIDED:
                 transaction.committing()
             return ending
-        ending = self._ending = _Ending(transaction.number, commit)
+        ending = self._ending = _Ending(transaction.number, commit, named=transaction.state is _S.PREPARED)
         if commit:
             transaction.committing()
         else:
@@ -363,7 +364,7 @@ class Transactions:
                 await self._offsets_landed()
             following = await self._persist(lambda: self._end_once(ending.commit, version))
             upgraded = self._coordinator.version > version
-            renew = following is None and (upgraded or not ending.commit)
+            renew = following is None and (upgraded or not ending.commit or ending.named)
             transaction.ended(following, renew=renew)
             ending.error = None
             if following is not None:

@@ -129,6 +129,10 @@ class Rows:
     def __len__(self) -> int:
         return int(self._table.num_rows)
 
+    def release(self) -> None:
+        """Let go of the table's memory: its rows have been copied."""
+        self._table = self._table.schema.empty_table()
+
     @property
     def keyed(self) -> bool:
         """Whether there is a column of keys."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import difflib
+import heapq
 from collections.abc import Iterable
-from itertools import islice
+from itertools import islice, takewhile
+from operator import eq
 
 from ..error_codes import ErrorCode
 from .classes import BrokerResponseError
 from .table import from_code
 
-#: Names that are near are about as long, and no more of these are compared: some clusters have 100,000 topics.
+#: Names that are near are about as long, and no more of these are looked at: some clusters have 100,000 topics.
 _LONGER, _MOST = 3, 1_000
+#: So many are compared well, which takes a tenth of a millisecond each: those that begin and end most like the one that is missing.
+_WELL = 10
 _NEAR = 2
 
 
@@ -21,12 +25,19 @@ def topic_missing(topic: str, known: Iterable[str] = (), *, make: bool = True) -
     ``make=False``: it was to be there, and making it would be no help.
     """
     alike = (name for name in known if name != topic and abs(len(name) - len(topic)) <= _LONGER)
-    near = difflib.get_close_matches(topic, islice(alike, _MOST), n=_NEAR, cutoff=0.7)
+    likely = heapq.nlargest(_WELL, islice(alike, _MOST), key=lambda name: _common(topic, name))
+    near = difflib.get_close_matches(topic, likely, n=_NEAR, cutoff=0.7)
     meant = f"; did you mean {' or '.join(map(repr, near))}?" if near else ""
     if not make:
         return f"topic {topic!r} does not exist{meant or '; see: trikafka topics list'}"
     how = f"make it: trikafka topics create {topic}, or admin.create_topics"
     return f"topic {topic!r} does not exist{meant} Else {how}" if near else f"topic {topic!r} does not exist; {how}"
+
+
+def _common(one: str, other: str) -> int:
+    """How many letters they have in common at their beginnings and ends."""
+    ways = map(eq, one, other), map(eq, reversed(one), reversed(other))
+    return sum(sum(takewhile(bool, way)) for way in ways)
 
 
 def topic_error(
