@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from trikafka_spark.reader import Reader
 from trikafka_spark.reading import read_range
 from trikafka_spark.task import WriteTask
 
-from trikafka import OffsetRange, RangeWork
+from trikafka import OffsetRange, RangeWork, RecordBatch
 from trikafka.interfaces import PlannedRange
 
 
@@ -117,3 +118,26 @@ async def test_a_cancelled_job_leaves_no_client_even_where_a_thread_of_it_hangs(
     assert rows == 50
     until(lambda: not threads())
     disk.let_go.set()
+
+
+async def test_ranges_that_were_left_early_hold_no_records(
+    kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A schema is inferred from the first records of each partition, and all of these can be stopped until the last is read:
+    each held what it had read ahead, up to 32 MB."""
+    monkeypatch.setattr(reading, "_GROUP_BYTES", 1)
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "max_poll_records": 10}
+    topic = await new_topic(4_000, partitions=4)
+    reader = Reader(settings)
+    stops: list[Callable[[], None]] = []
+    for part in range(4):
+        batches = read_range(OffsetRange(topic, part, 0, 1_000), settings, reader=reader, on_start=stops.append)
+        next(batches)
+        held = stops[-1].args[0]._items  # type: ignore[attr-defined]
+        until(lambda held=held: held.qsize() > 1)  # type: ignore[misc]
+        batches.close()
+    del batches, held
+    reader.close()
+    assert len(stops) == 4
+    gc.collect()
+    assert not [each for each in gc.get_objects() if isinstance(each, RecordBatch) and each.topic == topic]

@@ -72,6 +72,7 @@ def read_groups(
     finally:
         stop()
         feed.ended.wait()
+        feed.drop()
         if reader is None:
             own.close()
 
@@ -103,6 +104,10 @@ class _Feed:
                 raise item
             self._soon(partial(self._taken, _size(item)))
             yield item
+
+    def drop(self) -> None:
+        """Let go of what nobody has taken, once it has ended: whoever can stop it may hold it for long, and many of them."""
+        self._items = queue.SimpleQueue()
 
     def _soon(self, function: Any) -> None:
         if self._token is not None:
