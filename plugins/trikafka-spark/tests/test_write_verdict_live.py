@@ -124,6 +124,24 @@ async def test_what_a_job_that_fails_has_written_is_aborted(job: Job) -> None:
     assert await job.seen() == ALL
 
 
+async def test_what_a_killed_worker_has_left_open_is_aborted_with_its_job(job: Job) -> None:
+    messages: list[Written | None] = [*(await job.tasks())]
+    messages[2:] = [None, None]  # the worker was killed before Spark had its word; another had not begun its part
+    await job.abort(messages)
+    await job.until("CompleteAbort")
+    assert await job.seen() == Counter()
+
+
+async def test_a_late_abort_leaves_those_alone_who_have_taken_over(job: Job) -> None:
+    messages: list[Written | None] = [*(await job.tasks())]
+    messages[2] = None
+    following = await job.tasks()
+    await job.abort(messages)
+    assert await job.states() == ["Ongoing"] * 4
+    await job.commit(following)
+    assert await job.seen() == ALL
+
+
 @pytest.mark.parametrize("ended", [0, 1, 4])
 async def test_a_driver_that_died_is_followed_by_one_that_writes_what_is_missing(ended: int, job: Job) -> None:
     """Before the first EndTxn, after the first, after the last (and before Spark notes it)."""

@@ -12,6 +12,8 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
 
 import trio
 from pyspark.sql.datasource import WriterCommitMessage
@@ -37,6 +39,7 @@ _ABORT_LIMIT = 15.0
 #: And that a look at the mark of a part takes which was not committed as it should.
 _LOOK_LIMIT = 5.0
 _log = logging.getLogger("trikafka.spark")
+T = TypeVar("T")
 _Waiting = dict[Part, DetachedTransaction]
 
 
@@ -49,7 +52,7 @@ def commit(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]
 def abort(options: WriteOptions, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Abort those that are open still. Raises nothing: what is committed stays so, and what cannot be reached ends by itself."""
     if waiting := _waiting(messages, every=False):
-        trio.run(_abort, options, waiting)
+        trio.run(_abort, options, waiting, _unheard(messages))
 
 
 def _waiting(messages: Sequence[WriterCommitMessage | None], *, every: bool) -> _Waiting:
@@ -78,15 +81,47 @@ async def _commit(options: WriteOptions, waiting: _Waiting) -> None:
         raise kind(_refusal(options, waiting, lost, len(waiting) - len(lost))) from next(iter(lost.values()))
 
 
-async def _abort(options: WriteOptions, waiting: _Waiting) -> None:
+def _unheard(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
+    """The transactional ids of the tasks that have left no message, made as those of the others, which end with the task's number."""
+    for number, message in enumerate(messages):
+        if isinstance(message, Written) and message.part is not None:
+            begin = message.part.transactional_id.removesuffix(str(number))
+            return [f"{begin}{other}" for other, left in enumerate(messages) if not isinstance(left, Written)]
+    return []
+
+
+async def _abort(options: WriteOptions, waiting: _Waiting, unheard: list[str]) -> None:
     try:
         async with trikafka.open_admin(**admin_settings(options)) as admin:
-            failed = await _end(admin, waiting, commit=False, limit=min(_ABORT_LIMIT, _limit(options)))
+            every = waiting | await _left_by_the_dead(admin, waiting, unheard)
+            failed = await _end(admin, every, commit=False, limit=min(_ABORT_LIMIT, _limit(options)))
     except TrikafkaError as error:
         failed = dict.fromkeys(waiting, error)
     if _undecided(failed):
         names = _names(_undecided(failed))
         _log.warning("a failed write is not wholly aborted yet; kafka.transaction.timeout.ms will, or the next run: %s", names)
+
+
+async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str]) -> _Waiting:
+    """Find the open transactions of tasks that have left no message, for a few seconds.
+
+    Spark kills the Python workers of a job that has failed, before they can abort, and readers would wait for the time-out. They
+    are this write's only if nobody has taken it over: those that succeeded must have theirs still.
+    """
+    found: _Waiting = {}
+    part, known = next(iter(waiting.items()))
+
+    async def look(name: str) -> None:
+        with contextlib.suppress(TrikafkaError):  # BrokerResponseError: it has never had a transaction
+            seen = (await admin.describe_transactions([name]))[name]
+            if seen.state == "Ongoing":
+                transaction = DetachedTransaction(name, seen.producer_id, seen.producer_epoch, known.version)
+                found[replace(part, transactional_id=name)] = transaction
+
+    with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
+        if unheard and not await _not_open(admin, waiting):
+            await _side_by_side(look, unheard)
+    return found
 
 
 async def _not_open(admin: Admin, waiting: _Waiting) -> dict[Part, TrikafkaError]:
@@ -139,16 +174,16 @@ async def _uncommitted(admin: Admin, failed: dict[Part, TrikafkaError]) -> dict[
     return left
 
 
-async def _side_by_side(work: Callable[[Part], Awaitable[None]], parts: Iterable[Part]) -> None:
+async def _side_by_side(work: Callable[[T], Awaitable[None]], things: Iterable[T]) -> None:
     limiter = trio.CapacityLimiter(_AT_ONCE)
 
-    async def one(part: Part) -> None:
+    async def one(thing: T) -> None:
         async with limiter:
-            await work(part)
+            await work(thing)
 
     async with trio.open_nursery() as nursery:
-        for part in parts:
-            nursery.start_soon(one, part)
+        for thing in things:
+            nursery.start_soon(one, thing)
 
 
 def _undecided(failed: dict[Part, TrikafkaError]) -> dict[Part, TrikafkaError]:
