@@ -213,7 +213,7 @@ def test_java_names_become_settings() -> None:
         ({"group.id": "g", "group_id": "h"}, "group_id is given twice, the second time as 'group_id'"),
         ({"max.poll.records": "many"}, "max.poll.records must be a number, not 'many'"),
         ({"key.deserializer": "x.MyDeserializer"}, "key.deserializer='x.MyDeserializer' is a class of Java's: leave it out"),
-        ({"value.serializer": "x.StringSerializer"}, "leave it out, for records are bytes, or encode before the call"),
+        ({"value.serializer": "x.LongSerializer"}, "leave it out, for records are bytes, or encode before the call"),
     ],
 )
 def test_java_names_and_values_that_are_wrong(properties: dict[str, str], says: str) -> None:

@@ -15,6 +15,7 @@ from trikafka.errors import ConfigurationError
 
 SECRET = "s3cr3t-77aa"
 JAVA = "org.apache.kafka.common.serialization."
+JAVA_CONSUMER = "org.apache.kafka.clients.consumer."
 SASL = {
     "sasl.mechanism": "SCRAM-SHA-256",
     "sasl.jaas.config": f'x.ScramLoginModule required username="a" password="{SECRET}";',
@@ -144,3 +145,10 @@ def test_on_the_command_line_the_protocol_beside_a_file_counts() -> None:
     assert "sasl_mechanism" not in Common("a:1", (), False, file).settings(AdminConfig)
     beside = Common("a:1", (("security_protocol", "SASL_PLAINTEXT"),), False, file).settings(AdminConfig)
     assert (beside["security_protocol"], beside["sasl_mechanism"]) == ("SASL_PLAINTEXT", "GSSAPI")
+
+
+def test_java_s_names_of_assignors_and_its_class_for_text() -> None:
+    assignors = f"{JAVA_CONSUMER}CooperativeStickyAssignor, {JAVA_CONSUMER}RangeAssignor, mine"
+    found = from_properties({"partition.assignment.strategy": assignors}, ConsumerConfig)
+    assert found == {"partition_assignment_strategy": ("cooperative-sticky", "range", "mine")}
+    assert from_properties({"key.serializer": f"{JAVA}StringSerializer"}, ProducerConfig) == {}

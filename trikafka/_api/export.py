@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -197,7 +198,7 @@ async def check_export(
             if not state.visited:
                 raise ExportError(f"{where} holds no export: there is no plan in it")
             return ExportCheck(0, 0, 0, ())
-        return await sink.check()
+        return replace(await sink.check(), unfinished=None if state.unfinished is None else state.unfinished.number)
 
 
 def _format_in(destination: str) -> str | None:

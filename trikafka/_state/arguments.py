@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from .._wire import _format
@@ -116,6 +118,8 @@ def topic_names(topics: Iterable[str]) -> list[str]:
 def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> OffsetAndMetadata:
     """What a user gave to be committed for ``tp``, checked. Raises :exc:`ConfigurationError`."""
     position = OffsetAndMetadata(value) if isinstance(value, int) and not isinstance(value, bool) else value
+    if isinstance(position, OffsetAndMetadata) and type(position.offset) not in (int, bool) and hasattr(position.offset, "__index__"):
+        position = replace(position, offset=operator.index(position.offset))  # numpy's, say
     if not isinstance(position, OffsetAndMetadata) or not _is_number(position.offset, _format.MAX_INT64):
         raise ConfigurationError(
             f"the offset to commit for {tp} must be a whole number from 0 or an OffsetAndMetadata, not {value!r}"

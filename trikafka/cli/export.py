@@ -190,7 +190,7 @@ def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
         found = await check_export(destination, sink_options=options)
         what = {"files": found.files, "records": found.rows, "bytes": found.bytes}
         if as_json:
-            say_json({"destination": destination, **what, "problems": list(found.problems)})
+            say_json({"destination": destination, **what, "problems": list(found.problems), "unfinished": found.unfinished})
         else:
             for problem in found.problems:
                 say(problem)
@@ -198,8 +198,11 @@ def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
             differences = "1 difference" if len(found.problems) == 1 else f"{len(found.problems):,} differences"
             raise click.ClickException(f"{destination} does not hold what its manifests say ({differences})")
         if not as_json:
+            if found.unfinished is not None:
+                say(f"plan {found.unfinished} is not finished, and not counted here: run the export again, which finishes it")
             if not found.files:
-                say(f"no records: no export to {destination} has found any")
+                if found.unfinished is None:
+                    say(f"no records: no export to {destination} has found any")
                 return
             places = "file" if found.bytes else "range"
             where = f"{found.files:,} {places if found.files == 1 else places + 's'}"

@@ -18,6 +18,15 @@ from .unused import SERIALIZATION, leave_out_unused
 _BYTES = ("ByteArray", "ByteBuffer", "Bytes")
 
 
+_ASSIGNORS_OF_JAVA = "org.apache.kafka.clients.consumer."
+_ASSIGNORS = {
+    "RangeAssignor": "range",
+    "RoundRobinAssignor": "roundrobin",
+    "StickyAssignor": "sticky",
+    "CooperativeStickyAssignor": "cooperative-sticky",
+}
+
+
 def from_properties(
     properties: Mapping[str, Any] | str | os.PathLike[str], client: type[ClientConfig] | None = None
 ) -> dict[str, Any]:
@@ -65,8 +74,8 @@ def _take_serialization(rest: MutableMapping[str, Any], settings: MutableMapping
             continue
         given, reads = plain(str(rest.pop(dotted))), dotted.endswith("deserializer")
         kind = given.rpartition(".")[2].removesuffix("Deserializer" if reads else "Serializer")
-        if kind == "String" and reads:
-            settings[dotted.replace(".", "_")] = bytes.decode
+        if kind == "String":  # what is written is encoded before the call: text is refused there
+            settings.update({dotted.replace(".", "_"): bytes.decode} if reads else {})
         elif kind not in _BYTES:
             instead = "give open_consumer() a function for it" if reads else "encode before the call"
             raise ConfigurationError(f"{dotted}={given!r} is a class of Java's: leave it out, for records are bytes, or {instead}")
@@ -105,6 +114,7 @@ def _from_text(name: str, text: str, known: Setting) -> object:
         except ValueError:
             raise ConfigurationError(f"{name} must be a number, not {plain(text)!r}") from None
     if Sequence in known.kinds and str not in known.kinds:
-        return tuple(part.strip() for part in text.split(",") if part.strip())
+        parts = (part.strip() for part in text.split(",") if part.strip())
+        return tuple(_ASSIGNORS.get(part.removeprefix(_ASSIGNORS_OF_JAVA), part) for part in parts)
     given = text.upper() if known.name == "security_protocol" else text  # librdkafka writes it small
     return next((choice for choice in known.choices or () if str(choice) == given), text)

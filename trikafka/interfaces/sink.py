@@ -242,12 +242,16 @@ class AbandoningSink(Sink, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ExportCheck:
-    """What a destination really holds, beside what its manifests say. ``problems`` are sentences, one for each difference."""
+    """What a destination really holds, beside what its manifests say. ``problems`` are sentences, one for each difference.
+
+    ``unfinished`` is the number of a plan that a run has begun and not finished, which the next one does: it is not counted.
+    """
 
     files: int
     rows: int
     bytes: int
     problems: tuple[str, ...]
+    unfinished: int | None = None
 
 
 @runtime_checkable

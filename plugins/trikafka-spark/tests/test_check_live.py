@@ -74,3 +74,23 @@ def test_the_format_is_the_plans(
     code, _, err = command(["--check", "--format", "parquet", lake.destination], capsys)
     assert code == 2
     assert "is a Delta table" in err
+
+
+def test_a_plan_that_is_not_finished_is_told(
+    kafka_broker: Any, new_topic: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It looked as if no export had found anything."""
+    servers, topic, root = kafka_broker.bootstrap_servers, trio.run(new_topic, 0), tmp_path / "out"
+    trio.run(add_records, servers, topic, 0, 100, 4)
+
+    def breaks_off(progress: object) -> None:
+        raise RuntimeError("it breaks off")
+
+    with pytest.raises(Exception, match="it breaks off"):
+        trio.run(partial(trikafka.export, topic, root, bootstrap_servers=servers, on_progress=breaks_off))
+    assert trio.run(trikafka.check_export, root).unfinished == 1
+    code, out, _ = command(["--check", str(root)], capsys)
+    assert (code, out) == (0, "plan 1 is not finished, and not counted here: run the export again, which finishes it\n")
+    assert '"unfinished": 1' in command(["--check", "--json", str(root)], capsys)[1]
+    trio.run(partial(trikafka.export, topic, root, bootstrap_servers=servers))
+    assert trio.run(trikafka.check_export, root).unfinished is None

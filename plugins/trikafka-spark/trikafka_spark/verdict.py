@@ -82,7 +82,7 @@ async def _commit(options: WriteOptions, waiting: _Waiting) -> None:
 
 
 def _unheard(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
-    """The transactional ids of the tasks that have left no message, made as those of the others, which end with the task's number."""
+    """The transactional ids of the tasks that have left no message, as those of the others: with the task's number at the end."""
     for number, message in enumerate(messages):
         if isinstance(message, Written) and message.part is not None:
             begin = message.part.transactional_id.removesuffix(str(number))
