@@ -118,8 +118,8 @@ def topic_names(topics: Iterable[str]) -> list[str]:
 def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> OffsetAndMetadata:
     """What a user gave to be committed for ``tp``, checked. Raises :exc:`ConfigurationError`."""
     position = OffsetAndMetadata(value) if isinstance(value, int) and not isinstance(value, bool) else value
-    if isinstance(position, OffsetAndMetadata) and type(position.offset) not in (int, bool) and hasattr(position.offset, "__index__"):
-        position = replace(position, offset=operator.index(position.offset))  # numpy's, say
+    if isinstance(position, OffsetAndMetadata) and type(position.offset) not in (int, bool):
+        position = replace(position, offset=_whole(position.offset))
     if not isinstance(position, OffsetAndMetadata) or not _is_number(position.offset, _format.MAX_INT64):
         raise ConfigurationError(
             f"the offset to commit for {tp} must be a whole number from 0 or an OffsetAndMetadata, not {value!r}"
@@ -130,6 +130,11 @@ def offset_and_metadata(tp: TopicPartition, value: OffsetAndMetadata | int) -> O
     if (size := len(note.encode(errors="replace"))) > _LONGEST_NOTE:  # a broker hangs up on it, and says nothing
         raise ConfigurationError(f"the note beside the offset for {tp} has {size} bytes, and at most {_LONGEST_NOTE} can be sent")
     return position
+
+
+def _whole(number: object) -> Any:
+    """``number`` as Python's own, if it is a whole one of another kind, such as numpy's."""
+    return operator.index(number) if hasattr(number, "__index__") else number
 
 
 def check_group(group: GroupMetadata) -> GroupMetadata:
