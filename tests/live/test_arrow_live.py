@@ -195,7 +195,7 @@ async def test_the_examples_of_the_document(
             await run_snippet(part, topics, producer, consumer, ends)
     if name == "pyarrow":
         found = (await read(bootstrap, topics["flights"], 3)).select(["key", "value"]).to_pylist()
-        assert len(found) == 6
+        assert len(found) == 8
         return
     found = (await read(bootstrap, topics["copy"], 3)).select(["key", "value", "partition"]).to_pylist()
     pairs = sorted((row["key"] or b"", row["value"]) for row in found)

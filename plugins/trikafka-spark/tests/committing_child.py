@@ -1,7 +1,8 @@
 """A program that exports into a table, to be killed: ``committing_child.py SERVERS TOPIC DESTINATION MOMENT OPTIONS``.
 
-It stands still at a stage of the export, as ``exporting_child.py`` does, or just ``before`` the table's log is changed (all has
-been looked up) or just ``after``, until it is killed or gets SIGUSR1; then it goes on and says how it ended.
+It stands still at a stage of the export, as ``exporting_child.py`` does, ``partly`` through its ranges, or just ``before`` the
+table's log is changed (all has been looked up) or just ``after``, until it is killed or gets SIGUSR1; then it goes on and says
+how it ended.
 """
 
 from __future__ import annotations
@@ -9,11 +10,13 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
 import trio
 from exporting_child import is_at
+from trikafka_spark import local
 
 import trikafka
 from trikafka import ExportProgress, TrikafkaError
@@ -38,8 +41,23 @@ def around(change: Callable[..., Any], moment: str) -> Callable[..., Any]:
     return halting
 
 
+def halt_at_the_first_range() -> None:
+    """Some ranges are written, and the plan is not: the thread that has written the first one stands still."""
+    write, first = local.write_range, threading.Lock()
+
+    def halting(*arguments: Any) -> Any:
+        result = write(*arguments)
+        if first.acquire(blocking=False):
+            stand()
+        return result
+
+    vars(local)["write_range"] = halting
+
+
 def halt(format: str, moment: str) -> None:
-    if format == "delta":
+    if moment == "partly":
+        halt_at_the_first_range()
+    elif format == "delta":
         import deltalake
 
         table: Any = deltalake.DeltaTable
@@ -62,7 +80,7 @@ async def main(servers: str, topic: str, destination: str, moment: str, options:
     halt(given["format"], moment)
 
     def tell(step: ExportProgress) -> None:
-        if is_at(moment, step):
+        if moment != "partly" and is_at(moment, step):
             stand()
 
     try:
