@@ -38,7 +38,10 @@ def scan(lake: Lake) -> pl.LazyFrame:
     return pl.scan_iceberg(table, reader_override="native")
 
 
-async def test_what_polars_reads_is_what_was_exported(kafka_broker: Any, new_topic: Any, lake: Lake) -> None:
+async def test_what_polars_reads_is_what_was_exported(
+    kafka_broker: Any, new_topic: Any, lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("POLARS_ICEBERG_PLANNER", "pyiceberg")  # the planner alone; its own is a package more
     servers, topic = kafka_broker.bootstrap_servers, await new_topic(RECORDS)
     for moment in ("before", "after"):
         with child(lake, servers, topic, moment) as process, trio.fail_after(60):
