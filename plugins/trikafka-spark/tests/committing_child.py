@@ -16,7 +16,6 @@ from typing import Any
 
 import trio
 from exporting_child import is_at
-from trikafka_spark import local
 
 import trikafka
 from trikafka import ExportProgress, TrikafkaError
@@ -43,6 +42,8 @@ def around(change: Callable[..., Any], moment: str) -> Callable[..., Any]:
 
 def halt_at_the_first_range() -> None:
     """Some ranges are written, and the plan is not: the thread that has written the first one stands still."""
+    from trikafka_spark import local  # now: threads of what it imports must block SIGUSR1, too
+
     write, first = local.write_range, threading.Lock()
 
     def halting(*arguments: Any) -> Any:
