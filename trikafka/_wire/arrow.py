@@ -130,8 +130,8 @@ class Rows:
         return int(self._table.num_rows)
 
     def release(self) -> None:
-        """Let go of the table's memory: its rows have been copied."""
-        self._table = self._table.schema.empty_table()
+        """Let go of the table's memory: its rows have been copied. Nothing is asked of them after that."""
+        del self._table  # an empty one in its place would import pandas: pyarrow makes arrays of lists with it
 
     @property
     def keyed(self) -> bool:
