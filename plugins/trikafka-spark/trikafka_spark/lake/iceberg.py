@@ -119,7 +119,7 @@ class IcebergLog:
         scheme = urlsplit(location).scheme.lower()
         if scheme in SCHEMES:
             told = table.io.properties
-            self._secrets += tuple(_secrets_of(told))  # a catalog may hand out keys for a while
+            self._hide(told)  # a catalog may hand out keys for a while
             known = {f"store.{ours}": secret(str(told[name])) for name, ours in _STORE.items() if name in told}
             if not scheme.startswith("s3"):
                 return lake_store(location, options)
@@ -137,8 +137,12 @@ class IcebergLog:
         if table is None:
             raise ExportError(f"the table {self.title} is not there any more, and so there are no keys for its store")
         told: Mapping[str, Any] = table.io.properties
-        self._secrets += tuple(_secrets_of(told))
+        self._hide(told)
         return told
+
+    def _hide(self, told: Mapping[str, Any]) -> None:
+        """Show no secret of these in an error, either: each once, for exports that go on ask again and again."""
+        self._secrets = tuple(dict.fromkeys((*self._secrets, *_secrets_of(told))))
 
     # --- before the first plan ---
 
