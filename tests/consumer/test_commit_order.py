@@ -10,7 +10,7 @@ import trio
 from consuming import T0, T1, cluster_of, consumer_of, member_of, until
 from trio.testing import MockClock as Clock
 
-from trikafka import BrokerResponseError, CommitFailedError, KafkaTimeoutError, PartitionNotOwnedError
+from trikafka import BrokerResponseError, CommitFailedError, KafkaTimeoutError, OffsetAndMetadata, PartitionNotOwnedError
 from trikafka.testing import ScriptedCluster
 
 
@@ -41,6 +41,26 @@ async def test_a_commit_that_is_tried_again_leaves_a_later_one_alone(autojump_cl
                 ended.append("newer")
         assert (committed(cluster, 0), committed(cluster, 1)) == (9, 7)
         assert sorted(ended) == ["newer", "older"]
+
+
+@pytest.mark.parametrize("turn", range(8))  # Trio chooses at random which of the two goes on first
+async def test_commits_that_wait_for_the_coordinator_together_end_in_order(autojump_clock: Clock, turn: int) -> None:
+    """Seen live: an auto commit that had waited through a broker's restart overwrote the commit() that came after it."""
+    async with cluster_of(records=20) as cluster, consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer:
+        consumer.assign([T0])
+
+        async def slow(request: Any, default: Any) -> Any:
+            await trio.sleep(1)
+            return await default()
+
+        cluster.on("FindCoordinator", slow)
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                for offset in (5, 7, 9):
+                    nursery.start_soon(consumer.commit, {T0: offset})
+                    await trio.sleep(0.1)
+        assert committed(cluster) == 9
+        assert len(cluster.requests("OffsetCommit")) < 3
 
 
 async def test_what_was_left_to_a_later_commit_is_taken_back_when_that_fails(autojump_clock: Clock) -> None:
@@ -132,6 +152,35 @@ async def test_what_is_another_members_is_not_committed(autojump_clock: Clock) -
     async with cluster_of(2) as cluster, consumer_of(cluster, group_id="g") as outsider:
         await outsider.commit({T1: 3})  # who has no subscription may
         assert committed(cluster, 1) == 3
+
+
+async def test_what_is_taken_away_while_a_commit_waits_for_its_turn_is_not_committed(autojump_clock: Clock) -> None:
+    """In another generation than it began to wait in, the coordinator would take it."""
+    async with cluster_of(2, records=5) as cluster, consumer_of(cluster, group_id="g", enable_auto_commit=False) as consumer:
+        owned, held = [T0], trio.Event()
+
+        async def hold(request: Any, default: Any) -> Any:
+            await held.wait()
+            return await default()
+
+        def check() -> None:
+            if not owned:
+                raise PartitionNotOwnedError([T0])
+
+        async def late() -> None:
+            with pytest.raises(PartitionNotOwnedError):
+                await consumer._parts.group.need_commits().commit({T0: OffsetAndMetadata(1)}, check=check)
+
+        cluster.on("OffsetCommit", hold, 1)
+        with trio.fail_after(20):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(consumer.commit, {T1: 1})
+                await cluster.seen("OffsetCommit")
+                nursery.start_soon(late)
+                await trio.sleep(1)
+                owned.clear()
+                held.set()
+        assert (committed(cluster, 0), committed(cluster, 1)) == (None, 1)
 
 
 @pytest.mark.parametrize("api", ["OffsetFetch", "OffsetCommit"])

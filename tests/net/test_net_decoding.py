@@ -6,6 +6,7 @@ import gc
 import os
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -204,6 +205,20 @@ def test_a_process_that_is_forked_meanwhile_collects() -> None:
             os._exit(0 if not waits() and free else 1)
         assert waits()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_list_is_freed_in_slices() -> None:
+    """Between two, other threads run."""
+    items: list[Any] = []
+    left: Counter[int] = Counter()  # in the list, while one that has been taken off goes
+
+    class Item:
+        def __del__(self) -> None:
+            left[len(items)] += 1
+
+    items += [Item() for _ in range(12_000)]
+    use_up(items)
+    assert dict(left) == {7_000: 5_000, 2_000: 5_000, 0: 2_000}
 
 
 def test_a_list_is_used_up() -> None:

@@ -1,60 +1,59 @@
-"""Metadata of many partitions is freed a few at a time, and not in the step in which newer metadata comes."""
+"""Metadata of many partitions is freed beside the loop, a few at a time, and not in the step in which newer metadata comes."""
 
 from __future__ import annotations
 
-import gc
-import sys
+from collections.abc import Iterator
 
 import pytest
 import trio
+from freeing import MANY, Freed, large
 from netting import open_parts
+from trio.testing import MockClock as Clock
 
-from trikafka.interfaces.cluster import ClusterSnapshot, TopicInfo
 from trikafka.testing import ScriptedCluster
-from trikafka.types import PartitionInfo
-
-MANY = 60_000
 
 
-class Freed(trio.abc.Instrument):
-    """The most blocks of memory that any step of a task has given back."""
-
-    most = 0
-    _before = 0
-
-    def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._before = sys.getallocatedblocks()
-
-    def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.most = max(self.most, self._before - sys.getallocatedblocks())
-
-
-def large(version: int = 1) -> ClusterSnapshot:
-    parts = {number: PartitionInfo("big", number, 0, 0, (0, number), (0, number)) for number in range(MANY)}
-    return ClusterSnapshot(version, "c", 0, {}, {"big": TopicInfo("big", 0, None, False, parts)})
+def living() -> Iterator[str]:
+    """The names of all tasks."""
+    root = trio.lowlevel.current_root_task()
+    tasks = [] if root is None else [root]
+    while tasks:
+        task = tasks.pop()
+        yield task.name
+        tasks += [child for nursery in task.child_nurseries for child in nursery.child_tasks]
 
 
 @pytest.mark.parametrize("held", [False, True])
-async def test_a_large_snapshot_is_freed_in_slices(held: bool) -> None:
+async def test_a_large_snapshot_is_freed_beside_the_loop(held: bool) -> None:
     """Seen before: 0.15 s for a million partitions. ``held``: somebody looks at the old one for a while."""
     async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster) as parts:
-        metadata = parts.metadata
-        metadata._replace(large(metadata.snapshot.version + 1))
+        metadata, freed = parts.metadata, Freed()
+        metadata._replace(large(metadata.snapshot.version + 1, freed))
         kept = [metadata.snapshot] if held else []
-        gc.collect()
-        before, freed = sys.getallocatedblocks(), Freed()
-        trio.lowlevel.add_instrument(freed)
-        try:
-            with trio.fail_after(30):
-                await metadata.refresh(["t"])
-                assert "big" not in metadata.snapshot.topics
-                if held:
-                    await trio.sleep(0.3)
-                    assert before - sys.getallocatedblocks() < MANY
-                    kept.clear()
-                    await trio.lowlevel.checkpoint()
-                while before - sys.getallocatedblocks() < MANY:  # noqa: ASYNC110
-                    await trio.sleep(0.05)
-        finally:
-            trio.lowlevel.remove_instrument(freed)
-    assert freed.most < MANY  # of four blocks each
+        with trio.fail_after(30):
+            await metadata.refresh(["t"])
+            assert "big" not in metadata.snapshot.topics
+            if held:
+                await trio.sleep(0.3)
+                assert freed.here == freed.elsewhere == 0
+                kept.clear()
+            while freed.elsewhere < MANY:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+    assert (freed.here, freed.elsewhere) == (0, MANY)
+
+
+async def test_nothing_runs_until_it_is_dropped(autojump_clock: Clock) -> None:
+    """Before, a task looked once a second, and after a minute not at all: then whoever dropped it freed it in one step."""
+    async with ScriptedCluster(topics={"t": 1}) as cluster, open_parts(cluster) as parts:
+        metadata, freed = parts.metadata, Freed()
+        metadata._replace(large(metadata.snapshot.version + 1, freed))
+        kept = [metadata.snapshot]
+        await metadata.refresh(["t"])
+        await trio.sleep(0.5)
+        assert not [name for name in living() if "decoding" in name]
+        await trio.sleep(300)
+        kept.clear()
+        with trio.fail_after(600):
+            while freed.elsewhere < MANY:  # noqa: ASYNC110
+                await trio.sleep(0.05)
+    assert (freed.here, freed.elsewhere) == (0, MANY)

@@ -7,8 +7,8 @@ again does not overwrite a later one: what both are about is the later one's to 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from types import MappingProxyType
-from typing import Any
 from uuid import UUID
 
 import trio
@@ -67,8 +67,13 @@ class _Commit:
         with reasons.waiting_behind(self.reason):
             await self.done.wait()
 
-    def leave_to(self, newest: Mapping[TopicPartition, _Commit]) -> list[_Commit]:
-        """Leave to later commits what is theirs too; returns those."""
+    @property
+    def later(self) -> list[_Commit]:
+        """The later commits to which something was left."""
+        return list(dict.fromkeys(self._left_to.values()))
+
+    def leave_to(self, newest: Mapping[TopicPartition, _Commit]) -> None:
+        """Leave to later commits what is theirs too."""
         for tp in list(self.left):
             other = newest[tp]
             if other is not self and other.alive:
@@ -76,7 +81,6 @@ class _Commit:
                 del self.left[tp]
             elif not other.owes(tp):  # that one failed, but not with this partition
                 del self.left[tp]
-        return list(dict.fromkeys(self._left_to.values()))
 
     def take_back(self) -> None:
         """What was left to later commits, and they have not written (yet), is this one's to write after all."""
@@ -134,13 +138,14 @@ class Commits:
         began = self._identity()
 
         async def attempt(call: RunningCall) -> None:
+            ours = partial(self._check, call, began, check)
             while True:
-                self._check(call, began, check)
+                ours()
                 mine.take_back()  # the attempt before may have been cut while it waited
-                later = mine.leave_to(self._newest)
+                mine.leave_to(self._newest)
                 if mine.left:
-                    await self._commit_once(call, mine)
-                for other in later:
+                    await self._commit_once(call, mine, ours)
+                for other in mine.later:
                     await call.step("wait for a later commit of the same partitions", other.settled)
                 mine.take_back()
                 if not mine.left:
@@ -188,25 +193,14 @@ class Commits:
         if began.joined and (not now.joined or now.member_id != began.member_id):
             raise commit_failed(self._group, call.last_error) from call.last_error
 
-    async def _commit_once(self, call: Call, commit: _Commit) -> None:
+    async def _commit_once(self, call: Call, commit: _Commit, ours: Callable[[], None]) -> None:
         """One attempt to commit what is left of ``commit``. What is of a topic that is gone is not sent."""
-        identity, left = self._identity(), commit.left
         failures = self._recreated(commit)
-        possible = {tp: position for tp, position in left.items() if tp not in failures}
-        if possible:
+        if len(failures) < len(commit.left):
             node = await call.step("find the coordinator", lambda: self._coordinators.find(self._group))
-            ids = self._ids(possible, commit.topics)
-            request = commit_request(self._group, identity, possible, ids)
-            codes = read_commit_response(await call.step(f"OffsetCommit to {node}", lambda: self._send(node, request)), ids)
-            if silent := [tp for tp in possible if tp not in codes]:
-                raise DamagedResponseError(
-                    f"{node} said nothing of {silent[0]} in its response to a commit of group {self._group!r}"
-                )
-            for tp in possible:
-                if codes[tp]:
-                    failures[tp] = from_code(codes[tp], f"commit of {tp} for group {self._group!r}", operation="Read")
-                else:
-                    del left[tp]
+            identity, failures = await call.step(f"OffsetCommit to {node}", lambda: self._in_turn(node, commit, ours))
+        else:
+            identity = self._identity()
         if not failures:
             return
         failure = next((failure for failure in failures.values() if not failure.retriable), next(iter(failures.values())))
@@ -221,16 +215,43 @@ class Commits:
             failure.retriable = True  # the member is on its way into the next generation, which does not need the user
         raise failure
 
-    async def _send(self, node: Node, request: Any) -> Any:
+    async def _in_turn(
+        self, node: Node, commit: _Commit, ours: Callable[[], None]
+    ) -> tuple[Identity, dict[TopicPartition, BrokerResponseError]]:
+        """Send what is left of ``commit`` when its turn has come; returns as which member, and what failed.
+
+        What it leaves to later ones is decided again then, for those may have been quicker to find the coordinator; and whether
+        the offsets are this member's still: in another generation than it waited in they would be taken from it all the same.
+        """
         with reasons.waiting_behind(self._turn):
             await self._order.acquire()
         try:
-            with reasons.reasoning(self._turn):
-                response = await self._brokers.request(node, request, purpose="coordinator")
-            self._turn.clear()
-            return response
+            ours()
+            commit.leave_to(self._newest)
+            identity, failures = self._identity(), self._recreated(commit)
+            if possible := {tp: position for tp, position in commit.left.items() if tp not in failures}:
+                with reasons.reasoning(self._turn):
+                    codes = await self._send(node, identity, possible, commit.topics)
+                self._turn.clear()
+                for tp in possible:
+                    if codes[tp]:
+                        failures[tp] = from_code(codes[tp], f"commit of {tp} for group {self._group!r}", operation="Read")
+                    else:
+                        del commit.left[tp]
+            return identity, failures
         finally:
             self._order.release()
+
+    async def _send(
+        self, node: Node, identity: Identity, positions: Positions, topics: Mapping[TopicPartition, UUID]
+    ) -> Mapping[TopicPartition, int]:
+        """What the coordinator said of each partition."""
+        ids = self._ids(positions, topics)
+        request = commit_request(self._group, identity, positions, ids)
+        codes = read_commit_response(await self._brokers.request(node, request, purpose="coordinator"), ids)
+        if silent := [tp for tp in positions if tp not in codes]:
+            raise DamagedResponseError(f"{node} said nothing of {silent[0]} in its response to a commit of group {self._group!r}")
+        return codes
 
     async def _look_again(self, call: Call, topics: OffsetTopics, commit: _Commit) -> None:
         """The coordinator does not know a topic or partition. Raises what will not be mended by waiting."""
