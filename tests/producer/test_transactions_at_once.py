@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 import trio
+import trio.lowlevel
 from transacting import committed, transacting, until_closed
 from trio.testing import MockClock as Clock
 
@@ -73,6 +74,37 @@ async def test_a_commit_waits_for_offsets(version: int, autojump_clock: Clock) -
         await until_closed(cluster)
         assert cluster.committed("g", T1) == OffsetAndMetadata(7)
         assert await committed(cluster) == [b"x"]
+
+
+@both
+@pytest.mark.parametrize("turn", range(4))  # Trio chooses at random which task goes on first
+@pytest.mark.parametrize("refused", [0, 1])
+async def test_offsets_reach_the_coordinator_in_the_order_of_the_calls(
+    version: int, refused: int, turn: int, autojump_clock: Clock
+) -> None:
+    """The first ones, tried again, would overwrite the last: what lies between would be processed again, with its output there."""
+    async with transacting(version) as (cluster, producer):
+        cluster.fail("TxnOffsetCommit", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, times=refused)
+        async with producer.transaction() as txn, trio.open_nursery() as nursery:
+            for offset in (5, 7, 9):
+                nursery.start_soon(txn.send_offsets, {T1: offset}, GROUP)
+                await trio.lowlevel.checkpoint()
+        await until_closed(cluster)
+        assert cluster.committed("g", T1) == OffsetAndMetadata(9)
+
+
+@both
+async def test_offsets_after_some_that_failed_are_not_sent(version: int, autojump_clock: Clock) -> None:
+    outcomes = Outcomes()
+    async with transacting(version) as (cluster, producer):
+        cluster.fail("TxnOffsetCommit", ErrorCode.GROUP_AUTHORIZATION_FAILED, times=1)
+        with pytest.raises(trikafka.TransactionAbortableError):
+            async with producer.transaction() as txn, trio.open_nursery() as nursery:
+                for offset in (5, 7):
+                    nursery.start_soon(outcomes.of, lambda offset=offset: txn.send_offsets({T1: offset}, GROUP))
+                    await trio.lowlevel.checkpoint()
+        assert [isinstance(outcome, trikafka.TransactionError) for outcome in outcomes] == [True, True]
+        assert len(cluster.requests("TxnOffsetCommit")) == 1
 
 
 @both

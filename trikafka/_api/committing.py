@@ -43,7 +43,8 @@ class Committing(ConsumerBase):
 
         A mapping holds the offset of the next record to process, with a note for whoever reads it if you like
         (:class:`OffsetAndMetadata`). A record, a batch, or several of them stand for what comes after them. With
-        ``enable_auto_offset_store=False`` the default is what is marked.
+        ``enable_auto_offset_store=False`` the default is what is marked. Of commits by several tasks at once, the last one's
+        offsets stand.
 
         Raises :exc:`CommitFailedError` if the member is out of the group, :exc:`PartitionNotOwnedError` (one of these) for a
         partition that is not assigned to it, :exc:`RebalanceInProgressError` while it is not in the group yet,

@@ -90,7 +90,8 @@ class Transaction:
 
         ``offsets`` is the consumer, for all that it has handed out; or what :meth:`Consumer.commit` takes, and then ``group`` is
         the consumer, or what its :meth:`Consumer.group_metadata` returned. The consumer must not commit by itself: open it with
-        ``enable_auto_commit=False``, else :exc:`ConfigurationError` is raised.
+        ``enable_auto_commit=False``, else :exc:`ConfigurationError` is raised. Of calls by several tasks at once, the last one's
+        offsets stand.
 
         Raises :exc:`TransactionAbortableError` if it is refused, with :exc:`CommitFailedError` as the cause if the consumer is
         out of

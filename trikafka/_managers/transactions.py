@@ -8,8 +8,7 @@ What the calls may do when stands in :mod:`trikafka._state.transaction`; this ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
 import trio
@@ -37,6 +36,7 @@ from ..errors import (
 )
 from ..interfaces import ProduceManager
 from ..types import GroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
+from .offsets_under_way import OffsetsUnderWay
 from .transaction_coordinator import TransactionCoordinator
 from .transaction_failures import TransactionFailures, undecided
 from .transaction_signals import TransactionSignals
@@ -83,7 +83,7 @@ class Transactions:
         self._transaction, self._signals = transaction, signals
         self._failures = TransactionFailures(produce, transaction, signals)
         self._ending: _Ending | None = None  # the last
-        self._sending_offsets: set[trio.Event] = set()  # set when one is done
+        self._offsets = OffsetsUnderWay()
         self._finished = False
 
     # --- the calls ---------------------------------------------------------------------------------------------------
@@ -159,19 +159,19 @@ class Transactions:
     ) -> None:
         """Make offsets part of transaction ``number`` (KIP-447). ``group`` is asked anew for each attempt.
 
-        If this raises, :exc:`trio.Cancelled` included, the transaction can only be aborted. A commit waits for it.
+        If this raises, :exc:`trio.Cancelled` included, the transaction can only be aborted. A commit waits for it, and so do later
+        calls, whose offsets it must not overwrite.
         """
         self._same(number)
         self._transaction.check("send_offsets")
-        with self._offsets_under_way():
+        with self._offsets.one() as earlier:
+
+            async def attempt(call: Call) -> None:
+                await call.wait(earlier)
+                await self._send_offsets_once(call, number, offsets, group)
+
             try:
-                await run_call(
-                    "send_offsets",
-                    lambda call: self._send_offsets_once(call, number, offsets, group),
-                    config=self._config,
-                    timeout=timeout,
-                    recover=self._coordinator.failed,
-                )
+                await run_call("send_offsets", attempt, config=self._config, timeout=timeout, recover=self._coordinator.failed)
             except trio.Cancelled:
                 if self._is_open(number):
                     self._transaction.failed(TransactionError("send_offsets was cancelled"))
@@ -197,7 +197,7 @@ class Transactions:
         version = transaction.version
 
         async def commit_offsets() -> None:
-            with self._offsets_under_way():
+            with self._offsets.one():
                 await self._coordinator.commit_offsets(identity, member, offsets, version)
 
         # In version 1 a late one would join the next transaction: waited for before that, though this call may be cancelled.
@@ -361,7 +361,7 @@ class Transactions:
                 return
             if not ending.commit and version < 2:
                 await self._produce.landed()  # what comes after the abort would begin a transaction that nobody ends
-                await self._offsets_landed()
+                await self._offsets.ended()
             following = await self._persist(lambda: self._end_once(ending.commit, version))
             upgraded = self._coordinator.version > version
             renew = following is None and (upgraded or not ending.commit or ending.named)
@@ -438,20 +438,6 @@ class Transactions:
         if self._transaction.state is not _S.IN_TRANSACTION:  # a commit that waits for these offsets is no hindrance
             self._transaction.check("send_offsets")
 
-    @contextmanager
-    def _offsets_under_way(self) -> Iterator[None]:
-        done = trio.Event()
-        self._sending_offsets.add(done)
-        try:
-            yield
-        finally:
-            self._sending_offsets.remove(done)
-            done.set()
-
-    async def _offsets_landed(self) -> None:
-        for done in list(self._sending_offsets):
-            await done.wait()
-
     def _over(self, number: int) -> _Ending | None:
         """How transaction ``number`` ended, if it has and nothing came after it. The next epoch may still be missing."""
         ending = self._ending
@@ -474,7 +460,7 @@ class Transactions:
 
         async def deliver() -> None:
             await self._produce.drain()
-            await self._offsets_landed()
+            await self._offsets.ended()
 
         await call.wait(lambda: with_background([watch], deliver))
         check()
