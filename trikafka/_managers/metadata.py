@@ -108,12 +108,9 @@ class Metadata:
         Raises a retriable error when no broker responded.
         """
         names = set(topics)
-        if not (self._under_way and (self._flying is None or names <= self._flying)):
-            if self._under_way:
-                with contextlib.suppress(TrikafkaError):  # the next one has its own
-                    await self._flight()
+        if not self._under_way or self._lacks(names):
             self._asked |= names
-        await self._flight()
+        await self._fly(lambda: self._lacks(names))
         return self._snapshot
 
     async def leader(self, partition: TopicPartition) -> Node:
@@ -189,7 +186,7 @@ class Metadata:
                 await self._update_requested.wait()
             self._update_requested = trio.Event()
             try:
-                await self._flight()
+                await self._fly(lambda: self._lacks(self._wanted, everything=self._wants_all))
                 retry.reset()
                 await trio.sleep(self._config.retry_backoff_ms / 1000)  # a storm of errors is one refresh
             except AuthenticationError as error:
@@ -206,6 +203,17 @@ class Metadata:
         topics = self._snapshot.topics
         missing = any(name not in topics or topics[name].error_code for name in self._wanted)
         return (self._config.retry_backoff_max_ms if missing else self._config.metadata_max_age_ms) / 1000
+
+    async def _fly(self, lacks: Callable[[], bool]) -> None:
+        """Have the next request made that does not lack what is wanted of it, and wait for that, or for the one under way."""
+        while lacks():
+            with contextlib.suppress(TrikafkaError):  # the next one has its own
+                await self._flight()
+        await self._flight()
+
+    def _lacks(self, names: Iterable[str], *, everything: bool = False) -> bool:
+        """Whether there is a request under way that does not ask for these topics."""
+        return self._under_way and self._flying is not None and (everything or not self._flying.issuperset(names))
 
     async def _look_up(self) -> None:
         self._flying, self._under_way = self._names(), True
