@@ -34,8 +34,8 @@ def test_values_that_cannot_be_read_stand_beside_them() -> None:
         from_properties(given, ProducerConfig)
     assert str(caught.value) == (
         "unknown setting 'lingre.ms' for any client; did you mean 'linger.ms'?"
-        "; value.serializer='io.confluent.kafka.serializers.KafkaAvroSerializer' is a class of Java's: leave it out, for records are"
-        " bytes, or encode before the call"
+        "; value.serializer='io.confluent.kafka.serializers.KafkaAvroSerializer' is a class of Java's: leave it out, for"
+        " records are bytes, or encode before the call"
         "; batch.size must be a number, not '16k'; enable.idempotence must be true or false, not 'yes'"
         "; client_id is given twice, the second time as 'client_id'"
     )
@@ -72,7 +72,7 @@ def test_what_only_other_languages_clients_have(name: str, caplog: pytest.LogCap
 
 
 def test_a_name_that_is_near_them_is_none_of_them() -> None:
-    with pytest.raises(ConfigurationError, match="unknown setting 'metric.reporter'"):
+    with pytest.raises(ConfigurationError, match=r"unknown setting 'metric\.reporter'"):
         from_properties({"metric.reporter": "x"})
     with pytest.raises(ConfigurationError, match="unknown setting 'debugging'"):
         from_properties({"debugging": "x"})

@@ -37,9 +37,9 @@ def from_properties(
     ``bytes.decode``; its classes for bytes are what trikafka does anyway.
 
     One file may serve several programs. What it has for TLS or SASL that its own ``security.protocol`` does not use is left out,
-    and what other clients have than ``client`` (:class:`ConsumerConfig`, :class:`ProducerConfig`, :class:`AdminConfig`), too, and what
-    only other languages' clients have (``metric.reporters``, ``interceptor.classes``, a schema registry, sizes of socket buffers):
-    one warning names all of that. Without ``client`` what the client does not have is an error when it is opened.
+    and what other clients have than ``client`` (:class:`ConsumerConfig`, :class:`ProducerConfig`, :class:`AdminConfig`), too, and
+    what only other languages' clients have (``metric.reporters``, ``interceptor.classes``, a schema registry, sizes of socket
+    buffers): one warning names all of that. Without ``client`` what the client does not have is an error when it is opened.
 
     Strings are turned into numbers and booleans where the setting is one. Raises :exc:`ConfigurationError` for names that
     no client has, for a setting that is given under two names, and for values that cannot be read: one error names all of these.

@@ -80,7 +80,7 @@ class Setting:
                 value = None  # an error tracker shows the locals of a traceback's frames
                 raise ConfigurationError(f"{self.name} must {wrong}")
         elif self.choices is not None:
-            if isinstance(value, bool) or value not in self.choices:
+            if isinstance(value, bool | float) or value not in self.choices:  # 1.0 is 1, and yet no number of replicas
                 raise ConfigurationError(f"{self.name} must be one of {', '.join(map(repr, self.choices))}, not {value!r}")
         elif isinstance(value, bool) != (bool in self.kinds):
             wanted = "True or False" if bool in self.kinds else "no boolean"
@@ -164,14 +164,17 @@ def _values(hint: Any) -> tuple[tuple[type, ...], tuple[object, ...] | None, boo
     return tuple(kinds), None if open_ended else choices, len(rest) < len(parts)
 
 
-def unknown(names: Sequence[str], known: Iterable[str], where: str, hint: Callable[[str], str] = lambda name: "") -> ConfigurationError:
+def unknown(
+    names: Sequence[str], known: Iterable[str], where: str, hint: Callable[[str], str] = lambda name: ""
+) -> ConfigurationError:
     """The error for names that are none: with what ``hint`` says of each, or else the nearest one that is."""
     known = list(known)
 
     def advice(name: str) -> str:
         if name.replace(".", "_") in ("key_serializer", "value_serializer"):
             return "keys and values are bytes: encode before send"
-        near = difflib.get_close_matches(name, known, n=1)
+        longer = [one for one in known if one.startswith((f"{name}_", f"{name}."))]  # a unit was forgotten
+        near = longer if len(longer) == 1 else difflib.get_close_matches(name, known, n=1)
         return hint(name) or (f"did you mean {near[0]!r}?" if near else "")
 
     if len(names) == 1:

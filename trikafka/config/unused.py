@@ -30,7 +30,8 @@ _NOT_HERE = (
     "metric.reporters", "metrics.", "auto.include.jmx.reporter", "enable.metrics.push", "statistics.interval.ms",
     "interceptor.classes", "confluent.monitoring.", "send.buffer.bytes", "receive.buffer.bytes", "socket.send.buffer.bytes",
     "socket.receive.buffer.bytes", "socket.keepalive.enable", "socket.nagle.disable", "api.version.request", "debug", "log.level",
-    "log.connection.close", "schema.registry.", "basic.auth.", "auto.register.schemas", "use.latest.version", "specific.avro.reader",
+    "log.connection.close", "schema.registry.", "basic.auth.", "auto.register.schemas", "use.latest.version",
+    "specific.avro.reader",
 )  # fmt: skip
 _log = logging.getLogger("trikafka.config")
 
@@ -38,7 +39,7 @@ _log = logging.getLogger("trikafka.config")
 def leave_out_unused(
     properties: Mapping[str, Any], client: type[ClientConfig] | None, known: Mapping[str, Setting]
 ) -> dict[str, Any]:
-    """``properties`` without those that their own security protocol, ``client`` or trikafka has no use for; one warning names these.
+    """``properties`` without what their own security protocol, ``client`` or trikafka has no use for; one warning names it.
 
     ``known``: the settings of all clients, by each name that is understood.
     """
