@@ -20,6 +20,7 @@ from ..errors import ConfigurationError, ExportError, PluginError
 from ..hooks import answers, call_first, load_plugins
 from ..interfaces import CheckableSink, ExportCheck, Sink
 from ..types import TopicPartition
+from . import export_plan
 from .export_job import ExportJob, ExportOptions
 from .export_report import ExportProgress, ExportResult
 from .export_source import ExportSource
@@ -188,15 +189,21 @@ async def export(
 
 
 async def check_export(
-    destination: str | os.PathLike[str], *, sink_options: Mapping[str, Any] | None = None, plugins: Iterable[object] = ()
+    destination: str | os.PathLike[str],
+    *,
+    topics: str | Iterable[str] = (),
+    sink_options: Mapping[str, Any] | None = None,
+    plugins: Iterable[object] = (),
 ) -> ExportCheck:
     """Count what an export's destination holds, beside what its manifests say: lost, changed and foreign files are told.
 
-    Nothing is asked of Kafka. Where ``sink_options`` name no format, a directory's own is taken. Exports that found no record have
-    left nothing to count. Raises :exc:`ExportError` when there was no export, when one is at work, and when its manifests are
+    All of it is counted, whatever the ``topics``, which are those that it is to hold. Nothing is asked of Kafka. Where
+    ``sink_options`` name no format, a directory's own is taken. Exports that found no record have left nothing to count. Raises
+    :exc:`ExportError` when there was no export, or none of one of the ``topics``, when one is at work, and when its manifests are
     damaged, and :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
     """
     where, options = path_of(destination), hidden_options(sink_options)
+    wanted = _names(topics) if topics != () else []
     if "format" not in options and (format := await trio.to_thread.run_sync(_format_in, where)) is not None:
         options["format"] = format
     sink: Sink = find_sink(where, options, plugins)
@@ -208,7 +215,12 @@ async def check_export(
             if not state.visited:
                 raise ExportError(f"{where} holds no export: there is no plan in it")
             return ExportCheck(0, 0, 0, ())
-        return replace(await sink.check(), unfinished=None if state.unfinished is None else state.unfinished.number)
+        held = export_plan.topics_of(state)
+        if absent := [topic for topic in wanted if topic not in held]:
+            raise ExportError(f"{where} holds no export of {', '.join(absent)}: it is one of {export_plan.listed(held)}")
+        unfinished = None if state.unfinished is None else state.unfinished.number
+        return replace(await sink.check(), unfinished=unfinished, topics=held)
+
 
 
 def _format_in(destination: str) -> str | None:
