@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, cluster_of, consumer_of
+from consuming import T0, cluster_of, consumer_of, member_of
 from trio.testing import MockClock as Clock
 
 from trikafka import TopicPartition
@@ -94,3 +94,25 @@ async def test_what_is_committed_last_is_what_the_last_commit_wrote(autojump_clo
                 consumer.seek(T0, 5)
                 await trio.sleep(0.5)
         assert committed(cluster) == 5
+
+
+@pytest.mark.parametrize("protocol", ["classic", "consumer"])
+async def test_an_auto_commit_from_before_a_loss_is_not_tried_again_after_it(autojump_clock: Clock, protocol: str) -> None:
+    """The member has joined again meanwhile, under its old id: the coordinator would take it, over what another has committed."""
+    settings = {"auto_commit_interval_ms": 1000, "retry_backoff_ms": 8000, "retry_backoff_max_ms": 8000, "group_protocol": protocol}
+    heartbeat, code = "Heartbeat", ErrorCode.ILLEGAL_GENERATION
+    if protocol == "consumer":
+        heartbeat, code = "ConsumerGroupHeartbeat", ErrorCode.FENCED_MEMBER_EPOCH
+    async with cluster_of(records=20) as cluster, member_of(cluster, max_poll_records=5, **settings) as consumer:
+        for _ in range(2):  # the first five are processed
+            assert len(await consumer.receive_batch()) == 5
+        held = consumer._assignment.get(T0)
+        cluster.fail("OffsetCommit", ErrorCode.COORDINATOR_LOAD_IN_PROGRESS)
+        with trio.fail_after(60):
+            await cluster.seen("OffsetCommit")
+            cluster.fail(heartbeat, code)
+            while consumer._assignment.partitions.get(T0) in (held, None):
+                await consumer.receive_batch(timeout=0.1)
+            consumer.seek(T0, 3)  # whatever others made of it meanwhile
+            await trio.sleep(20)
+        assert [seen.request.topics[0].partitions[0].committed_offset for seen in cluster.requests("OffsetCommit")] == [5, 3]

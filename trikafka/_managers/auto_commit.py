@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Container, Iterable
+from collections.abc import Callable, Container, Iterable
 
 import trio
 
 from .._state.assignment import Assignment
 from .._state.member import Member
 from .._state.subscription import Subscription
-from ..errors import KafkaTimeoutError, TrikafkaError
+from ..errors import KafkaTimeoutError, PartitionNotOwnedError, TrikafkaError
 from ..interfaces import CommitManager
 from ..types import OffsetAndMetadata, TopicPartition
 from .offset_messages import Positions
@@ -62,7 +62,10 @@ class AutoCommit:
             return True  # outside the group there may be newer commits of others
         number = self.begin()
         try:
-            await self._commits.commit(due, timeout=timeout, name="auto commit")
+            await self._commits.commit(due, timeout=timeout, name="auto commit", check=self._check_of(due))
+        except PartitionNotOwnedError as error:  # of those that are there still the next one is
+            _log.debug("auto commit: %s", error)
+            return True
         except TrikafkaError as error:
             self._failures, self.last_error = self._failures + 1, error
             _log.log(
@@ -76,6 +79,16 @@ class AutoCommit:
         self._failures = 0
         self.committed(due, number)
         return True
+
+    def _check_of(self, due: Positions) -> Callable[[], None]:
+        """Raises once one of a group's partitions has been given to others, though it may have come back: they may be further."""
+        before = {tp: self._assignment.partitions.get(tp) for tp in due} if self._subscription.grouped else {}
+
+        def check() -> None:
+            if gone := [tp for tp, partition in before.items() if self._assignment.partitions.get(tp) is not partition]:
+                raise PartitionNotOwnedError(gone)
+
+        return check
 
     def begin(self) -> int:
         """A commit begins, by whomever. Returns its number."""
