@@ -45,8 +45,9 @@ class Telemetry:
         given: uuid.UUID | None = response.client_instance_id
         if given is None or given == _NOBODY:
             raise DamagedResponseError("the broker gave no client instance id when asked for one")
-        self._instance_id = given
-        return given
+        if self._instance_id is None:  # else another task has asked meanwhile, and was quicker
+            self._instance_id = given
+        return self._instance_id
 
     def _recover(self, error: TrikafkaError) -> None:
         if error.refresh_metadata:
