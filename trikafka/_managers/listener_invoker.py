@@ -58,7 +58,7 @@ class _Posted:
         self.change, self.partitions, self.telling, self.then = change, partitions, telling, then
         self.posted_at = trio.current_time()
         self.prepared = change is not Change.REVOKED
-        self.told = 0
+        self.told: list[RebalanceListener] = []  # others may be used by the time that the rest is
         self.done = trio.Event()
 
 
@@ -175,7 +175,7 @@ class RebalanceListenerInvoker:
         self._teller = trio.lowlevel.current_task()
         self._around = list(self._teller.child_nurseries)
         try:
-            for listener in listeners[posted.told :] if partitions else ():
+            for listener in [each for each in listeners if not any(each is one for one in posted.told)] if partitions else ():
                 name = f"on_partitions_{posted.change.value}"
                 try:
                     limit = self._limit()
@@ -187,7 +187,7 @@ class RebalanceListenerInvoker:
                     if failed is not None:  # only the first comes out
                         _log.warning("%s of %r failed, too: %r", name, listener, error)
                     failed = failed or error
-                posted.told += 1
+                posted.told.append(listener)
         finally:
             self._teller, self._around = None, []
         if posted.change is not Change.ASSIGNED:
