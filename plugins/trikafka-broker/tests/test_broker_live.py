@@ -180,7 +180,7 @@ async def test_cancelling_the_start_leaves_nothing(temporary: Path) -> None:
         async with Cluster.open(properties={"controller.quorum.voters": "0@127.0.0.1:1"}):
             pytest.fail("a broker without a quorum came up")
     assert scope.cancelled_caught
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert list(temporary.iterdir()) == []
     assert processes_naming(str(temporary)) == []
 

@@ -235,7 +235,7 @@ async def test_a_zombie_is_fenced_by_the_next_attempt(job: Job, monkeypatch: pyt
 async def test_a_copy_of_a_task_that_is_done_leaves_it_to_the_driver(job: Job) -> None:
     """Speculation: the copy would abort what the first attempt has handed over. It finds the driver's commit instead."""
     first = await job.task(0)
-    with trio.fail_after(8):
+    with trio.fail_after(20):
         async with trio.open_nursery() as nursery:
 
             async def copy() -> None:
