@@ -107,13 +107,13 @@ _RECORDS = {
     ("produce", "arrow", "ours"): 2_000_000,
     ("produce", "tables", "ours"): 2_000_000,
     ("produce", "one", "ours"): 800_000,
-    ("produce", "concurrent", "ours"): 60_000,
+    ("produce", "concurrent", "ours"): 180_000,
     ("produce", "enqueue", "ours"): 800_000,
     ("produce", "one", "confluent"): 800_000,
     ("produce", "one", "librdkafka"): 1_000_000,
     ("produce", "concurrent", "confluent"): 60_000,
-    ("produce", "one", "aio"): 80_000,
-    ("produce", "concurrent", "aio"): 40_000,
+    ("produce", "one", "aio"): 160_000,
+    ("produce", "concurrent", "aio"): 120_000,
     ("produce", "one", "kafka_python"): 25_000,
     ("produce", "one", "franz"): 2_000_000,
 }
@@ -124,7 +124,7 @@ _STREAM_RECORDS = {
     ("streams", "together", "confluent"): 1_000_000,
 }
 #: Records of 10,000 tasks that wait, each for its own.
-_CROWD_RECORDS = {"ours": 100_000, "confluent": 60_000, "aio": 60_000}
+_CROWD_RECORDS = {"ours": 150_000, "confluent": 100_000, "aio": 90_000}
 #: Records of all consumers of a program together.
 _MANY_RECORDS = {"ours": 1_000_000, "confluent": 600_000, "aio": 300_000}
 #: Over TLS, in the main setup alone.

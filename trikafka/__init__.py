@@ -122,6 +122,7 @@ _HOMES = {
         "MessageTooLargeError",
         "NoOffsetForPartitionError",
         "NotLeaderError",
+        "NotOpenError",
         "OffsetMovedToTieredStorageError",
         "OffsetOutOfRangeError",
         "OutOfOrderSequenceError",

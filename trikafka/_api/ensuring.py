@@ -26,6 +26,7 @@ from . import admin_messages as messages
 from .admin import Admin
 from .admin_types import NewTopic
 from .consumer import Consumer
+from .given import check_client
 from .opening import open_admin
 
 _log = logging.getLogger("trikafka.tasks")
@@ -46,6 +47,7 @@ async def ensure_topics(
     as it should be; and what forbids to create one (:exc:`AuthorizationError`, :exc:`InvalidTopicError` ...). Cancelled: topics
     may have been created.
     """
+    check_client("ensure_topics", consumer, Consumer, '{}, {{"jobs": NewTopic(3)}}')
     check_topics(topics)
     half = consumer._config.max_poll_interval_ms / 2000
     making = _Making(consumer, topics)

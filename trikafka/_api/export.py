@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import os
 import re
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping
@@ -19,10 +20,12 @@ from ..errors import ConfigurationError, ExportError, PluginError
 from ..hooks import answers, call_first, load_plugins
 from ..interfaces import CheckableSink, ExportCheck, Sink
 from ..types import TopicPartition
+from . import export_plan
 from .export_job import ExportJob, ExportOptions
 from .export_report import ExportProgress, ExportResult
 from .export_source import ExportSource
 from .export_store import DirectoryStore
+from .given import check_options, shown
 from .opens import opens
 
 #: Settings of a consumer that mean nothing here, because the export decides them.
@@ -39,6 +42,11 @@ _OURS = frozenset(
         "allow_auto_create_topics",
     }
 )
+#: What :func:`export` takes beside settings: who misspells one is told of it.
+_KEYWORDS = (
+    "topics", "destination", "start", "max_records_per_file", "group_id", "fail_on_data_loss", "task_timeout_ms", "sink_options",
+    "on_progress",
+)  # fmt: skip
 #: What the name of a sink's option has in it whose value is nobody's business.
 _SECRET_WORDS = ("auth", "password", "secret", "token")
 #: How the names of options begin that lead into a store or a catalog.
@@ -102,17 +110,20 @@ async def open_exporter(
 ) -> AsyncIterator[Exporter]:
     """Open an :class:`Exporter`; the arguments are those of :func:`export`, which says what is raised."""
     sink_options = hidden_options(sink_options)
-    names = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics))
-    if not names or not all(isinstance(name, str) and name for name in names):
-        raise ConfigurationError("export needs the names of one or more topics")
+    names, where = _names(topics), path_of(destination)
     _check_whole("max_records_per_file", max_records_per_file, 1)
     _check_whole("task_timeout_ms", task_timeout_ms, 0)
     _check_start(start)
-    _check_settings(client_settings, os.fspath(destination))
+    if not isinstance(fail_on_data_loss, bool):
+        raise ConfigurationError(f"fail_on_data_loss must be True or False, not {shown(fail_on_data_loss)}")
+    if on_progress is not None and (not callable(on_progress) or inspect.iscoroutinefunction(on_progress)):
+        told = "an async one" if callable(on_progress) else shown(on_progress)
+        raise ConfigurationError(f"on_progress must be a plain function (def), called with an ExportProgress, not {told}")
+    _check_settings(client_settings, where)
     client_settings = ConsumerConfig.hidden(client_settings)  # they go to a sink, and from there perhaps to other machines
-    config = ConsumerConfig.build({**client_settings, "group_id": group_id}, given_to="export()")
+    config = ConsumerConfig.build({**client_settings, "group_id": group_id}, given_to="export()", beside=_KEYWORDS)
     options = ExportOptions(
-        destination=os.fspath(destination),
+        destination=where,
         topics=tuple(names),
         start=start,
         max_records_per_file=max_records_per_file,
@@ -178,15 +189,21 @@ async def export(
 
 
 async def check_export(
-    destination: str | os.PathLike[str], *, sink_options: Mapping[str, Any] | None = None, plugins: Iterable[object] = ()
+    destination: str | os.PathLike[str],
+    *,
+    topics: str | Iterable[str] = (),
+    sink_options: Mapping[str, Any] | None = None,
+    plugins: Iterable[object] = (),
 ) -> ExportCheck:
     """Count what an export's destination holds, beside what its manifests say: lost, changed and foreign files are told.
 
-    Nothing is asked of Kafka. Where ``sink_options`` name no format, a directory's own is taken. Exports that found no record have
-    left nothing to count. Raises :exc:`ExportError` when there was no export, when one is at work, and when its manifests are
+    All of it is counted, whatever the ``topics``, which are those that it is to hold. Nothing is asked of Kafka. Where
+    ``sink_options`` name no format, a directory's own is taken. Exports that found no record have left nothing to count. Raises
+    :exc:`ExportError` when there was no export, or none of one of the ``topics``, when one is at work, and when its manifests are
     damaged, and :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
     """
-    where, options = os.fspath(destination), hidden_options(sink_options)
+    where, options = path_of(destination), hidden_options(sink_options)
+    wanted = _names(topics) if topics != () else []
     if "format" not in options and (format := await trio.to_thread.run_sync(_format_in, where)) is not None:
         options["format"] = format
     sink: Sink = find_sink(where, options, plugins)
@@ -198,7 +215,12 @@ async def check_export(
             if not state.visited:
                 raise ExportError(f"{where} holds no export: there is no plan in it")
             return ExportCheck(0, 0, 0, ())
-        return replace(await sink.check(), unfinished=None if state.unfinished is None else state.unfinished.number)
+        held = export_plan.topics_of(state)
+        if absent := [topic for topic in wanted if topic not in held]:
+            raise ExportError(f"{where} holds no export of {', '.join(absent)}: it is one of {export_plan.listed(held)}")
+        unfinished = None if state.unfinished is None else state.unfinished.number
+        return replace(await sink.check(), unfinished=unfinished, topics=held)
+
 
 
 def _format_in(destination: str) -> str | None:
@@ -229,6 +251,21 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
     return sink
 
 
+def path_of(destination: str | os.PathLike[str]) -> str:
+    """The destination as text. Raises :exc:`ConfigurationError`."""
+    where = os.fspath(destination) if isinstance(destination, str | os.PathLike) else destination
+    if not isinstance(where, str):
+        raise ConfigurationError(f"the destination must be a path or an address, such as '/data/flights', not {shown(where)}")
+    return where
+
+
+def _names(topics: object) -> list[str]:
+    found = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics)) if isinstance(topics, Iterable) else []
+    if not found or not all(isinstance(name, str) and name for name in found):
+        raise ConfigurationError(f"export needs the names of one or more topics, not {shown(topics)}")
+    return found
+
+
 def _scheme(destination: str) -> str:
     match = re.match(r"([A-Za-z][A-Za-z0-9+.-]*)://", destination)
     return match[1].lower() if match else "file"
@@ -251,6 +288,8 @@ def _check_settings(given: Mapping[str, Any], destination: str) -> None:
 def hidden_options(options: Mapping[str, Any] | None) -> dict[str, Any]:
     """A copy in which what may be secret hides itself: a sink knows more of its options, but is not asked yet."""
 
+    check_options(options)
+
     def is_secret(name: str, value: Any) -> bool:
         told = name.startswith(_LEADING) or any(word in name.lower() for word in _SECRET_WORDS)
         return isinstance(value, str) and (told or holds_secret(value))
@@ -266,6 +305,8 @@ def _check_whole(name: str, value: object, least: int) -> None:
 def _check_start(start: str | int | Mapping[TopicPartition, int]) -> None:
     if isinstance(start, str) and start != "earliest":
         raise ConfigurationError(f"start must be 'earliest', a time in milliseconds or a mapping of offsets, not {start!r}")
+    if start is None:
+        raise ConfigurationError("start must be 'earliest', a time in milliseconds or a mapping of offsets, not None")
     for offset in start.values() if isinstance(start, Mapping) else () if isinstance(start, str) else (start,):
         if isinstance(offset, bool) or not isinstance(offset, int) or not 0 <= offset < 2**63:
             raise ConfigurationError(f"start must not be negative, and a whole number below 2^63, not {offset!r}")

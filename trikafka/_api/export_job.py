@@ -258,8 +258,21 @@ class ExportJob:
             format=format,
         )
         if plan is not None:
+            self._tell_beside(plan)
             await self.sink.store_plan(plan)
             await self._carry_out(plan, "planned")
+
+    def _tell_beside(self, plan: ExportPlan) -> None:
+        """A topic that comes into a destination of others may be meant to, or be a slip of the destination's name."""
+        before = export_plan.topics_of(self.state)
+        new = sorted({*plan.topic_ids}.difference(before))
+        if before and new:
+            _log.warning(
+                "%s holds an export of %s, and gets %s beside it: who reads all of it gets both (column topic)",
+                self.options.destination,
+                export_plan.listed(before),
+                export_plan.listed(new),
+            )
 
     # --- one plan ---
 

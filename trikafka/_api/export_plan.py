@@ -216,6 +216,17 @@ def exported_up_to(state: ExportState) -> dict[TopicPartition, int]:
     return positions
 
 
+def topics_of(state: ExportState) -> tuple[str, ...]:
+    """The topics of which a destination holds an export, or is getting one."""
+    planned = state.unfinished.ranges if state.unfinished is not None else ()
+    return tuple(sorted({*state.topic_ids, *(tp.topic for tp in state.positions), *(each.topic for each in planned)}))
+
+
+def listed(topics: Sequence[str]) -> str:
+    """Topics as a message names them: a few, and how many more."""
+    return ", ".join(topics[:5]) + (f" and {len(topics) - 5} more" if len(topics) > 5 else "")
+
+
 def turns(ranges: Sequence[PlannedRange]) -> list[PlannedRange]:
     """The ranges in an order in which partitions take turns, so that one that is stuck does not hold all workers."""
     counts: dict[TopicPartition, int] = {}

@@ -29,6 +29,7 @@ from ..errors import ConfigurationError, ExportError
 from ..interfaces import ExportPlan, PlannedRange, RangeResult, WrittenFile
 from . import export_files as files
 from .export_base import ExportStore
+from .export_json import files_from_json
 from .export_plan import name_of_topic
 from .export_work import OURS, RangeWork, work_folder
 
@@ -190,6 +191,14 @@ class DirectoryStore(ExportStore):
         """A data file, by its path, and its bytes."""
         path = self.root / name
         yield path, path.stat().st_size
+
+    def gone_of_last(self) -> list[str]:
+        """Which data files of the last manifest are gone; those of earlier ones may have been moved, compacted or outlived."""
+        if self._known is None or not self._known[1]:
+            return []
+        with self.explained(f"cannot read {self._own}"):
+            listed = files_from_json(*self._text("manifest", self._known[1]))
+            return [file.name for file in listed if not os.path.lexists(self.root / file.name)]
 
     def _check_written(self, written: Sequence[WrittenFile]) -> None:
         for file in written:

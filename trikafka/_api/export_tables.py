@@ -31,6 +31,10 @@ class TableStore(DirectoryStore):
     def _refuse_foreign(self) -> None:
         """What is there may be a table already; who writes the table knows."""
 
+    def gone_of_last(self) -> list[str]:
+        """Nothing: a table's files are compacted and go."""
+        return []
+
     def _check_written(self, written: Sequence[WrittenFile]) -> None:
         """Which files there are is the format's affair."""
 

@@ -10,14 +10,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
 from ..config.secrets import holds_secret
-from ..errors import ConfigurationError, IllegalStateError
+from ..errors import ConfigurationError, IllegalStateError, NotOpenError
 
 P = ParamSpec("P")
 Client = TypeVar("Client")
-
-
-class _NotOpenError(IllegalStateError, AttributeError):
-    """An attribute of a client was asked for that is not open: to Python it is one that is not there."""
 
 
 class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
@@ -27,6 +23,11 @@ class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
 
     def __init__(self, call: str, block: AbstractAsyncContextManager[Client]) -> None:
         self._call, self._block = call, block
+
+    @property
+    def opens(self) -> str:
+        """The function that has made it."""
+        return self._call
 
     # Both hand on what is to be awaited, so that no traceback and no stack has a step more.
 
@@ -43,7 +44,7 @@ class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
         def __getattr__(self, name: str) -> NoReturn:
             if name.startswith("_"):  # Python itself asks for such, and takes any answer but this for a yes
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-            raise _NotOpenError(f"{_advice(self._call)}: before that there is no {_name(self._call)}, and no {name!r} of it")
+            raise NotOpenError(f"{_advice(self._call)}: before that there is no {_name(self._call)}, and no {name!r} of it")
 
         def __aiter__(self) -> NoReturn:
             raise IllegalStateError(f"{_advice(self._call)}: inside of it 'async for' goes over the {_name(self._call)}")

@@ -18,6 +18,7 @@ from ..errors import ConfigurationError
 from .callbacks import awaitable, check_async
 from .committing import ToCommit
 from .consumer import Consumer
+from .given import check_client
 from .producer import Producer
 from .rounds import Round, may_be_done_again, settle
 from .task_plan import Trials, check_task_timeout
@@ -62,6 +63,8 @@ async def process(
     the consumer stands before what was not committed: it may be called again, also after a ``seek`` past what the handler cannot
     take.
     """
+    check_client("process", consumer, Consumer, "{}, producer, handler")
+    check_client("process", producer, Producer, "consumer, {}, handler")
     check_async("handler", handler, "batch", "txn")
     consumer.check_fits_transactions()
     producer.transaction()

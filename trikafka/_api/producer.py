@@ -13,12 +13,14 @@ from typing import Any
 
 import trio
 
+from .._managers.outcomes import waiters_of
 from .._managers.produce import Fields
 from .._managers.telemetry import Telemetry
 from .._managers.transaction_signals import TransactionSignals
 from .._net.deadlines import GRACE, Call, check_timeout, run_call
 from .._state.accumulator import Partitioner
 from .._state.arguments import HeaderPairs, check_target, plain
+from .._state.producer_batch import ProducerBatch
 from .._state.transaction import ProducerTransaction
 from ..config import ProducerConfig
 from ..errors import ClientFailedError, ConfigurationError, DeliveryTimeoutError, PluginError, TransactionError, TrikafkaError
@@ -157,7 +159,7 @@ class Producer:
 
         Cancelled before the record was accepted: nothing is written. Cancelled after that: it stays on its way.
         """
-        # As in enqueue, written out: each coroutine more is seen where thousands of tasks send.
+        # As in enqueue and Ack.wait, written out: each coroutine more is seen where thousands of tasks send.
         if time.perf_counter() >= fairness.due:
             await fairness.take()
         else:
@@ -167,6 +169,13 @@ class Producer:
         ack = self._append(topic, value, key, headers, timestamp, partition)
         if ack is None:
             ack = await self._enqueue_slowly((topic, value, key, headers, timestamp, partition))
+        batch: ProducerBatch = ack._batch
+        if not (batch.settled or batch.outcome.parts):
+            waiters: Any = batch.outcome.signal or waiters_of(batch)
+            waiters.add(trio.lowlevel.current_task())
+            await trio.lowlevel.wait_task_rescheduled(waiters)
+            if batch.settled and not batch.outcome.parts:
+                return batch.metadata(ack._index, ack._timestamp)
         return await ack.wait()
 
     async def enqueue(

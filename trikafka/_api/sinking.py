@@ -14,7 +14,8 @@ from ..errors import ConfigurationError
 from ..interfaces import BatchSink
 from .batches import arrow_loaded
 from .consumer import Consumer
-from .export import find_sink, hidden_options
+from .export import find_sink, hidden_options, path_of
+from .given import check_client
 from .sink_task import SinkPlan, SinkTask
 from .task_plan import check_task_timeout
 from .task_run import TaskRun
@@ -50,6 +51,7 @@ async def sink_batches(
     Raises :exc:`ConfigurationError`, and :exc:`PluginError` when no plugin takes batches there, before any I/O; what the sink
     raises, :exc:`ExportError` above all; and what stops the consumer.
     """
+    check_client("sink_batches", consumer, Consumer, "{}, destination")
     for name, value in (("max_rows", max_rows), ("max_bytes", max_bytes)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ConfigurationError(f"{name} must be a whole number from 1, not {value!r}")
@@ -59,7 +61,7 @@ async def sink_batches(
     check_stop_on(stop_on)
     check_commits(consumer, "sink_batches")
     config = consumer._config
-    sink: BatchSink = find_sink(os.fspath(destination), hidden_options(sink_options), config.plugins, BatchSink)
+    sink: BatchSink = find_sink(path_of(destination), hidden_options(sink_options), config.plugins, BatchSink)
     await arrow_loaded()
     async with sink.open_batches() as writer:
         limiter = trio.CapacityLimiter(2)

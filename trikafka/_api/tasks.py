@@ -16,6 +16,7 @@ from .callbacks import check_async
 from .consumer import Consumer
 from .ensuring import check_topics
 from .ensuring import ensure_topics as ensure_topics
+from .given import check_client
 from .handling import Handling, RetryPolicy
 from .partition_task import PartitionTask
 from .producer import Producer
@@ -106,6 +107,9 @@ async def run_tasks(
             " of the handler; `retries` of open_producer() and open_admin() keep their meaning",
             retries,
         )
+    check_client("run_tasks", consumer, Consumer, "{}, handler")
+    if producer is not None:
+        check_client("run_tasks", producer, Producer, "consumer, handler, producer={}")
     config = consumer._config
     _check_numbers(concurrency, batches)
     check_task_timeout(task_timeout_ms)

@@ -99,6 +99,10 @@ def _headers(columns: Columns) -> pa.Array:
     return pa.Array.from_buffers(HEADERS, columns.count, [None, pa.py_buffer(offsets)], children=[entries])
 
 
+#: What a table may be made of that was none.
+_EXAMPLE = 'give a table with the values in a column, such as pa.table({"value": values})'
+
+
 class Rows:
     """A table that is to be written to a topic: which of its columns are what, and its rows, piece by piece.
 
@@ -189,8 +193,11 @@ def _as_table(data: Any) -> pa.Table:
     if isinstance(data, pa.RecordBatch):
         return pa.Table.from_batches([data])
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
-        return pa.table(data)
-    raise ConfigurationError(f"{type(data).__name__} is neither an Arrow table nor has Arrow's PyCapsule interface")
+        try:
+            return pa.table(data)
+        except pa.ArrowInvalid as error:  # an array has the interface, and no columns
+            raise ConfigurationError(f"{type(data).__name__} cannot be read as a table ({error}): {_EXAMPLE}") from error
+    raise ConfigurationError(f"{type(data).__name__} is neither an Arrow table nor has Arrow's PyCapsule interface: {_EXAMPLE}")
 
 
 def _choose(schema: pa.Schema, wanted: dict[str, str | None]) -> dict[str, str]:

@@ -85,7 +85,7 @@ def command(
     as_json = as_json or output == "json"
     sink_options = {**dict(map(pair, options)), **({} if format is None else {"format": format})}
     if check:
-        _check(destination, sink_options, as_json)
+        _check(destination, (*names, *more), sink_options, as_json)
         return
     group = group or settings.get("group_id")
     arguments = dict(
@@ -183,14 +183,15 @@ def _gist(text: str) -> str:
     return f"{who}{what}{re.sub(r'[0-9][0-9,.]*', '0', why)}".removesuffix("; 0 rows are published") if what else text
 
 
-def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
+def _check(destination: str, topics: tuple[str, ...], options: dict[str, str], as_json: bool) -> None:
     from .._api.export import check_export
 
     async def work(stop: Stop) -> None:
-        found = await check_export(destination, sink_options=options)
+        found = await check_export(destination, topics=topics, sink_options=options)
         what = {"files": found.files, "records": found.rows, "bytes": found.bytes}
         if as_json:
-            say_json({"destination": destination, **what, "problems": list(found.problems), "unfinished": found.unfinished})
+            told = {"topics": list(found.topics), "problems": list(found.problems), "unfinished": found.unfinished}
+            say_json({"destination": destination, **what, **told})
         else:
             for problem in found.problems:
                 say(problem)
@@ -214,7 +215,8 @@ def _check(destination: str, options: dict[str, str], as_json: bool) -> None:
 
 def _sentence(result: ExportResult) -> str:
     if result.already_done:
-        return f"nothing new: {result.destination} holds all records" + (" that could be read" if result.carried else "")
+        which = "all records that could be read" if result.carried else "all records"
+        return f"nothing new: {which} have been exported to {result.destination}"
     earlier = ", the files of a killed export among them" if result.resumed else ""
     records = _records(result.rows)
     files = f" in {len(result.files):,} {'file' if len(result.files) == 1 else 'files'} ({result.bytes:,} bytes)"

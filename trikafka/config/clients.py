@@ -71,15 +71,14 @@ class ClientConfig(SecurityConfig):
     )
 
     @classmethod
-    def build(cls, settings: Mapping[str, Any], given_to: str | None = None) -> Self:
+    def build(cls, settings: Mapping[str, Any], given_to: str | None = None, beside: Sequence[str] = ()) -> Self:
         """Check ``settings`` and return them frozen. Raises :exc:`ConfigurationError` for a wrong name, type or value.
 
-        ``given_to``: what the user has called, where it is not what opens such a client.
+        ``given_to``: what the user has called, where it is not what opens such a client; ``beside``: what else that takes.
         """
         known = settings_of(cls)  # type: ignore[arg-type]  # mypy doubts that a class is hashable
-        for name in settings:
-            if name not in known:
-                raise unknown(name, known, given_to or cls.given_to, _whose(name, cls))
+        if strange := [name for name in settings if name not in known]:
+            raise unknown(strange, (*known, *beside), given_to or cls.given_to, lambda name: _whose(name, cls))
         config = cls(**cls.hidden(settings))
         for name, one in known.items():
             one.check(getattr(config, name))
@@ -428,4 +427,4 @@ def _whose(name: str, client: type[ClientConfig]) -> str:
     if not others:
         return ""
     advice = f" (of a file that several clients share: from_properties(file, {client.__name__}))"
-    return f"; it is one of {' and '.join(others)}{advice}"
+    return f"it is one of {' and '.join(others)}{advice}"

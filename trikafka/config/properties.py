@@ -37,11 +37,13 @@ def from_properties(
     ``bytes.decode``; its classes for bytes are what trikafka does anyway.
 
     One file may serve several programs. What it has for TLS or SASL that its own ``security.protocol`` does not use is left out,
-    and what other clients have than ``client`` (:class:`ConsumerConfig`, :class:`ProducerConfig`, :class:`AdminConfig`), too:
-    one warning names all of that. Without ``client`` what the client does not have is an error when it is opened.
+    and what other clients have than ``client`` (:class:`ConsumerConfig`, :class:`ProducerConfig`, :class:`AdminConfig`), too, and
+    what only other languages' clients have (``metric.reporters``, ``interceptor.classes``, a schema registry, sizes of socket
+    buffers): one warning names all of that. Without ``client`` what the client does not have is an error when it is opened.
 
-    Strings are turned into numbers and booleans where the setting is one. Raises :exc:`ConfigurationError` for a name that
-    no client has, for a setting that is given under two names, and for a file that cannot be read.
+    Strings are turned into numbers and booleans where the setting is one. Raises :exc:`ConfigurationError` for names that
+    no client has, for a setting that is given under two names, and for values that cannot be read: one error names all of these.
+    So is a file that cannot be read.
     """
     if not isinstance(properties, Mapping):
         properties = _read_file(properties)
@@ -49,14 +51,24 @@ def from_properties(
     by_java = {found.java: found for found in known.values() if found.java is not None}
     properties = {name: secret(value) for name, value in properties.items()}
     settings, rest = take_security(leave_out_unused(properties, client, {**known, **by_java}))
-    _take_serialization(rest, settings)
+    wrong = _take_serialization(rest, settings)
+    strange: list[str] = []
     for dotted, value in rest.items():
         found = by_java.get(dotted) or known.get(dotted.replace(".", "_"))
         if found is None:
-            raise unknown(dotted, {*by_java, *(name.replace("_", ".") for name in known), *OTHER_NAMES}, "any client")
-        if found.name in settings:
-            raise ConfigurationError(f"{found.name} is given twice, the second time as {dotted!r}")
-        settings[found.name] = _from_text(dotted, value, found) if isinstance(value, str) else value
+            strange.append(dotted)
+        elif found.name in settings:
+            wrong.append(f"{found.name} is given twice, the second time as {dotted!r}")
+        else:
+            try:
+                settings[found.name] = _from_text(dotted, value, found) if isinstance(value, str) else value
+            except ConfigurationError as error:
+                wrong.append(str(error))
+    if strange:
+        names = {*by_java, *(name.replace("_", ".") for name in known), *OTHER_NAMES}
+        wrong.insert(0, str(unknown(strange, names, "any client")))
+    if wrong:  # who has a long file mends it in one go
+        raise ConfigurationError("; ".join(wrong))
     return {name: value if known[name].secret or holds_secret(value) else plain(value) for name, value in settings.items()}
 
 
@@ -67,8 +79,9 @@ def _read_file(path: str | os.PathLike[str]) -> dict[str, str]:
         raise ConfigurationError(f"the properties cannot be read: {error}") from error
 
 
-def _take_serialization(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> None:
-    """Java names classes here, of which trikafka has none."""
+def _take_serialization(rest: MutableMapping[str, Any], settings: MutableMapping[str, Any]) -> list[str]:
+    """Java names classes here, of which trikafka has none; return what is wrong with them."""
+    wrong = []
     for dotted in SERIALIZATION:
         if not isinstance(rest.get(dotted), str):
             continue
@@ -78,7 +91,8 @@ def _take_serialization(rest: MutableMapping[str, Any], settings: MutableMapping
             settings.update({dotted.replace(".", "_"): bytes.decode} if reads else {})
         elif kind not in _BYTES:
             instead = "give open_consumer() a function for it" if reads else "encode before the call"
-            raise ConfigurationError(f"{dotted}={given!r} is a class of Java's: leave it out, for records are bytes, or {instead}")
+            wrong.append(f"{dotted}={given!r} is a class of Java's: leave it out, for records are bytes, or {instead}")
+    return wrong
 
 
 def read_properties(text: str) -> dict[str, str]:

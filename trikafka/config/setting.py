@@ -80,7 +80,7 @@ class Setting:
                 value = None  # an error tracker shows the locals of a traceback's frames
                 raise ConfigurationError(f"{self.name} must {wrong}")
         elif self.choices is not None:
-            if isinstance(value, bool) or value not in self.choices:
+            if isinstance(value, bool | float) or value not in self.choices:  # 1.0 is 1, and yet no number of replicas
                 raise ConfigurationError(f"{self.name} must be one of {', '.join(map(repr, self.choices))}, not {value!r}")
         elif isinstance(value, bool) != (bool in self.kinds):
             wanted = "True or False" if bool in self.kinds else "no boolean"
@@ -164,10 +164,21 @@ def _values(hint: Any) -> tuple[tuple[type, ...], tuple[object, ...] | None, boo
     return tuple(kinds), None if open_ended else choices, len(rest) < len(parts)
 
 
-def unknown(name: str, known: Iterable[str], where: str, hint: str = "") -> ConfigurationError:
-    """The error for a name that is none, with a ``hint`` or else the nearest one that is."""
-    near = difflib.get_close_matches(name, list(known), n=1)
-    hint = hint or (f"; did you mean {near[0]!r}?" if near else "")
-    if name.replace(".", "_") in ("key_serializer", "value_serializer"):
-        hint = "; keys and values are bytes: encode before send"
-    return ConfigurationError(f"unknown setting {name!r} for {where}{hint}")
+def unknown(
+    names: Sequence[str], known: Iterable[str], where: str, hint: Callable[[str], str] = lambda name: ""
+) -> ConfigurationError:
+    """The error for names that are none: with what ``hint`` says of each, or else the nearest one that is."""
+    known = list(known)
+
+    def advice(name: str) -> str:
+        if name.replace(".", "_") in ("key_serializer", "value_serializer"):
+            return "keys and values are bytes: encode before send"
+        longer = [one for one in known if one.startswith((f"{name}_", f"{name}."))]  # a unit was forgotten
+        near = longer if len(longer) == 1 else difflib.get_close_matches(name, known, n=1)
+        return hint(name) or (f"did you mean {near[0]!r}?" if near else "")
+
+    if len(names) == 1:
+        told = advice(names[0])
+        return ConfigurationError(f"unknown setting {names[0]!r} for {where}" + (f"; {told}" if told else ""))
+    each = [f"{name!r} ({told})" if (told := advice(name)) else repr(name) for name in names]
+    return ConfigurationError(f"unknown settings for {where}: {', '.join(each)}")

@@ -61,6 +61,10 @@ class IllegalStateError(TrikafkaError, RuntimeError):
     """The call does not fit what the client is doing, such as seeking a partition that is not assigned."""
 
 
+class NotOpenError(IllegalStateError, AttributeError):
+    """An attribute was asked of a client that ``async with`` has not opened: to Python it is one that is not there."""
+
+
 class KafkaTimeoutError(TrikafkaError, trio.TooSlowError):
     """A call did not finish within its limit (seed 000: the limit spans all attempts).
 

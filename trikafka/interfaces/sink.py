@@ -245,6 +245,7 @@ class ExportCheck:
     """What a destination really holds, beside what its manifests say. ``problems`` are sentences, one for each difference.
 
     ``unfinished`` is the number of a plan that a run has begun and not finished, which the next one does: it is not counted.
+    ``topics`` are those of the exports there, as their plans say; :func:`trikafka.check_export` adds both.
     """
 
     files: int
@@ -252,6 +253,7 @@ class ExportCheck:
     bytes: int
     problems: tuple[str, ...]
     unfinished: int | None = None
+    topics: tuple[str, ...] = ()
 
 
 @runtime_checkable

@@ -24,6 +24,7 @@ import trio
 from trikafka import ConfigurationError, DirectoryStore, ExportError
 from trikafka.interfaces import SinkBatch
 
+from .in_tables import refuse_tables
 from .sink_options import SinkOptions
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ class BatchFolder:
             self._root.mkdir(parents=True, exist_ok=True)
             if (self._root / "_trikafka").exists():
                 raise ExportError(f"{self._root} belongs to an export, which counts its files; choose another destination")
-            refuse_delta(self._root)
+            refuse_tables(self._root)
             aside = self._root / _ASIDE
             aside.mkdir(exist_ok=True)
             found = aside.lstat()
@@ -142,14 +143,6 @@ def refuse_batches(root: Path) -> None:
     """Raise :exc:`ExportError` if consumers write to this folder: an export would not know their files."""
     if (root / _ASIDE).exists():
         raise ExportError(f"{root} is written by consumers (sink_batches); choose another destination for an export")
-
-
-def refuse_delta(root: Path) -> None:
-    """Raise :exc:`ConfigurationError` if it is a Delta table: readers would not see our files, and ``VACUUM`` would remove them."""
-    if (root / "_delta_log").exists():
-        way = "exports go there with format=delta (--format delta, also with --check), else choose another destination"
-        told = f"to which files are not just added; {way}"
-        raise ConfigurationError(f"{root} is a Delta table, {told}")
 
 
 def _prefix(batch: SinkBatch) -> str:

@@ -30,6 +30,7 @@ from typing import Any
 from trikafka import ConfigurationError, ExportError, ExportStore
 from trikafka.interfaces import ExportPlan, PlannedRange, RangeResult, WrittenFile
 
+from .in_tables import refuse_found
 from .lease import Lease
 from .object_address import ObjectAddress
 from .object_pieces import OURS, WORK, ObjectPieces, ObjectPlace, work_folder
@@ -153,6 +154,10 @@ class ObjectStore(ExportStore):
             return self._now is not None and self._objects.look(name).modified < self._now - _OLD
         except FileNotFoundError:
             return False
+
+    def _refuse_foreign(self) -> None:
+        refuse_found(f"{self.title} is", any(self._objects.folder("_delta_log")), self._objects.folder("metadata")[0])
+        super()._refuse_foreign()
 
     # --- plans ---
 

@@ -21,10 +21,11 @@ from trikafka.config.secrets import secret
 from trikafka.interfaces import ExportCheck, ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, SinkReport
 
 from . import session
-from .batch_folder import BatchFolder, refuse_batches, refuse_delta
+from .batch_folder import BatchFolder, refuse_batches
 from .formats.missing import MissingSchemas
 from .formats.options import SECRET_OPTIONS, check_schemas
 from .formats.pinning import check, check_letters, formats, look_up, pin, unpinned, with_schemas
+from .in_tables import refuse_name, refuse_tables
 from .kept_spark import CANCELLED_LIMIT, STOP_LIMIT, KeptSpark
 from .sink_options import SinkOptions, refuse_other_format, sink_options
 from .stores import store_of
@@ -46,9 +47,11 @@ class SparkSink:
 
     format = "parquet"
 
-    def __init__(self, root: Path | ExportStore | None, options: SinkOptions | None = None) -> None:
+    def __init__(self, root: Path | ExportStore | None, options: SinkOptions | None = None, given: str = "") -> None:
         self._place: ExportStore | None = DirectoryStore(root) if isinstance(root, Path) else root
         self._options = options or SinkOptions()
+        self._given = given  # the destination, as it was written
+        self._gone_told = False
         self._limiter = trio.CapacityLimiter(4)
         #: One call at a time, also when one was not waited for.
         self._store_limiter = trio.CapacityLimiter(1)
@@ -59,8 +62,9 @@ class SparkSink:
     def from_options(cls, options: Mapping[str, Any]) -> Self:
         """Make a sink of what ``export(..., sink_options=)`` was given. Raises :exc:`ConfigurationError`."""
         rest = {name: secret(value) if name in SECRET_OPTIONS else value for name, value in options.items()}
-        store, rest = store_of(rest.pop("destination"), rest)
-        return cls(store, sink_options(rest))
+        given = str(rest.pop("destination"))
+        store, rest = store_of(given, rest)
+        return cls(store, sink_options(rest), given)
 
     @property
     def title(self) -> str:
@@ -111,7 +115,9 @@ class SparkSink:
     def _open(self) -> None:
         if isinstance(self._store, DirectoryStore):
             refuse_batches(self._store.root)
-            refuse_delta(self._store.root)
+            refuse_name(self._given)
+            refuse_tables(self._store.root)
+            self._gone_told = False
         self._store.open()
 
     async def _leave(self, limit: float) -> None:
@@ -129,6 +135,8 @@ class SparkSink:
         state = await self._stored(self._store.load)
         root = self._store.root if isinstance(self._store, DirectoryStore) else None
         await self._thread(lambda: refuse_other_format(state, self.format, self._store.title, root))
+        if isinstance(self._store, DirectoryStore) and not self._gone_told:
+            self._gone_told = await self._stored(partial(_tell_gone, self._store))
         return state
 
     async def store_plan(self, plan: ExportPlan) -> None:
@@ -282,6 +290,20 @@ def pinned(state: ExportState, options: SinkOptions, destination: str) -> dict[s
         )
     check(format, options.parsing, destination)
     return format
+
+
+def _tell_gone(store: DirectoryStore) -> bool:
+    """Warn of files of the last export that somebody has removed: who wants them again will wait for them in vain."""
+    if gone := store.gone_of_last():
+        more = "" if len(gone) == 1 else f" and {len(gone) - 1:,} more"
+        _log.warning(
+            "%s lacks what was exported to it: %s%s. An export writes nothing again: --check tells all that is lost;"
+            " a new destination gets all records",
+            store.title,
+            gone[0],
+            more,
+        )
+    return bool(gone)
 
 
 def _stopper() -> Stopper:

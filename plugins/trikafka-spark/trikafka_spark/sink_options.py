@@ -73,6 +73,8 @@ def sink_options(given: Mapping[str, Any], more: Iterable[str] = (), sink: str =
         if name not in _NAMES:
             near = difflib.get_close_matches(name, [*_NAMES, *more], n=1)
             hint = f"; did you mean {near[0]!r}?" if near else ""
+            if not more and (name in ("catalog", "location") or name.startswith("catalog.")):
+                hint = ": it is one of format=iceberg, so give that, too (--format iceberg)"
             raise ConfigurationError(f"unknown option {name!r} of {sink}{hint}")
     for name in ("threads", "max_bytes_per_file", "row_group_rows", "row_group_bytes"):
         if name in rest:
@@ -130,8 +132,9 @@ def refuse_other_format(state: ExportState, format: str, destination: str, root:
             f"an export to {destination} was begun with format={known}, and nothing of it was ever published: "
             f"remove {root / '_trikafka'} to begin anew with format={format}, or give format={known} to finish it"
         )
+    by_name = ", with the table's name, such as lake.flights, instead of its folder" if known == "iceberg" else ""
     raise ConfigurationError(
-        f"{destination} was exported with format={known} and keeps it: give that (--format {known}), "
+        f"{destination} was exported with format={known} and keeps it: give that (--format {known}){by_name}, "
         f"or choose another destination for {format}"
     )
 

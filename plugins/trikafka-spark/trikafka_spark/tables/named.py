@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from trikafka import ExportError, TableStore
 from trikafka.interfaces import ExportPlan
 
-from ..batch_folder import refuse_delta
+from ..in_tables import refuse_tables
 from .commits import Commit
 from .options import TableOptions
 from .rows import SCHEMA_DDL, appender
@@ -43,7 +43,7 @@ class NamedTable:
 
     def check(self) -> None:
         """Nothing but what begins with an underscore may be there: readers would mix it with the export."""
-        refuse_delta(self._store.root)
+        refuse_tables(self._store.root)
         strangers = (path.name for path in self._store.root.iterdir() if not path.name.startswith(("_", ".")))
         if (stranger := next(strangers, None)) is not None:
             raise ExportError(f"{self._store.root} is not empty (such as {stranger}): choose an empty directory")
