@@ -63,7 +63,7 @@ async def test_a_large_response_is_read_beside_the_loop() -> None:
 
 
 async def test_who_gives_up_on_a_large_response_leaves_at_once() -> None:
-    """Before the thread has read it. That takes half a second, in which a busy machine may not turn to the loop at all: five tries."""
+    """Before the thread has read it. That takes half a second, in which a busy machine may not turn to the loop: five tries."""
     for _ in range(5):
         async with connected() as line:
             asked = line.ask(type(metadata_request())(topics=None, allow_auto_topic_creation=False, max_version=5))

@@ -55,11 +55,11 @@ class Counting:
 @pytest.mark.parametrize("direction", ["sent", "received"])
 async def test_megabytes_at_once(direction: str) -> None:
     data = bytes(SIZE)
-    context = server_context(AUTHORITY.issue_cert("localhost"))
+    servers = server_context(AUTHORITY.issue_cert("localhost"))
 
     def peer() -> None:
         plain, _ = server.accept()
-        with contextlib.suppress(OSError), context.wrap_socket(plain, server_side=True) as secured:
+        with contextlib.suppress(OSError), servers.wrap_socket(plain, server_side=True) as secured:
             left, memory = SIZE, bytearray(262_144)
             while direction == "sent" and left:
                 left -= secured.recv_into(memory)
@@ -75,7 +75,8 @@ async def test_megabytes_at_once(direction: str) -> None:
         thread.start()
         port = server.getsockname()[1]
         counting = Counting(transport_of(await trio.open_tcp_stream("127.0.0.1", port)))
-        transport = TlsTransport(counting, make_context(config(security_protocol="SSL", ssl_cafile=PEM)), Node(0, "localhost", port))
+        context = make_context(config(security_protocol="SSL", ssl_cafile=PEM))
+        transport = TlsTransport(counting, context, Node(0, "localhost", port))
         memory = memoryview(bytearray(SIZE if direction == "received" else 9))
         with trio.fail_after(120):
             await transport.handshake()
