@@ -5,8 +5,8 @@ what is left for the end is quick. A test with the mark ``alone`` measures what 
 It waits for the tests that the other processes have begun, so its file comes when these are quick ones.
 
 And what is chance in them, in any process: Trio shuffles its tasks, and retries have jitter. A test has the same of both each time,
-by its name, so that a test that passes here passes elsewhere; and Hypothesis has the same examples. ``--chance 7`` gives them others,
-to look for what fails then. An example may take its time in any case: that a machine stood still is no failure.
+by its name, so that a test that passes here passes elsewhere; and Hypothesis has the same examples. ``--chance 7`` gives others, to
+look for what fails then. An example may take its time in any case: that a machine stood still is no failure.
 """
 
 from __future__ import annotations
