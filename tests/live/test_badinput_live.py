@@ -177,7 +177,7 @@ async def test_a_topic_that_does_not_exist(kafka_broker: KafkaBroker) -> None:
             with pytest.raises(UnknownTopicOrPartitionError, match="no-such-topic"):
                 await admin.delete_topics(["no-such-topic"])
 
-    with trio.fail_after(40):
+    with trio.fail_after(90):
         async with trio.open_nursery() as nursery:
             for work in (look_up, produce, delete):
                 nursery.start_soon(work)

@@ -91,7 +91,7 @@ async def test_brokers_that_are_restarted_one_by_one_and_all_at_once(make_kafka_
     async def more() -> None:
         """Wait until each partition has brought something new."""
         before = [len(seen[number]) for number in range(3)]
-        with trio.fail_after(30):
+        with trio.fail_after(90):
             while any(len(seen[number]) < before[number] + 10 for number in range(3)):  # noqa: ASYNC110
                 await trio.sleep(0.02)
 

@@ -55,14 +55,14 @@ async def round_trip(topic: str, settings: dict[str, Any], count: int = 200) -> 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_each_mechanism_over_tls(secured: KafkaCluster, mechanism: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         await create(secured, f"by-{mechanism}")
         await round_trip(f"by-{mechanism}", secured.client_settings(mechanism))
 
 
 async def test_large_records_over_tls(secured: KafkaCluster) -> None:
     settings = secured.client_settings("PLAIN")
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         await create(secured, "large")
         async with trikafka.open_producer(linger_ms=50, **settings) as producer:
             values = [bytes([number]) * 900_000 for number in range(40)]
@@ -88,7 +88,7 @@ def mutual(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
 
 async def test_mutual_tls_with_files_and_with_text(secured: KafkaCluster) -> None:
     client = secured.security_directory / "client.pem"
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         await create(secured, "mutual")
         await round_trip("mutual", mutual(secured, ssl_certfile=str(client)))
         texts = {"ssl_certfile": client.read_text(), "ssl_cafile": (secured.security_directory / "ca.pem").read_text()}
@@ -171,7 +171,7 @@ async def test_a_mechanism_of_a_third_party(secured: KafkaCluster) -> None:
             return make if mechanism == "OAUTHBEARER" else None
 
     settings = {**secured.client_settings("OAUTHBEARER"), "plugins": [Own()]}
-    with trio.fail_after(20):
+    with trio.fail_after(90):
         async with trikafka.open_admin(**settings) as admin:
             await admin.list_topics()
     assert set(asked) == {"127.0.0.1"}

@@ -188,5 +188,5 @@ async def test_cancelling_the_start_leaves_nothing(temporary: Path) -> None:
 def test_a_tool_that_fails_is_an_error(kafka_cluster: KafkaCluster) -> None:
     with pytest.raises(BrokerError, match="TopicCommand exited with code 1"):
         kafka_cluster.run_tool(TOPICS, "--bootstrap-server", kafka_cluster.bootstrap_servers, "--create")
-    done = subprocess.run(kafka_cluster.java_command(TOPICS, "--version"), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(kafka_cluster.java_command(TOPICS, "--version"), capture_output=True, text=True, timeout=180)
     assert done.stdout.startswith("4.")
