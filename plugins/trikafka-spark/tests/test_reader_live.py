@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import trio
+from spark_kafka import make_anew
 from trikafka_spark import reader as reader_module
 from trikafka_spark import reading
 from trikafka_spark.reader import Reader, close_kept, kept_reader
@@ -87,6 +88,32 @@ async def test_a_range_that_fails_leaves_the_next_one_a_new_client(kafka_broker:
     reader.close()
     assert len(opened) == 3
     assert threads() == []
+
+
+async def test_what_the_client_has_just_seen_of_a_topic_is_not_asked_again_and_told_only_when_it_is_true(
+    kafka_broker: Any, new_topic: Any, opened: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at a topic brings all of its partitions: of a thousand, it takes longer than a small range."""
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers}
+    topic = await new_topic(100, partitions=1)
+    async with trikafka.open_consumer(**settings) as consumer:
+        planned = str((await consumer.topic_ids([topic]))[topic])
+    asked, plain = [], trikafka.Consumer.topic_ids
+
+    async def noted(self: Any, topics: Any, **more: Any) -> Any:
+        asked.append(topics)
+        return await plain(self, topics, **more)
+
+    monkeypatch.setattr(trikafka.Consumer, "topic_ids", noted)
+    monkeypatch.setattr(reading, "_JUST_SEEN", 60.0)
+    reader = Reader(settings)
+    for low in (0, 20, 40):
+        assert len(offsets(read_range(OffsetRange(topic, 0, low, low + 20), settings, topic_id=planned, reader=reader))) == 20
+    assert len(asked) == 4  # before the first, and after each
+    await make_anew(kafka_broker.bootstrap_servers, topic, 100)
+    with pytest.raises(OffsetOutOfRangeError, match="created anew"):
+        list(read_range(OffsetRange(topic, 0, 60, 80), settings, topic_id=planned, reader=reader))
+    reader.close()
 
 
 async def test_one_that_is_left_early_is_not_fetched_any_more(

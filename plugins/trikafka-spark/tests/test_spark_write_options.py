@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
 import pytest
 from pyspark.sql.types import (
     BinaryType,
@@ -11,10 +14,10 @@ from pyspark.sql.types import (
     StructField,
     StructType,
 )
+from trikafka_spark.parts import Part, Whole, _noted
 from trikafka_spark.write_options import WriteOptions, write_options
-from trikafka_spark.writing import Part
 
-from trikafka import ConfigurationError
+from trikafka import ConfigurationError, DetachedTransaction
 
 BASE = {"kafka.bootstrap.servers": "h:1", "topic": "t"}
 ONCE = {**BASE, "exactlyOnce": "true"}
@@ -75,8 +78,19 @@ def test_a_wrong_type_and_mode_are_named() -> None:
 
 
 def test_a_mark_counts_for_its_run_and_what_came_before() -> None:
-    notes = [Part("x-0", "run", 5).note, "", "something else", "{}"]
-    assert Part("x-0", "run", 5).is_done(notes)
-    assert Part("x-0", "run", 4).is_done(notes)
-    assert not Part("x-0", "run", 6).is_done(notes)
-    assert not Part("x-0", "another", 5).is_done(notes)
+    notes = [Part("x-0", "run", 5, "w").note, "", "something else", "{}"]
+    assert Part("x-0", "run", 5, "w").is_done(notes)
+    assert Part("x-0", "run", 4, "w").is_done(notes)
+    assert not Part("x-0", "run", 6, "w").is_done(notes)
+    assert not Part("x-0", "another", 5, "w").is_done(notes)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"write": "another"}, {"number": 4}, {"transaction": [7, 0]}, {"transaction": None}, {"rows": None}]
+)
+def test_a_note_counts_for_its_own_write_alone(wrong: dict[str, Any]) -> None:
+    part = Part("x-0", "run", 5, "w")
+    body = {"write": "w", "number": 5, "transaction": [7, 0, 2], "rows": 3, "size": 30}
+    assert _noted(part, json.dumps(body)) == Whole(DetachedTransaction("x-0", 7, 0, 2), 3, 30)
+    assert _noted(part, json.dumps(body | wrong)) is None
+    assert [_noted(part, note) for note in ("", "[]", "null", part.note)] == [None] * 4

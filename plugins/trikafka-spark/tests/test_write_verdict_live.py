@@ -9,16 +9,18 @@ from __future__ import annotations
 import pickle
 import queue
 import socket
+import uuid
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 import pytest
 import trio
 from spark_kafka import committed
-from trikafka_spark import parts, verdict, writing
+from trikafka_spark import verdict, writing
 from trikafka_spark.parts import Part, Written
 from trikafka_spark.write_options import WriteOptions
 from trikafka_spark.writing import write_task
@@ -37,19 +39,19 @@ class Job:
         given = {"bootstrap_servers": servers, "transaction_timeout_ms": 60_000} | settings
         self.options = WriteOptions(given, {"value": "value"}, topic, exactly_once=True, transactional_id=topic)
 
-    def part(self, number: int, batch: int = 0) -> Part:
-        return Part(f"{self.topic}-{number}", "run", batch)
+    def part(self, number: int, batch: int = 0, write: str = "") -> Part:
+        return Part(f"{self.topic}-{number}", "run", batch, write or uuid.uuid4().hex)
 
     def rows(self, number: int) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"value": pa.array([b"%d-%d" % (number, row) for row in range(ROWS)], pa.binary())})
 
     async def task(
-        self, number: int, *, batch: int = 0, rows: Iterator[pa.RecordBatch] | None = None, again: bool = False
+        self, number: int, *, batch: int = 0, rows: Iterator[pa.RecordBatch] | None = None, write: str = ""
     ) -> Written:
-        """One attempt of a task; its message as it comes to the driver."""
+        """One attempt of a task, of the same ``write`` or of a new one; its message as it comes to the driver."""
 
         def attempt() -> Written:
-            return write_task(self.options, self.rows(number) if rows is None else rows, self.part(number, batch), again=again)
+            return write_task(self.options, self.rows(number) if rows is None else rows, self.part(number, batch, write))
 
         message = pickle.loads(pickle.dumps(await trio.to_thread.run_sync(attempt)))
         assert isinstance(message, Written)
@@ -211,7 +213,7 @@ async def test_a_zombie_is_fenced_by_the_next_attempt(job: Job, monkeypatch: pyt
 
     async def zombie() -> None:
         with pytest.raises(TrikafkaError) as caught:
-            await job.task(0, rows=slowly())
+            await job.task(0, rows=slowly(), write="w")
         error: BaseException | None = caught.value
         assert "spark.speculation to false" in "".join(caught.value.__notes__)
         while error is not None and not isinstance(error, ProducerFencedError):
@@ -224,7 +226,7 @@ async def test_a_zombie_is_fenced_by_the_next_attempt(job: Job, monkeypatch: pyt
         async with trio.open_nursery() as nursery:
             nursery.start_soon(zombie)
             await job.until("Ongoing", 0)  # its first rows are there
-            message = await job.task(0, again=True)
+            message = await job.task(0, write="w")
             feed.put(next(job.rows(0)))
             feed.put(None)
             await fenced.wait()
@@ -232,26 +234,49 @@ async def test_a_zombie_is_fenced_by_the_next_attempt(job: Job, monkeypatch: pyt
     assert await job.seen() == Counter({value: 1 for value in ALL if value.startswith(b"0-")})
 
 
-async def test_a_copy_of_a_task_that_is_done_leaves_it_to_the_driver(job: Job) -> None:
-    """Speculation: the copy would abort what the first attempt has handed over. It finds the driver's commit instead."""
-    first = await job.task(0)
-    with trio.fail_after(20):
-        async with trio.open_nursery() as nursery:
-
-            async def copy() -> None:
-                assert await job.task(0, again=True) == Written(0, again=True)
-
-            nursery.start_soon(copy)
-            await trio.sleep(1)
-            await job.commit([first])
+async def test_an_attempt_that_finds_its_part_written_hands_that_over(job: Job) -> None:
+    """A copy, a stage that is tried again, a message that was lost: the part is whole, and is not written again."""
+    first = await job.task(0, write="w")
+    assert await job.task(0, write="w") == first
+    await job.commit([first])
+    assert await job.task(0, write="w") == Written(0, again=True)  # one that comes late finds the mark
     assert sum((await job.seen()).values()) == ROWS
 
 
-async def test_an_attempt_whose_message_was_lost_is_done_again(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(parts, "_PATIENCE", 1.0)
-    await job.task(0)
-    await job.commit([await job.task(0, again=True)])
+async def test_a_next_run_takes_over_what_another_has_written_whole(job: Job) -> None:
+    first, following = await job.task(0, write="killed"), await job.task(0, write="next")
+    assert first.transaction != following.transaction
+    with pytest.raises(TransactionAbortableError):
+        await job.commit([first])
+    await job.commit([following])
     assert sum((await job.seen()).values()) == ROWS
+
+
+async def test_two_attempts_with_different_rows_are_an_error_and_the_third_writes_anew(job: Job) -> None:
+    await job.task(0, write="w")
+    with pytest.raises(TrikafkaError, match=rf"{job.topic}-0 have different rows: 20 with 70 bytes, and 40 with 140"):
+        await job.task(0, rows=chain(job.rows(0), job.rows(0)), write="w")
+    await job.until("CompleteAbort", 0)
+    await job.commit([await job.task(0, rows=chain(job.rows(0), job.rows(0)), write="w")])
+    assert sum((await job.seen()).values()) == 2 * ROWS
+
+
+@pytest.mark.parametrize("verdict", ["commit", "abort"])
+async def test_a_copy_that_was_as_quick_as_the_one_that_spark_has_heard(
+    verdict: str, job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked for a note just before the other one left it, and has fenced that; the driver finds its note."""
+    first = await job.task(0, write="w")
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "find_whole", _nothing)
+        await job.task(0, write="w")
+    await (job.commit if verdict == "commit" else job.abort)([first])
+    await job.until("CompleteCommit" if verdict == "commit" else "CompleteAbort", 0)
+    assert sum((await job.seen()).values()) == (ROWS if verdict == "commit" else 0)
+
+
+async def _nothing(*_: Any) -> None:
+    """What is found of a note that is not there yet."""
 
 
 async def test_a_coordinator_that_is_frozen_while_the_driver_commits(job: Job, kafka_broker: Any) -> None:

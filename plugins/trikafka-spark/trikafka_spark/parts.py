@@ -1,4 +1,9 @@
-"""The parts of a write that is exactly once: a task's part, the mark that says it is done, and what a task hands to the driver."""
+"""The parts of a write that is exactly once: a task's part, the mark that says it is done, and what a task hands to the driver.
+
+Spark may have a part written more than once in the same write: by a further attempt, by a copy (speculation), or because the whole
+stage is tried again, and then the earlier attempt may be at work still, and both count as the first. So an attempt that has written
+its part leaves a *note* of its open transaction, for those that come after it, and for the driver.
+"""
 
 from __future__ import annotations
 
@@ -7,22 +12,27 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import trio
 from pyspark.sql.datasource import WriterCommitMessage
 
 import trikafka
-from trikafka import Admin, BrokerResponseError, DetachedTransaction, OffsetAndMetadata, TopicPartition, UnsupportedVersionError
+from trikafka import (
+    Admin,
+    BrokerResponseError,
+    DetachedTransaction,
+    OffsetAndMetadata,
+    TopicPartition,
+    TransactionDescription,
+    UnsupportedVersionError,
+)
 
 from .write_options import WriteOptions
-
-#: How long (seconds) a further attempt gives the driver to end what an attempt before it has written whole, and between two looks.
-_PATIENCE, _PAUSE = 10.0, 0.25
-_MARKS = "__consumer_offsets"  # where a mark goes, as one of a transaction's partitions
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
     """The part of a write that a task has: ``number`` of the write called ``run``. Later numbers replace earlier ones.
+
+    ``write`` is this one try at the whole write: all attempts of its tasks have it, and those of another driver never do.
 
     The mark *this part is done* is an offset's note in the group that is named as the transactional id; it stands in the same
     transaction as the rows.
@@ -31,6 +41,12 @@ class Part:
     transactional_id: str
     run: str
     number: int
+    write: str
+
+    @property
+    def notes(self) -> str:
+        """The group that has the note of the attempt that has written the part."""
+        return f"{self.transactional_id}-written"
 
     @property
     def note(self) -> str:
@@ -85,22 +101,56 @@ def admin_settings(options: WriteOptions) -> dict[str, Any]:
     return {name: value for name, value in options.settings.items() if name in names}
 
 
-async def leave_to_the_driver(admin: Admin, part: Part) -> None:
-    """Wait, though not for long, while an attempt before this one has written the part whole and the driver has not ended it yet.
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A part that is written, in a transaction that is open: how many rows, and bytes of keys and values."""
 
-    For a further attempt of a task is either a repair or a copy (speculation). To open the transactional id would abort what a task
-    that has succeeded has handed to the driver; Spark stops the copy as soon as it knows of that success. If it does not, the
-    other one is lost, and this one takes over.
+    transaction: DetachedTransaction
+    rows: int
+    size: int
+
+
+async def note_whole(options: WriteOptions, part: Part, topic: str, whole: Whole) -> None:
+    """Leave word of it, by an offset of ``topic``, which must be there. Raises what :meth:`trikafka.Consumer.commit` raises."""
+    done = whole.transaction
+    body = {"write": part.write, "number": part.number, "transaction": [done.producer_id, done.epoch, done.version]}
+    note = OffsetAndMetadata(part.number, metadata=json.dumps(body | {"rows": whole.rows, "size": whole.size}))
+    async with trikafka.open_consumer(**admin_settings(options), group_id=part.notes, enable_auto_commit=False) as committer:
+        await committer.commit({TopicPartition(topic, 0): note})
+
+
+async def find_whole(admin: Admin, part: Part) -> Whole | None:
+    """What another attempt of this same write has written, if it is open still. Raises what the admin client raises.
+
+    To open its transactional id would abort what a task that has succeeded has handed to the driver.
     """
-    with trio.move_on_after(_PATIENCE):
-        while await _is_whole(admin, part.transactional_id):  # noqa: ASYNC110 (the coordinator tells nobody)
-            await trio.sleep(_PAUSE)
+    for at in (await admin.list_group_offsets(part.notes)).values():
+        whole = _noted(part, at.metadata)
+        if whole is not None and await _is_open_still(admin, whole.transaction):
+            return whole
+    return None
 
 
-async def _is_whole(admin: Admin, transactional_id: str) -> bool:
-    """Whether a transaction is open that has its mark, which is the last that a task puts into it."""
+def _noted(part: Part, note: str) -> Whole | None:
     try:
-        found = (await admin.describe_transactions([transactional_id]))[transactional_id]
+        body = json.loads(note)
+        if (body["write"], body["number"]) != (part.write, part.number):
+            return None
+        transaction = DetachedTransaction(part.transactional_id, *map(int, body["transaction"]))
+        return Whole(transaction, int(body["rows"]), int(body["size"]))
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+async def _is_open_still(admin: Admin, transaction: DetachedTransaction) -> bool:
+    try:
+        found = await admin.describe_transactions([transaction.transactional_id])
     except (BrokerResponseError, UnsupportedVersionError):
         return False  # there is none; or the brokers are too old to tell
-    return found.state == "Ongoing" and any(tp.topic == _MARKS for tp in found.partitions)
+    return is_open(transaction, found[transaction.transactional_id])
+
+
+def is_open(transaction: DetachedTransaction, found: TransactionDescription) -> bool:
+    """Whether it is the one that the coordinator has, and open."""
+    same = (found.producer_id, found.producer_epoch) == (transaction.producer_id, transaction.epoch)
+    return same and found.state == "Ongoing"

@@ -12,6 +12,7 @@ import logging
 import math
 import os
 import threading
+import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Protocol
@@ -52,6 +53,8 @@ class Reader:
 
     def __init__(self, settings: Mapping[str, Any], *, kept_for: float = math.inf) -> None:
         self.settings = settings
+        #: When (``time.monotonic()``) the topics were last asked for their ids, and these.
+        self.seen: dict[str, tuple[float, uuid.UUID | None]] = {}
         self._kept_for = kept_for
         #: Held for the next range, and whether a thread takes it.
         self._lock = threading.Lock()

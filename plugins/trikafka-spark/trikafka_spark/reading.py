@@ -13,6 +13,7 @@ import logging
 import math
 import queue
 import threading
+import time
 import uuid
 from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import closing
@@ -32,6 +33,9 @@ _GROUP_ROWS, _GROUP_BYTES = 131_072, 4 << 20
 STALL_LIMIT = 120.0
 #: When nothing came for so long (seconds), it is asked whether the topic is still there.
 _LOOK_EVERY = 5.0
+#: How long ago (seconds) the client may have seen the topic's id when a range begins. Each look brings all partitions of the
+#: topic: of thousands, it takes longer than a small range.
+_JUST_SEEN = 1.0
 _log = logging.getLogger("trikafka.spark")
 
 
@@ -63,7 +67,7 @@ def read_groups(
     has given nothing within ``patience`` seconds.
     """
     own = Reader(settings) if reader is None else reader
-    feed = _Feed(_Reading(wanted, fail_on_data_loss, stall_limit, topic_id, on_lost), patience)
+    feed = _Feed(_Reading(wanted, fail_on_data_loss, stall_limit, topic_id, on_lost, own.seen), patience)
     own.begin(feed)
     stop = partial(own.stop, feed)
     on_start(stop)
@@ -178,7 +182,9 @@ class _Reading:
         stall_limit: float,
         topic_id: str | None,
         on_lost: Callable[[int, int, str], None],
+        seen: dict[str, tuple[float, uuid.UUID | None]],
     ) -> None:
+        self._seen = seen
         self._tp = TopicPartition(wanted.topic, wanted.partition)
         self.name = str(self._tp)
         self._position, self._end = wanted.start, wanted.end
@@ -187,7 +193,7 @@ class _Reading:
 
     async def run(self, consumer: Any, begun: Callable[[], None], deliver: Any) -> None:
         """Read; ``await deliver(group)`` each group of batches; ``begun()`` when the partition's leader is asked."""
-        if not await self._same_topic(consumer):
+        if not self._just_seen() and not await self._same_topic(consumer):
             return
         begun()
         if not await self._find_start(consumer):
@@ -209,6 +215,11 @@ class _Reading:
             self._position = max(self._position, group[-1].next_offset)
         await self._same_topic(consumer)  # the same id before and after: all of it was the topic that was planned
 
+    def _just_seen(self) -> bool:
+        """Whether a look at the topic for the range before says enough."""
+        when, topic_id = self._seen.get(self._tp.topic, (-math.inf, None))
+        return time.monotonic() - when < _JUST_SEEN and topic_id is not None and topic_id == self._topic_id
+
     async def _same_topic(self, consumer: Any, cause: Exception | None = None) -> bool:
         """Whether the topic is the planned one still. Raises as :meth:`_lost`."""
         name = self._tp.topic
@@ -216,6 +227,7 @@ class _Reading:
         if name not in ids:
             return self._lost(f"topic {name!r} was deleted after the reading of {self._tp} was planned", cause)
         now: uuid.UUID | None = ids[name]
+        self._seen[name] = time.monotonic(), now
         if self._topic_id is None:
             self._topic_id = now
         elif now is not None and now != self._topic_id:

@@ -29,7 +29,7 @@ from trikafka import (
     UnsupportedVersionError,
 )
 
-from .parts import Part, Written, admin_settings
+from .parts import Part, Written, admin_settings, find_whole, is_open
 from .write_options import WriteOptions
 
 #: Transactions that are ended at the same time, and what each adds (seconds) to the time that all have: 4 ms were measured.
@@ -69,7 +69,9 @@ def _waiting(messages: Sequence[WriterCommitMessage | None], *, every: bool) -> 
 
 async def _commit(options: WriteOptions, waiting: _Waiting) -> None:
     async with trikafka.open_admin(**admin_settings(options)) as admin:
-        if lost := await _uncommitted(admin, await _not_open(admin, waiting)):
+        closed = await _not_open(admin, waiting)
+        waiting |= (replaced := await _replaced(admin, closed))
+        if lost := await _uncommitted(admin, {part: why for part, why in closed.items() if part not in replaced}):
             raise TransactionAbortableError(_refusal(options, waiting, lost, 0))
         failed = await _end(admin, waiting, commit=True, limit=_limit(options) + _EACH * len(waiting))
         if not failed:
@@ -93,6 +95,8 @@ def _unheard(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
 async def _abort(options: WriteOptions, waiting: _Waiting, unheard: list[str]) -> None:
     try:
         async with trikafka.open_admin(**admin_settings(options)) as admin:
+            with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
+                waiting |= await _replaced(admin, await _not_open(admin, waiting))
             every = waiting | await _left_by_the_dead(admin, waiting, unheard)
             failed = await _end(admin, every, commit=False, limit=min(_ABORT_LIMIT, _limit(options)))
     except TrikafkaError as error:
@@ -124,6 +128,20 @@ async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str])
     return found
 
 
+async def _replaced(admin: Admin, closed: dict[Part, TrikafkaError]) -> _Waiting:
+    """Another attempt of this write may have written the part, too, and fenced the one whose message Spark has taken: it was as
+    quick as that one. Its transaction has the same rows."""
+    found: _Waiting = {}
+
+    async def look(part: Part) -> None:
+        with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
+            if (whole := await find_whole(admin, part)) is not None:
+                found[part] = whole.transaction
+
+    await _side_by_side(look, closed)
+    return found
+
+
 async def _not_open(admin: Admin, waiting: _Waiting) -> dict[Part, TrikafkaError]:
     """Those whose transaction is over before the first is committed: then none has to be."""
     try:
@@ -133,13 +151,8 @@ async def _not_open(admin: Admin, waiting: _Waiting) -> dict[Part, TrikafkaError
     return {
         part: TransactionAbortableError(f"{transaction} is not open any more: {_state(found[part.transactional_id])}")
         for part, transaction in waiting.items()
-        if not _is_open(transaction, found[part.transactional_id])
+        if not is_open(transaction, found[part.transactional_id])
     }
-
-
-def _is_open(transaction: DetachedTransaction, found: TransactionDescription) -> bool:
-    same = (found.producer_id, found.producer_epoch) == (transaction.producer_id, transaction.epoch)
-    return same and found.state == "Ongoing"
 
 
 def _state(found: TransactionDescription) -> str:

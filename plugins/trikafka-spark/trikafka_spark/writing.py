@@ -2,8 +2,9 @@
 
 At least once, as Spark's connector: what a failed attempt had sent stays. With ``exactlyOnce`` each task writes in one transaction,
 which also holds a mark (:mod:`.parts`): *this task's part of this write is done*. It leaves the transaction open, and the driver
-commits those of all tasks once all have succeeded (:mod:`.verdict`). Whoever does a part again, a further attempt or the next run,
-opens the same transactional id, which aborts what was left open, and finds the mark if it was committed.
+commits those of all tasks once all have succeeded (:mod:`.verdict`). A further attempt that finds the part written hands over the
+same transaction. Otherwise whoever does a part again, a further attempt or the next run, opens the same transactional id, which
+aborts what was left open, and finds the mark if it was committed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Self
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import trio
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
@@ -22,12 +24,14 @@ import trikafka
 from trikafka import GroupMetadata, ProducerFencedError, TrikafkaError
 
 from . import verdict
-from .parts import Part, Written, admin_settings, leave_to_the_driver
+from .parts import Part, Whole, Written, admin_settings, find_whole, note_whole
 from .write_options import WriteOptions
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+#: Tables that are sent together, each with its topic.
+_Some: TypeAlias = "list[tuple[str, pa.Table]]"
 #: Rows and bytes that are sent as one table; the next one is gathered meanwhile.
 _ROWS, _BYTES = 65_536, 8 << 20
 _FENCED = (
@@ -60,7 +64,7 @@ class TrikafkaWriter(DataSourceArrowWriter):
     def _part(self) -> Part:
         options, task = self._options, _task()
         run, number = (self._run, 0) if options.version is None else ("version", options.version)
-        return Part(f"{options.transactional_id}-{task.partitionId()}", run, number)
+        return Part(f"{options.transactional_id}-{task.partitionId()}", run, number, self._run)
 
 
 class TrikafkaStreamWriter(DataSourceStreamArrowWriter):
@@ -68,6 +72,7 @@ class TrikafkaStreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, options: WriteOptions) -> None:
         self._options = options
+        self._run = uuid.uuid4().hex  # of this start of the query, at the least
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write what one task of a micro-batch has."""
@@ -88,7 +93,7 @@ class TrikafkaStreamWriter(DataSourceStreamArrowWriter):
         query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
         if not query or batch is None:
             raise TrikafkaError("Spark does not tell the number of the micro-batch here, so it cannot be written exactly once")
-        return Part(f"{self._options.transactional_id or f'spark-{query}'}-{task.partitionId()}", query, int(batch))
+        return Part(f"{self._options.transactional_id or f'spark-{query}'}-{task.partitionId()}", query, int(batch), self._run)
 
 
 def _task() -> Any:
@@ -101,52 +106,63 @@ def _task() -> Any:
 
 
 def _write_part(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Callable[[], Part]) -> Written:
-    if not options.exactly_once:
-        return write_task(options, iterator, None)
-    return write_task(options, iterator, part(), again=_task().attemptNumber() > 0)
+    return write_task(options, iterator, part() if options.exactly_once else None)
 
 
-def write_task(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None, *, again: bool = False) -> Written:
+def write_task(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None) -> Written:
     """Send all rows; return when each is delivered. Where there is a ``part``, they are in a transaction that is left open.
 
-    ``again``: this is a further attempt of the task. Raises what the producer raises.
+    Raises what the producer raises.
     """
-    return trio.run(_write, options, iterator, part, again)
+    return trio.run(_write, options, iterator, part)
 
 
-async def _write(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None, again: bool) -> Written:
+async def _write(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None) -> Written:
     with _Tables(options, iterator) as tables:
         first = await tables.next()
         if first is None:
             return Written(0)
         if part is not None:
-            return await _write_once(options, tables, first, part, again)
+            return await _write_once(options, tables, first, part)
         async with trikafka.open_producer(**options.settings) as producer:
-            return Written(await _send(producer, tables, first))
+            return Written((await _send(producer, tables, first)).rows)
 
 
-async def _write_once(
-    options: WriteOptions, tables: _Tables, first: list[tuple[str, Any]], part: Part, again: bool
-) -> Written:
+async def _write_once(options: WriteOptions, tables: _Tables, first: _Some, part: Part) -> Written:
+    topic = first[0][0]
     async with trikafka.open_admin(**admin_settings(options)) as admin:
-        if again:
-            await leave_to_the_driver(admin, part)
+        if (whole := await find_whole(admin, part)) is not None:
+            return await _hand_over(admin, tables, first, part, whole)
         async with trikafka.open_producer(**options.settings, transactional_id=part.transactional_id) as producer:
             # It is open: so each transaction of its id before has its outcome.
-            if await part.is_committed(admin, first[0][0]):
-                while await tables.next() is not None:
-                    pass
+            if await part.is_committed(admin, topic):
+                await _count(tables, None)
                 return Written(0, again=True)
             try:
                 async with producer.transaction() as txn:
-                    rows = await _send(producer, tables, first)
+                    sent = await _send(producer, tables, first)
                     # The mark comes last: a transaction that has it is whole.
-                    await txn.send_offsets(part.mark(first[0][0]), GroupMetadata(part.transactional_id))
-                    return Written(rows, part=part, transaction=await txn.detach())
+                    await txn.send_offsets(part.mark(topic), GroupMetadata(part.transactional_id))
+                    whole = Whole(await txn.detach(), sent.rows, sent.size)
             except TrikafkaError as error:
                 if _is_fenced(error):
                     error.add_note(_FENCED)
                 raise
+            await note_whole(options, part, topic, whole)
+            return Written(whole.rows, part=part, transaction=whole.transaction)
+
+
+async def _hand_over(admin: trikafka.Admin, tables: _Tables, first: _Some, part: Part, whole: Whole) -> Written:
+    """Another attempt has written the part: it is the driver's to end, whichever of the two Spark hears."""
+    counted = await _count(tables, first)
+    if (counted.rows, counted.size) == (whole.rows, whole.size):
+        return Written(whole.rows, part=part, transaction=whole.transaction)
+    await admin.end_transaction(whole.transaction, commit=False)
+    raise TrikafkaError(
+        f"two attempts at {part.transactional_id} have different rows: {whole.rows} with {whole.size} bytes, and"
+        f" {counted.rows} with {counted.size}. What was written is aborted; exactlyOnce needs a plan that gives a task the same"
+        " rows each time"
+    )
 
 
 def _is_fenced(error: BaseException | None) -> bool:
@@ -155,15 +171,41 @@ def _is_fenced(error: BaseException | None) -> bool:
     return error is not None
 
 
-async def _send(producer: Any, tables: _Tables, first: list[tuple[str, Any]]) -> int:
-    rows = 0
-    following: list[tuple[str, Any]] | None = first
+@dataclass
+class _Count:
+    """Of the rows of a task: how many, and the bytes of their keys and values."""
+
+    rows: int = 0
+    size: int = 0
+
+    def add(self, table: pa.Table) -> None:
+        import pyarrow.compute as pc
+
+        self.rows += table.num_rows
+        for name in {"key", "value"}.intersection(table.column_names):
+            self.size += pc.sum(pc.binary_length(table.column(name))).as_py() or 0
+
+
+async def _send(producer: Any, tables: _Tables, first: _Some) -> _Count:
+    sent = _Count()
+    following: _Some | None = first
     while following is not None:
         for topic, table in following:
             await producer.send_arrow(topic, table, **{name: name for name in table.column_names})
-            rows += table.num_rows
+            sent.add(table)
         following = await tables.next()
-    return rows
+    return sent
+
+
+async def _count(tables: _Tables, first: _Some | None) -> _Count:
+    """Take what there is, and send nothing: Spark wants all of it to be taken."""
+    found = _Count()
+    following: _Some | None = first or []
+    while following is not None:
+        for _, table in following:
+            found.add(table)
+        following = await tables.next()
+    return found
 
 
 class _Tables:
@@ -176,7 +218,7 @@ class _Tables:
     def __init__(self, options: WriteOptions, iterator: Iterator[pa.RecordBatch]) -> None:
         self._columns, self._topic = options.columns, options.topic
         self._iterator = iterator
-        self._items: queue.Queue[list[tuple[str, pa.Table]] | BaseException | None] = queue.Queue(1)
+        self._items: queue.Queue[_Some | BaseException | None] = queue.Queue(1)
         self._left = False
         self._limiter = trio.CapacityLimiter(1)
 
@@ -189,7 +231,7 @@ class _Tables:
         with contextlib.suppress(queue.Empty):
             self._items.get_nowait()
 
-    async def next(self) -> list[tuple[str, pa.Table]] | None:
+    async def next(self) -> _Some | None:
         """The next tables, or ``None`` at the end. Raises what Spark's iterator raised."""
         item = await trio.to_thread.run_sync(self._items.get, limiter=self._limiter, abandon_on_cancel=True)
         if isinstance(item, BaseException):
@@ -208,7 +250,7 @@ class _Tables:
         if not self._left:
             self._items.put(last)
 
-    def _gather(self) -> list[tuple[str, pa.Table]] | None:
+    def _gather(self) -> _Some | None:
         import pyarrow as pa
 
         batches, rows, size = [], 0, 0
@@ -225,7 +267,7 @@ class _Tables:
         return [(self._topic, table)] if self._topic is not None else _by_topic(table)
 
 
-def _by_topic(table: pa.Table) -> list[tuple[str, pa.Table]]:
+def _by_topic(table: pa.Table) -> _Some:
     import pyarrow.compute as pc
 
     topics, rest = table.column("topic"), table.drop_columns(["topic"])
