@@ -3,19 +3,30 @@
 A file's tests stay together, for they share a broker. Files with a real broker come first: they wait more than they work, and
 what is left for the end is quick. A test with the mark ``alone`` measures what a busy machine falsifies: nothing else runs then.
 It waits for the tests that the other processes have begun, so its file comes when these are quick ones.
+
+And what is chance in them, in any process: Trio shuffles its tasks, and retries have jitter. A test has the same of both each time,
+by its name, so that a test that passes here passes elsewhere; and Hypothesis has the same examples. ``--chance 7`` gives others, to
+look for what fails then. An example may take its time in any case: that a machine stood still is no failure.
 """
 
 from __future__ import annotations
 
 import fcntl
 import functools
+import random
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import pytest
+import trio
+
+hypothesis.settings.register_profile("others", deadline=None, database=None, print_blob=True)
+hypothesis.settings.register_profile("the same each time", hypothesis.settings.get_profile("others"), derandomize=True)
+hypothesis.settings.load_profile("the same each time")
 
 ROOT = Path(__file__).parent
 #: These take so long that whoever begins one last is waited for by all others. SPARK stands for many files.
@@ -45,10 +56,29 @@ LONGEST = [
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--at-once", type=int, default=0, help="calls at once in tests/deadlines, at least (2000: five minutes)")
+    parser.addoption("--chance", default="", help="any text: other orders of tasks, jitter and examples than without it")
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    if config.getoption("--chance"):
+        hypothesis.settings.load_profile("others")
     config.addinivalue_line("markers", "alone: no other test runs at the same time, in any process of this run")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    _by_chance(item)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> None:
+    _by_chance(item)  # again: who has set up what it shares with other tests is another matter
+
+
+def _by_chance(item: pytest.Item) -> None:
+    seed = f"{item.config.getoption('--chance')} {item.nodeid}"
+    random.seed(seed)
+    trio._core._run._r.seed(seed)  # as pytest-trio has Hypothesis do it
 
 
 @pytest.hookimpl(trylast=True)

@@ -56,7 +56,7 @@ def test_a_run_holds_the_environment_but_not_the_repository(repository: Path) ->
     assert process.stdout.readline() == "runs with -a b c\n"
     assert not free(repository / ".venv-test")
     assert free(repository)
-    process.communicate("\n", timeout=20)
+    process.communicate("\n", timeout=180)
     assert process.returncode == 7
     assert free(repository / ".venv-test")
 
@@ -69,7 +69,7 @@ def test_a_run_waits_until_the_environment_is_ready(repository: Path) -> None:
     assert process.stdout.readline().startswith("waiting for a run that prepares")
     os.close(preparing)
     assert process.stdout.readline() == "runs with \n"
-    process.communicate("\n", timeout=20)
+    process.communicate("\n", timeout=180)
 
 
 def test_an_environment_that_is_not_there_is_said(repository: Path) -> None:
@@ -79,7 +79,7 @@ def test_an_environment_that_is_not_there_is_said(repository: Path) -> None:
         (("run", "test"), "usage: "),
     ):
         process = begin(repository, *arguments)
-        _, err = process.communicate(timeout=20)
+        _, err = process.communicate(timeout=180)
         assert process.returncode == 1
         assert says in err
 
@@ -138,6 +138,6 @@ def test_what_tests_kerberos_is_locked_too() -> None:
 
 def test_without_the_headers_of_kerberos_the_environment_is_made_and_says_what_is_not_tested(tmp_path: Path) -> None:
     program = f"import sys; sys.path.insert(0, {str(ROOT / 'scripts')!r}); import environment; environment.add_kerberos('x', 'y')"
-    done = subprocess.run([sys.executable, "-c", program], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=20)
+    done = subprocess.run([sys.executable, "-c", program], env={"PATH": str(tmp_path)}, capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
     assert "GSSAPI WILL NOT BE TESTED: there is no krb5-config" in done.stdout

@@ -71,7 +71,7 @@ def test_the_command_says_so(raised: str, says: str) -> None:
 
 def test_the_command_warns_in_a_sentence() -> None:
     program = [sys.executable, "-c", BLOCK.format(raised=NOT_BUILT) + CALL, "topics", "-b", "localhost:1"]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=180)
     warning, error = done.stderr.splitlines()
     assert warning.startswith("Warning: trikafka runs without its compiled part")
     assert error.startswith("Error: ")

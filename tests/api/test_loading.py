@@ -53,7 +53,7 @@ print(json.dumps({"early": sorted(steps.begun_with), "steps": [step for step in 
 
 
 def opened(name: str) -> Any:
-    done = subprocess.run([sys.executable, "-c", PROGRAM.replace("OPENED", name)], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", PROGRAM.replace("OPENED", name)], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
 
@@ -98,5 +98,5 @@ def test_packages_of_messages_are_whole_for_others_who_use_them() -> None:
         "assert 'FetchRequest' in kafka.protocol.consumer.__all__\n"
         "from kafka import KafkaConsumer\n"
     )
-    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr

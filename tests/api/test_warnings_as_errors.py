@@ -35,7 +35,7 @@ trio.run(main)
 
 
 def test_clients() -> None:
-    done = subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True, timeout=60)
+    done = subprocess.run([sys.executable, "-W", "error", "-c", PROGRAM], capture_output=True, text=True, timeout=180)
     assert (done.stdout, done.stderr) == ("done\n", "")
 
 
@@ -43,7 +43,7 @@ def test_clients() -> None:
 def test_the_command(command: list[str]) -> None:
     """As far as it comes without a broker, which is behind all imports."""
     program = [sys.executable, "-W", "error", "-m", "trikafka.cli", *command, "-b", "127.0.0.1:1"]
-    done = subprocess.run(program, capture_output=True, text=True, timeout=60, stdin=subprocess.DEVNULL)
+    done = subprocess.run(program, capture_output=True, text=True, timeout=180, stdin=subprocess.DEVNULL)
     if command == ["--help"]:
         assert (done.returncode, done.stderr) == (0, "")
     else:

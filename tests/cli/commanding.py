@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-_LIMIT = 40.0
+_LIMIT = 150.0
 
 
 class Ended(NamedTuple):

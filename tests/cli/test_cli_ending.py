@@ -11,6 +11,7 @@ import socket
 import struct
 import termios
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -47,7 +48,9 @@ def test_a_member_is_shown_while_it_reads(command: Command, topic: str, send: Se
     send(b"a\n", "-p", "0")
     with Running("consume", topic, "-G", group, "-X", "client.id=reader") as running:
         assert running.line()
-        during = described(command, group)
+        until = time.monotonic() + 60
+        while (during := described(command, group))["state"] == "Reconciling":  # it has not told yet that it has them
+            assert time.monotonic() < until
         running.process.send_signal(signal.SIGINT)
         assert running.ended().code == 130
     (member,) = during["members"]  # type: ignore[misc]
@@ -59,7 +62,7 @@ def test_a_signal_delivers_what_was_read(command: Command, topic: str) -> None:
         give(running, b"one\ntwo\n")
         give(running, b"half")  # which is read when the lines before it are on their way
         running.process.send_signal(signal.SIGINT)
-        running.process.wait(30)  # the end of the input, which ended() brings, would make a whole line of the half one
+        running.process.wait(120)  # the end of the input, which ended() brings, would make a whole line of the half one
         ended = running.ended()
     assert (ended.code, ended.err) == (130, "")
     assert {line["value"] for line in command("consume", topic, "-e").lines} == {"one", "two"}

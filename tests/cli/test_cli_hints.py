@@ -54,7 +54,7 @@ def test_without_the_extra_it_says_what_to_install() -> None:
         "u.find_spec = lambda name, *more: None if name == 'click' else real(name, *more)\n"
         "from trikafka.cli import main\nmain()"
     )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
     needs = "Error: the command trikafka needs the packages of the extra 'cli': pip install 'trikafka[cli]'"
     assert done.stderr == f"{needs} (from a clone: pip install '.[cli]')\n"

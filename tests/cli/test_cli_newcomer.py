@@ -60,7 +60,7 @@ def test_a_reset_that_does_not_count_is_told(command: Command, args: tuple[str, 
 
 
 def test_python_dash_m() -> None:
-    done = subprocess.run([sys.executable, "-m", "trikafka", "--version"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([sys.executable, "-m", "trikafka", "--version"], capture_output=True, text=True, timeout=180)
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout.startswith(f"trikafka {trikafka.__version__}\n")
 

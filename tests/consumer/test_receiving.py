@@ -562,7 +562,7 @@ async def test_something_corrupt_is_met_again_after_what_stood_before_it(monkeyp
             receiver = consumer._receiver
             monkeypatch.setattr(Decoder, "_is_quick", lambda self, records: False)
             consumer.assign([T0])
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 await until(lambda: consumer._parts.manager("fetch")._resting > 0)
                 await trio.testing.wait_all_tasks_blocked(2)  # what metadata bring at the start would wake it
                 assert len(await receiver.gather(None, None, 10**6, 10**9)) == 3

@@ -131,7 +131,7 @@ async def test_a_receive_cancelled_at_each_await_of_a_decoding_in_a_thread_loses
             got += (await consumer.receive_batch()).offsets
 
     async def check(given: Any) -> None:
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             await scenario(given)
         assert given[1] == list(range(100))
 

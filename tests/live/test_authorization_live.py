@@ -36,7 +36,7 @@ def settings(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
 
 
 async def test_a_producer(guarded: KafkaCluster) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with trikafka.open_producer(**guarded.client_settings()) as producer:
             with pytest.raises(AuthorizationError, match=r"not authorized for the topic .*'theirs'.*operation Describe") as caught:
                 await producer.send("theirs", b"x")
@@ -47,7 +47,7 @@ async def test_a_producer(guarded: KafkaCluster) -> None:
 
 
 async def test_an_admin(guarded: KafkaCluster) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with trikafka.open_admin(**guarded.client_settings()) as admin:
             with pytest.raises(AuthorizationError, match=r"topic 'new'.*the operation Create"):
                 await admin.create_topics({"new": trikafka.NewTopic(1, 1)})
@@ -59,7 +59,7 @@ async def test_an_admin(guarded: KafkaCluster) -> None:
 
 
 async def test_an_admin_of_transactions(guarded: KafkaCluster) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with (
             trikafka.open_producer(bootstrap_servers=guarded.bootstrap_servers, transactional_id="secret") as producer,
             trikafka.open_admin(**guarded.client_settings()) as admin,
@@ -84,7 +84,7 @@ async def test_an_admin_of_transactions(guarded: KafkaCluster) -> None:
 
 
 async def test_a_member_of_a_group(guarded: KafkaCluster) -> None:
-    with trio.fail_after(40):
+    with trio.fail_after(90):
         async with trikafka.open_producer(**guarded.client_settings()) as producer:
             await producer.send("mine", b"y")
         with pytest.raises(AuthorizationError, match="group 'others'"):
@@ -99,7 +99,7 @@ async def test_a_member_of_a_group(guarded: KafkaCluster) -> None:
 
 
 async def test_a_consumer_without_a_group(guarded: KafkaCluster) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with trikafka.open_consumer(**settings(guarded)) as consumer:
             consumer.assign([TopicPartition("seen", 0)])
             consumer.seek(TopicPartition("seen", 0), 0)

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 Opener = Callable[..., Any]
 CLIENTS: list[Opener] = [trikafka.open_consumer, trikafka.open_producer, trikafka.open_admin]
 each_client = pytest.mark.parametrize("client", CLIENTS, ids=["consumer", "producer", "admin"])
-SOON = 2.0
+#: In seconds: sooner than a call that waits for a broker that may come back, and later than a busy machine takes.
+SOON = 20.0
 
 
 async def refused(client: Opener, error: type[Exception], says: str, **settings: Any) -> Exception:
@@ -91,8 +92,8 @@ async def test_a_port_that_accepts_and_says_nothing(client: Opener) -> None:
         await trio.sleep_forever()
 
     async with serving(listen) as address:
-        says = "did not answer as a Kafka broker within 0.4 s"
-        await refused(client, BootstrapError, says, bootstrap_servers=address, socket_connection_setup_timeout_ms=400)
+        says = "did not answer as a Kafka broker within 1.5 s"
+        await refused(client, BootstrapError, says, bootstrap_servers=address, socket_connection_setup_timeout_ms=1_500)
 
 
 @each_client
@@ -145,7 +146,7 @@ async def test_a_real_web_server() -> None:
     with http_server() as address:  # it waits for the end of a line that never comes
         says = "did not answer as a Kafka broker|does not speak Kafka's protocol"
         await refused(
-            trikafka.open_consumer, BootstrapError, says, bootstrap_servers=address, socket_connection_setup_timeout_ms=400
+            trikafka.open_consumer, BootstrapError, says, bootstrap_servers=address, socket_connection_setup_timeout_ms=1_500
         )
 
 
@@ -176,7 +177,7 @@ async def test_a_topic_that_does_not_exist(kafka_broker: KafkaBroker) -> None:
             with pytest.raises(UnknownTopicOrPartitionError, match="no-such-topic"):
                 await admin.delete_topics(["no-such-topic"])
 
-    with trio.fail_after(8):
+    with trio.fail_after(90):
         async with trio.open_nursery() as nursery:
             for work in (look_up, produce, delete):
                 nursery.start_soon(work)

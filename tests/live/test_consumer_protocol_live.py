@@ -8,7 +8,7 @@ import sys
 import textwrap
 import uuid
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import confluent_kafka
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
 #: Sessions and heartbeats that a test can wait for.
 QUICK = {
-    "group.consumer.min.session.timeout.ms": "4000",
-    "group.consumer.session.timeout.ms": "4000",
+    "group.consumer.min.session.timeout.ms": "8000",
+    "group.consumer.session.timeout.ms": "8000",
     "group.consumer.min.heartbeat.interval.ms": "300",
     "group.consumer.heartbeat.interval.ms": "300",
 }
@@ -329,7 +329,7 @@ async def test_a_member_that_is_killed_is_replaced_after_its_session(quick_broke
         victim.kill()
         killed = trio.current_time()
         await until(lambda: len(scene.owners) == 6)
-        assert 3 < trio.current_time() - killed < 8
+        assert 4 < trio.current_time() - killed < 40, "a session is 8 s here, and 45 s by default"
         await scene.all_seen()
 
 
@@ -363,9 +363,12 @@ async def test_a_static_member_that_was_killed_holds_its_name_until_its_session_
             consumer.subscribe([scene.topic])
             with pytest.raises(FencedInstanceIdError, match="UNRELEASED_INSTANCE_ID"):
                 await consumer.receive()
-            await trio.sleep(5)
-            consumer.subscribe([scene.topic])
-            await consumer.receive()
+            while True:
+                consumer.subscribe([scene.topic])
+                with suppress(FencedInstanceIdError):
+                    await consumer.receive()
+                    break
+                await trio.sleep(0.5)
 
 
 @in_time

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+from standstill import watched
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.trio_api import Broker, Cluster
 
@@ -20,7 +21,8 @@ from trikafka import BootstrapError, KafkaTimeoutError, NewTopic, OffsetSpec, To
 
 pytestmark = pytest.mark.alone  # the limits are tight
 LIMIT = 0.3
-TOLERANCE = 0.05
+#: How late a call may be, without what the machine did elsewhere meanwhile.
+TOLERANCE = 0.1
 MANY = 2000
 TP = TopicPartition("t", 0)
 
@@ -92,13 +94,13 @@ async def clients(cluster: Cluster) -> AsyncIterator[dict[str, Any]]:
         )
         producer = await open_one(trikafka.open_producer(**given, **patience))
         admin = await open_one(trikafka.open_admin(**given))
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             consumer.assign([TP])
             consumer.seek_to_beginning()
             await consumer.receive_batch()
             await consumer.commit()
             await consumer.end_offsets([TP])
-            await producer.partitions_for("t", timeout=15)
+            await producer.partitions_for("t", timeout=45)
             await admin.list_groups()
         yield {"consumer": consumer, "producer": producer, "admin": admin}
 
@@ -115,7 +117,7 @@ async def broken(broker: Broker, how: str) -> AsyncIterator[None]:
 
 async def is_well(cluster: Cluster) -> None:
     """Wait until clients can open again: a broker that was frozen for long is not in its own metadata for a moment."""
-    with trio.fail_after(30):
+    with trio.fail_after(60):
         while True:
             try:
                 async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
@@ -137,7 +139,7 @@ async def timed(name: str, call: Call, client: Any, timeout: float) -> tuple[flo
 
 @pytest.mark.parametrize("how", ["freeze", "kill"])
 async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
-    async with clients(cluster) as opened:
+    async with clients(cluster) as opened, watched() as standstill:
         async with broken(cluster.brokers[0], how):
             opened["consumer"].seek_to_end([TP])  # its position has to be asked for
             assert opened["producer"].send_nowait("t", b"kept back") is not None
@@ -145,14 +147,16 @@ async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
 
             async def one_by_one(kind: str) -> None:
                 for name, call in CALLS[kind].items():
+                    before, stood = trio.current_time(), standstill.total
                     took, result = await timed(name, call, opened[kind], LIMIT)
+                    worked = await standstill.took(before, stood)
                     if name not in ("receive_batch", "flush"):
                         assert isinstance(result, KafkaTimeoutError), (kind, name, result)
                         assert f":{cluster.brokers[0].port}" in str(result), (kind, name, str(result))
                         assert result.__cause__ is not None
                         assert took > LIMIT - 0.001, (kind, name)
-                    if took > LIMIT + TOLERANCE:
-                        late[kind, name] = took
+                    if worked > LIMIT + TOLERANCE:
+                        late[kind, name] = worked
 
             async with trio.open_nursery() as nursery:
                 for kind in CALLS:  # a client does one thing at a time
@@ -163,28 +167,29 @@ async def test_each_call_ends_at_its_limit(cluster: Cluster, how: str) -> None:
             async def one() -> None:
                 many.append(await timed("end_offsets", CONSUMER["end_offsets"], opened["consumer"], 3 * LIMIT))
 
-            before = trio.current_time()
+            before, stood = trio.current_time(), standstill.total
             async with trio.open_nursery() as nursery:
                 for _ in range(MANY):
                     nursery.start_soon(one)
             assert len(many) == MANY
             assert all(isinstance(result, KafkaTimeoutError) for _, result in many)
             assert min(took for took, _ in many) > 3 * LIMIT - 0.001
-            assert trio.current_time() - before < 3 * LIMIT + 5  # each is a task that has to be told
+            assert await standstill.took(before, stood) < 3 * LIMIT + 5  # each is a task that has to be told
     await is_well(cluster)
 
 
 async def test_no_time_at_all_against_a_healthy_broker(cluster: Cluster) -> None:
     """One attempt each; a machine that is busy may take longer than the grace of 25 ms, but not every time."""
-    async with clients(cluster) as opened:
+    async with clients(cluster) as opened, watched() as standstill:
         for kind, names in LOOK_UPS.items():
             for name in names:
                 for _ in range(50):
-                    took, result = await timed(name, CALLS[kind][name], opened[kind], 0)
+                    before, stood = trio.current_time(), standstill.total
+                    _, result = await timed(name, CALLS[kind][name], opened[kind], 0)
                     if not isinstance(result, KafkaTimeoutError):
                         break
                     assert result.attempts == 1
-                    assert took < 1
+                    assert await standstill.took(before, stood) < 1
                 assert not isinstance(result, trikafka.TrikafkaError), (kind, name, result)
 
 
@@ -195,18 +200,20 @@ async def test_an_outage_is_told_within_two_seconds(cluster: Cluster, caplog: py
     def lines(level: str) -> list[str]:
         return [r.getMessage() for r in caplog.records if r.name == "trikafka.brokers" and r.levelname == level]
 
-    async with clients(cluster) as opened, trio.open_nursery() as nursery:
+    async with clients(cluster) as opened, watched() as standstill, trio.open_nursery() as nursery:
         nursery.start_soon(opened["consumer"].receive)
         nursery.start_soon(opened["consumer"].position, TP)
         async with broken(cluster.brokers[0], "kill"):
-            with trio.fail_after(2):
+            before, stood = trio.current_time(), standstill.total
+            with trio.fail_after(60):
                 while len(lines("WARNING")) < 3:  # noqa: ASYNC110  # of each client
                     await trio.sleep(0.01)
+            assert await standstill.took(before, stood) < 2
             await trio.sleep(1)
             assert len(lines("WARNING")) == 3, lines("WARNING")
             assert all(line.startswith("broker ") and " is lost: " in line for line in lines("WARNING"))
             assert lines("INFO") == []
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while len(lines("INFO")) < 3:  # noqa: ASYNC110
                 await trio.sleep(0.05)
         assert len(lines("INFO")) == 3

@@ -33,7 +33,7 @@ def in_time(test: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[Non
 
     @functools.wraps(test)
     async def limited(**fixtures: Any) -> None:
-        with trio.fail_after(90):
+        with trio.fail_after(120):
             await test(**fixtures)
 
     return limited
@@ -78,7 +78,7 @@ class Stage:
             "group_id": self.topic,
             "auto_offset_reset": "earliest",
             "partition_assignment_strategy": [self.strategy],
-            "session_timeout_ms": 6_000,
+            "session_timeout_ms": 10_000,
             "heartbeat_interval_ms": 300,
             "auto_commit_interval_ms": 200,
         } | more
@@ -221,7 +221,7 @@ async def librdkafka_member(stage: Stage, leave: Callable[[], bool]) -> None:
                 "group.id": stage.topic,
                 "auto.offset.reset": "earliest",
                 "partition.assignment.strategy": stage.strategy,
-                "session.timeout.ms": 6_000,
+                "session.timeout.ms": 10_000,
                 "heartbeat.interval.ms": 300,
                 "auto.commit.interval.ms": 200,
             }
@@ -262,7 +262,7 @@ _VICTIM = """
     import sys, trio, trikafka
 
     async def main(bootstrap, topic, strategy):
-        settings = dict(bootstrap_servers=bootstrap, group_id=topic, auto_offset_reset="earliest", session_timeout_ms=6_000)
+        settings = dict(bootstrap_servers=bootstrap, group_id=topic, auto_offset_reset="earliest", session_timeout_ms=10_000)
         async with trikafka.open_consumer(topic, partition_assignment_strategy=[strategy], **settings) as consumer:
             async for record in consumer:
                 print(record.value.decode(), flush=True)
@@ -292,4 +292,4 @@ async def test_a_member_that_is_killed_is_replaced_after_its_session(kafka_broke
         await stage.all_seen()
         waited = trio.current_time() - killed
         assert lost
-        assert 2 < waited < 20
+        assert 2 < waited < 40, "a session is 10 s here, and 45 s by default"

@@ -67,8 +67,8 @@ def move(bootstrap: str, topic: str, replicas: list[int]) -> None:
     """Make the first of these the leader, by the tools of another client."""
     admin = kafka.KafkaAdminClient(bootstrap_servers=bootstrap.split(","))
     try:
-        admin.alter_partition_reassignments({kafka.TopicPartition(topic, 0): replicas}, timeout_ms=10_000)
-        admin.elect_leaders(0, {topic: [0]}, timeout_ms=10_000, raise_errors=False)
+        admin.alter_partition_reassignments({kafka.TopicPartition(topic, 0): replicas}, timeout_ms=60_000)
+        admin.elect_leaders(0, {topic: [0]}, timeout_ms=60_000, raise_errors=False)
     finally:
         admin.close()
 

@@ -90,11 +90,11 @@ async def test_a_cluster_moves_to_other_ports_under_a_producer_and_a_consumer(
             moved = await trio.to_thread.run_sync(partial(opened, port=three_free_ports()))
             assert not old & {broker.port for broker in moved.brokers}
             name.leads_to(moved)
-            with trio.fail_after(30):
+            with trio.fail_after(90):
                 await more(20)
             assert name.asked > asked
             finish.set()
-            with trio.fail_after(30):
+            with trio.fail_after(90):
                 await finished.wait()
                 while any(len(each) < count for each, count in zip(seen, written, strict=True)):  # noqa: ASYNC110
                     await trio.sleep(0.05)

@@ -19,18 +19,18 @@ CLIENT = "throttled-by-its-quota"
 
 async def test_a_quota_of_bytes(kafka_broker: KafkaBroker, caplog: pytest.LogCaptureFixture) -> None:
     bootstrap = kafka_broker.bootstrap_servers
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         async with open_admin(bootstrap_servers=bootstrap) as admin:
             await admin.create_topics({CLIENT: NewTopic(1, 1)})
             await set_quota(admin, 1_000)
         async with open_producer(bootstrap_servers=bootstrap, client_id=CLIENT, linger_ms=0) as producer:
-            while not producer.statistics().throttled:  # the broker counts by windows of a second: one request is not always enough
+            while not any(found.left > 0.1 for found in producer.statistics().throttled.values()):  # one request may not be enough
                 await producer.send(CLIENT, os.urandom(6_000))
             health, before = producer.health(), trio.current_time()
             (how,) = health.throttled.values()
             found = producer.statistics().throttled[kafka_broker.node_id]
             await producer.send(CLIENT, b"this waits")
-            assert trio.current_time() - before >= found.left > 0.1
+            assert trio.current_time() - before >= found.left
             assert producer.statistics().throttled[kafka_broker.node_id].total >= found.last
     assert health.ok
     assert "throttles this client" in how

@@ -164,7 +164,7 @@ async def test_what_is_refused(secured: KafkaCluster, client: str, caplog: pytes
     failed = []
     with token_endpoint() as port, caplog.at_level(logging.DEBUG):
         for name, settings in wrongs(secured, port).items():
-            with trio.move_on_after(10):
+            with trio.move_on_after(40):
                 try:
                     async with OPENERS[client](**settings, plugins=[Watching(search)]) as opened:
                         search.client(opened)

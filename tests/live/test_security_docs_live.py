@@ -48,7 +48,7 @@ def example(document: str, name: str, *changes: tuple[str, str]) -> str:
 
 
 async def connects(**settings: Any) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(90):
         async with trikafka.open_admin(**settings) as admin:
             assert await admin.describe_cluster()
 
@@ -160,7 +160,7 @@ async def test_a_mechanism_of_ones_own(secured: KafkaCluster) -> None:
 
 
 async def test_the_states_of_connections_and_health(secured: KafkaCluster, capsys: pytest.CaptureFixture[str]) -> None:
-    with trio.fail_after(20):
+    with trio.fail_after(90):
         async with trikafka.open_consumer(group_id="docs", **secured.client_settings("SCRAM-SHA-256")) as consumer:
             await consumer.list_topics()
             exec(example("security.md", "states"), {"consumer": consumer})

@@ -55,14 +55,14 @@ async def round_trip(topic: str, settings: dict[str, Any], count: int = 200) -> 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)
 async def test_each_mechanism_over_tls(secured: KafkaCluster, mechanism: str) -> None:
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         await create(secured, f"by-{mechanism}")
         await round_trip(f"by-{mechanism}", secured.client_settings(mechanism))
 
 
 async def test_large_records_over_tls(secured: KafkaCluster) -> None:
     settings = secured.client_settings("PLAIN")
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         await create(secured, "large")
         async with trikafka.open_producer(linger_ms=50, **settings) as producer:
             values = [bytes([number]) * 900_000 for number in range(40)]
@@ -88,7 +88,7 @@ def mutual(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:
 
 async def test_mutual_tls_with_files_and_with_text(secured: KafkaCluster) -> None:
     client = secured.security_directory / "client.pem"
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         await create(secured, "mutual")
         await round_trip("mutual", mutual(secured, ssl_certfile=str(client)))
         texts = {"ssl_certfile": client.read_text(), "ssl_cafile": (secured.security_directory / "ca.pem").read_text()}
@@ -97,7 +97,7 @@ async def test_mutual_tls_with_files_and_with_text(secured: KafkaCluster) -> Non
 
 
 async def test_a_broker_that_wants_a_certificate_says_so(secured: KafkaCluster) -> None:
-    with trio.fail_after(10), pytest.raises(HandshakeError, match=r"asks for (one|a client certificate).*ssl_certfile"):
+    with trio.fail_after(60), pytest.raises(HandshakeError, match=r"asks for (one|a client certificate).*ssl_certfile"):
         async with trikafka.open_admin(**mutual(secured)):
             pass
 
@@ -119,10 +119,10 @@ async def test_what_is_wrong_is_told_at_once(
 ) -> None:
     settings = {**secured.client_settings("PLAIN"), **change}
     began = time.perf_counter()
-    with caplog.at_level(logging.DEBUG), trio.fail_after(20), pytest.raises(error, match=says) as caught:
+    with caplog.at_level(logging.DEBUG), trio.fail_after(60), pytest.raises(error, match=says) as caught:
         async with trikafka.open_producer(**settings):
             pass
-    assert time.perf_counter() - began < 10
+    assert time.perf_counter() - began < 20
     said = "".join(traceback.format_exception(caught.value))
     assert "not-it-7d1f" not in said.replace(str(change), "") + repr(caught.value) + caplog.text
     assert PASSWORD not in caplog.text
@@ -130,7 +130,7 @@ async def test_what_is_wrong_is_told_at_once(
 
 async def test_tls_spoken_to_a_plain_port(secured: KafkaCluster) -> None:
     settings = {**secured.client_settings("PLAIN"), "bootstrap_servers": secured.bootstrap_servers}
-    with trio.fail_after(20), pytest.raises((BootstrapError, HandshakeError), match=r"(may|does) not speak TLS"):
+    with trio.fail_after(60), pytest.raises((BootstrapError, HandshakeError), match=r"(may|does) not speak TLS"):
         async with trikafka.open_admin(**settings):
             pass
 
@@ -142,7 +142,7 @@ async def test_a_mechanism_that_the_broker_does_not_offer(secured: KafkaCluster)
             return (lambda node: None) if mechanism == "OWN" else None
 
     settings = {**secured.client_settings("PLAIN"), "sasl_mechanism": "OWN", "plugins": [Own()]}
-    with trio.fail_after(20), pytest.raises(AuthenticationError, match=r"does not offer OWN; it offers: .*PLAIN.*SCRAM-SHA-256"):
+    with trio.fail_after(60), pytest.raises(AuthenticationError, match=r"does not offer OWN; it offers: .*PLAIN.*SCRAM-SHA-256"):
         async with trikafka.open_admin(**settings):
             pass
     with pytest.raises(ConfigurationError, match="no plugin offers 'OTHER'"):
@@ -171,7 +171,7 @@ async def test_a_mechanism_of_a_third_party(secured: KafkaCluster) -> None:
             return make if mechanism == "OAUTHBEARER" else None
 
     settings = {**secured.client_settings("OAUTHBEARER"), "plugins": [Own()]}
-    with trio.fail_after(20):
+    with trio.fail_after(90):
         async with trikafka.open_admin(**settings) as admin:
             await admin.list_topics()
     assert set(asked) == {"127.0.0.1"}

@@ -13,12 +13,12 @@ from trikafka import Admin, Consumer, NewTopic, PollIntervalExceededError, Recor
 if TYPE_CHECKING:
     from trikafka_broker.broker import KafkaBroker
 
-INTERVAL = 2.0
+INTERVAL = 4.0
 
 
 async def polled(consumer: Consumer) -> Record:
     """The next record, by polls that do not wait."""
-    with trio.fail_after(20):
+    with trio.fail_after(60):
         while not (batch := await consumer.receive_batch(timeout=0)):
             pass
     return batch[0]
@@ -37,12 +37,12 @@ async def overdue(bootstrap: str, admin: Admin, protocol: str, instance: str | N
     async with open_consumer(name, **settings) as consumer:
         assert (await polled(consumer)).offset == 0
         came = trio.current_time()
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while consumer.statistics().state != "stale":  # noqa: ASYNC110
                 await trio.sleep(0.02)
-        assert INTERVAL <= trio.current_time() - came < INTERVAL + 1
+        assert INTERVAL <= trio.current_time() - came < INTERVAL + 5
         if instance is None:
-            with trio.fail_after(INTERVAL / 2):  # it said goodbye: nobody waits for its session to end
+            with trio.fail_after(INTERVAL - 0.5):  # it said goodbye: nobody waits for its session to end
                 while (await admin.describe_groups([name]))[name].members:  # noqa: ASYNC110
                     await trio.sleep(0.02)
         with pytest.raises(PollIntervalExceededError):

@@ -51,7 +51,7 @@ async def log_of(bootstrap: str, topic: str) -> list[int]:
         return found
 
 
-async def until(condition: Callable[[], bool], limit: float = 20) -> None:
+async def until(condition: Callable[[], bool], limit: float = 60) -> None:
     with trio.fail_after(limit):
         while True:
             if condition():
@@ -76,7 +76,7 @@ async def test_one_fault_with_many_batches_behind_it(kafka_broker: KafkaBroker, 
             await producer.send(topic, b"0")
             proxy.add(Rule(fault, after=1))
             acks = [await producer.enqueue(topic, b"%d" % number) for number in range(1, 60)]
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 assert {await fate(ack) for ack in acks} == {"delivered"}
         assert proxy.counts[fault.value] == 1
     assert await log_of(bootstrap, topic) == list(range(60))
@@ -104,7 +104,7 @@ async def test_bytes_of_a_closed_connection_between_the_refusal_and_the_new_epoc
                 await first.wait()
             passed = proxy.passed[PRODUCE]
             proxy.release(port)
-            await until(lambda: proxy.passed[PRODUCE] > passed)  # the second one, which will be refused
+            await until(lambda: proxy.passed[PRODUCE] > passed or second.done)  # it will be refused; or its time is over, too
             await trio.sleep(0.1)
             arrive.set()
             outcome = await fate(second)
@@ -128,7 +128,7 @@ async def test_a_log_truncated_by_an_unclean_election(make_kafka_cluster: MakeKa
         for number in range(10):
             await producer.send(topic, b"%d" % number)
         await other.kill()
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             for number in range(10, 20):
                 await producer.send(topic, b"%d" % number)  # the old leader has them alone
         await old.kill()
@@ -158,7 +158,7 @@ def _place(bootstrap: str, topic: str, replicas: list[int]) -> None:
 
 async def wait_for_leader(bootstrap: str, topic: str, node: int) -> None:
     async with open_admin(bootstrap_servers=bootstrap) as admin:
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while True:
                 (partition,) = (await admin.list_topics())[topic]
                 if partition.leader == node and len(partition.in_sync_replicas) == 2:
@@ -180,7 +180,7 @@ async def test_a_broker_that_forgets_producers(make_kafka_cluster: MakeKafkaClus
                     await trio.sleep(FORGOTTEN_AFTER + 0.5)
                 proxy.add(Rule(Fault.LOSE_REQUEST))
                 acks = [await producer.enqueue(topic, b"%d" % number) for number in range(first, first + 20)]
-                with trio.fail_after(20):
+                with trio.fail_after(60):
                     assert {await fate(ack) for ack in acks} == {"delivered"}
         assert proxy.counts[Fault.LOSE_REQUEST.value] == 2
     assert await log_of(bootstrap, topic) == list(range(40))

@@ -23,6 +23,7 @@ from trikafka import NewTopic, Record, TopicPartition
 
 ROOT = Path(__file__).parents[2]
 COUNT = 200
+FIRST = 20  #: of each partition, before a broker is frozen
 
 
 @pytest.fixture(scope="module")
@@ -66,6 +67,8 @@ async def until(true: Any, limit: float = 60) -> None:
 async def test_a_frozen_leader_holds_back_its_own_partition_alone(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
     await filled(cluster, "frozen")
     done = Counter[int]()
+    stuck: int | None = None
+    frozen = trio.Event()
     async with (
         trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin,
         trikafka.open_consumer("frozen", **settings_of(cluster, "freezing")) as consumer,
@@ -73,12 +76,15 @@ async def test_a_frozen_leader_holds_back_its_own_partition_alone(cluster: Clust
     ):
 
         async def handler(record: Record) -> None:
+            if done[record.partition] == FIRST:
+                await frozen.wait()
             await trio.sleep(0.01)
-            await consumer.end_offsets([TopicPartition("frozen", record.partition)], timeout=0.3)
+            limit = 0.3 if record.partition == stuck else 60
+            await consumer.end_offsets([TopicPartition("frozen", record.partition)], timeout=limit)
             done[record.partition] += 1
 
         nursery.start_soon(trikafka.run_tasks, consumer, handler)
-        await until(lambda: len(done) == 3)
+        await until(lambda: list(done.values()) == [FIRST] * 3)
         coordinator = await coordinator_of(admin, "freezing")
         led = {info.partition: info.leader for info in (await admin.list_topics())["frozen"]}
         assert sorted(leader for leader in led.values() if leader is not None) == [0, 1, 2]
@@ -87,12 +93,10 @@ async def test_a_frozen_leader_holds_back_its_own_partition_alone(cluster: Clust
         broker = cluster.brokers[leader]
         await broker.freeze()
         try:
-            await trio.sleep(0.4)  # what is in flight is over
-            before = done[stuck]
-            assert before < COUNT - 50
+            frozen.set()
             others = [part for part in led if part != stuck]
             await until(lambda: all(done[part] == COUNT for part in others))
-            assert done[stuck] == before
+            assert done[stuck] == FIRST
             assert [line for line in caplog.messages if f"the task of frozen-{stuck} is skipped" in line and "end_offsets" in line]
             assert not [line for line in caplog.messages if any(f"the task of frozen-{part} is skipped" in line for part in others)]
         finally:

@@ -84,12 +84,12 @@ async def test_metadata_of_one_topic_is_not_larger_than_a_topic_can_be() -> None
         asked = line.ask(metadata(["t"]))
         request = await line.peer.request()
         await line.peer.stream.send_all(metadata_of(20_000, request.header.correlation_id))
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             assert len((await asked.outcome()).topics[0].partitions) == 20_000
         asked = line.ask(metadata(["t"]))
         await line.peer.request()
         await line.peer.stream.send_all(struct.pack(">i", 60_000_000))
-        with trio.fail_after(5), pytest.raises(DamagedResponseError, match="60,000,000 bytes in response to Metadata"):
+        with trio.fail_after(60), pytest.raises(DamagedResponseError, match="60,000,000 bytes in response to Metadata"):
             await asked.outcome()
         assert line.connection.broken
 

@@ -180,11 +180,11 @@ async def test_loops_in_two_threads_share_it() -> None:
 
     def slow() -> None:
         begun.set()
-        other_is_done.wait(10)
+        other_is_done.wait(60)
         states.append(waits())
 
     def quick() -> None:
-        begun.wait(10)
+        begun.wait(60)
         states.append(waits())
 
     async with trio.open_nursery() as nursery:

@@ -13,6 +13,7 @@ from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka._managers.metadata import read_metadata
+from trikafka._net.decoding import busy
 from trikafka._wire.fetch import read_fetch_response
 from trikafka.errors import DamagedResponseError
 from trikafka.testing import ScriptedCluster, respond
@@ -21,16 +22,16 @@ PARTITIONS = 150_000
 
 
 class Steps(trio.abc.Instrument):
-    """The longest step of a task, in real seconds."""
+    """The longest step of a task, in seconds that the loop's thread worked: how long others had the processor is chance."""
 
     longest = 0.0
     _began = float("inf")
 
     def before_task_step(self, task: trio.lowlevel.Task) -> None:
-        self._began = time.perf_counter()
+        self._began = time.thread_time()
 
     def after_task_step(self, task: trio.lowlevel.Task) -> None:
-        self.longest = max(self.longest, time.perf_counter() - self._began)
+        self.longest = max(self.longest, time.thread_time() - self._began)
 
 
 def metadata_of(partitions: int, correlation_id: int) -> bytes:
@@ -48,7 +49,7 @@ async def test_a_large_response_is_read_beside_the_loop() -> None:
         asked = line.ask(type(metadata_request())(topics=None, allow_auto_topic_creation=False, max_version=5))
         request = await line.peer.request()
         frame = metadata_of(PARTITIONS, request.header.correlation_id)
-        steps = Steps()
+        steps, began = Steps(), time.process_time()
         trio.lowlevel.add_instrument(steps)
         try:
             await line.peer.stream.send_all(frame)
@@ -58,21 +59,25 @@ async def test_a_large_response_is_read_beside_the_loop() -> None:
         finally:
             trio.lowlevel.remove_instrument(steps)
     assert len(snapshot.topics["t"].partitions) == PARTITIONS
-    assert steps.longest < 0.5  # reading it takes some seconds; what the other threads of this machine do is chance
+    assert steps.longest < (time.process_time() - began) / 5, "reading it takes some seconds, and is no step of the loop"
 
 
 async def test_who_gives_up_on_a_large_response_leaves_at_once() -> None:
-    async with connected() as line:
-        asked = line.ask(type(metadata_request())(topics=None, allow_auto_topic_creation=False, max_version=5))
-        request = await line.peer.request()
-        await line.peer.stream.send_all(metadata_of(PARTITIONS, request.header.correlation_id))
-        await trio.sleep(0.05)
-        began = time.perf_counter()
-        asked.scope.cancel()
-        with trio.fail_after(10):
-            await asked.done.wait()
-        assert asked.cancelled
-        assert time.perf_counter() - began < 0.5
+    """Before the thread has read it. That takes half a second, in which a busy machine may not turn to the loop: five tries."""
+    for _ in range(5):
+        async with connected() as line:
+            asked = line.ask(type(metadata_request())(topics=None, allow_auto_topic_creation=False, max_version=5))
+            request = await line.peer.request()
+            await line.peer.stream.send_all(metadata_of(PARTITIONS, request.header.correlation_id))
+            with trio.fail_after(60):
+                while not busy():  # noqa: ASYNC110
+                    await trio.sleep(0.001)
+                asked.scope.cancel()
+                await asked.done.wait()
+            assert asked.cancelled
+            if busy():
+                return
+    raise AssertionError("it waited for the thread")
 
 
 @pytest.mark.parametrize("version", [4, 7, 11])
@@ -88,10 +93,11 @@ def test_a_fetch_response_with_more_than_was_asked_for(version: int) -> None:
 
     assert len(read_fetch_response(body(3, 1), version, asked=3).partitions) == 3
     for partitions, aborted in ((200_000, 0), (1, 1_000_000)):
-        began = time.perf_counter()
+        response = body(partitions, aborted)
+        began = time.thread_time()
         with pytest.raises(DamagedResponseError, match="more than was asked for"):
-            read_fetch_response(body(partitions, aborted), version, asked=3)
-        assert time.perf_counter() - began < 2
+            read_fetch_response(response, version, asked=3)
+        assert time.thread_time() - began < 2
 
 
 async def test_metadata_of_topics_that_nobody_asked_for(autojump_clock: Clock) -> None:

@@ -96,7 +96,7 @@ async def dial(host: str, port: int) -> trio.SocketStream:
 
 async def connect(node: Node, **settings: Any) -> Transport:
     given = config(**{"security_protocol": "SSL", "ssl_cafile": PEM, **settings})
-    with trio.fail_after(5):
+    with trio.fail_after(60):
         return await Security(given).connect(dial, node)
 
 
@@ -120,7 +120,7 @@ async def test_what_is_sent_comes(version: ssl.TLSVersion) -> None:
         assert transport._tls.version() == version.name.replace("_", ".")
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.send_all, [memoryview(piece) for piece in pieces])
-            with trio.fail_after(10):
+            with trio.fail_after(60):
                 assert await receive(transport, sum(map(len, pieces))) == b"".join(pieces)
         sent = transport.send_now([memoryview(b"x" * 100), memoryview(b"y" * 40_000)])
         assert sent == 40_100
@@ -140,19 +140,24 @@ async def test_what_is_sent_at_once_goes_before_what_comes_later() -> None:
 
     async with serving(server_context(AUTHORITY.issue_cert("localhost")), read_late) as node:
         transport = await connect(node)
-        sent, number = [], 0
-        while not transport.pending:
+        sent, number, idle = [], 0, 0
+        while idle < 3:  # a system that is busy takes some more after it has said that it is full
             piece = number.to_bytes(4, "big") * 60_000
-            assert transport.send_now([memoryview(piece)]) == len(piece)
-            sent.append(piece)
-            number += 1
+            if taken := transport.send_now([memoryview(piece)]):
+                assert taken == len(piece)
+                sent.append(piece)
+                number, idle = number + 1, 0
+            else:
+                await trio.testing.wait_all_tasks_blocked(0.02)
+                idle += 1
+        assert transport.pending
         assert transport.send_now([memoryview(b"no room")]) == 0
         async with trio.open_nursery() as nursery:
             nursery.start_soon(transport.send_all, [memoryview(b"the end")])
             await trio.testing.wait_all_tasks_blocked()
             assert transport.send_now([memoryview(b"not beside another")]) == 0
             begin.set()
-            with trio.fail_after(20):
+            with trio.fail_after(60):
                 assert await receive(transport, sum(map(len, sent)) + 7) == b"".join(sent) + b"the end"
         await transport.aclose()
 
@@ -268,11 +273,11 @@ async def test_a_client_certificate(version: ssl.TLSVersion, tmp_path: Path) -> 
 
 
 async def test_a_handshake_that_is_cancelled_leaves_nothing() -> None:
-    closed = trio.Event()
+    closed, scope = trio.Event(), trio.CancelScope()
 
     async def handle(stream: trio.SocketStream) -> None:
         async for _ in stream:
-            pass
+            scope.cancel()  # it waits for what this server will never say
         closed.set()
 
     async with trio.open_nursery() as nursery:
@@ -280,10 +285,10 @@ async def test_a_handshake_that_is_cancelled_leaves_nothing() -> None:
         nursery.start_soon(trio.serve_listeners, handle, [listener])
         node = Node(0, "localhost", listener.socket.getsockname()[1])
         given = config(security_protocol="SSL", ssl_cafile=PEM)
-        with trio.move_on_after(0.1) as scope:
-            await Security(given).connect(dial, node)
-        assert scope.cancelled_caught
-        with trio.fail_after(5):
+        with trio.fail_after(60):
+            with scope:
+                await Security(given).connect(dial, node)
+            assert scope.cancelled_caught
             await closed.wait()
         nursery.cancel_scope.cancel()
 

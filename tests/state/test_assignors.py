@@ -207,7 +207,7 @@ def test_what_somebody_owns_and_does_not_want_any_more_is_not_given_away_yet() -
 def test_a_large_group_is_dealt_out_quickly() -> None:
     topics = {f"t{number}": list(range(100)) for number in range(30)}
     members = {f"m{number:03}": member(*topics) for number in range(100)}
-    start = time.perf_counter()
+    start = time.process_time()
     dealt, _ = settle(members, topics, {})
     settle(members | {f"n{number:03}": member(*topics) for number in range(50)}, topics, dealt)
-    assert time.perf_counter() - start < 10
+    assert time.process_time() - start < 10

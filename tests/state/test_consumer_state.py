@@ -142,6 +142,19 @@ def records(count: int = 3, first: int = 0) -> RecordBatch:
     return decode_records(data, topic="t", partition=0, fetch_offset=first, aborted=None, check_crcs=True, max_bytes=10_000)
 
 
+def test_what_is_lost_is_lost_in_that_step_and_stays_so_until_it_is_let_go() -> None:
+    """Before, it was as one that is revoked until the listeners had been told: a sink wrote then what others would write, too."""
+    assignment = Assignment()
+    assignment.add([A, B])
+    assignment.begin_revocation([A])
+    partitions = [assignment.get(tp) for tp in (A, B)]
+    assert assignment.begin_revocation(lost=True) == [A, B]
+    assignment.begin_revocation()  # the consumer leaves
+    assert [(partition.state, partition.owned) for partition in partitions] == [(PartitionState.LOST, False)] * 2
+    assignment.lost([A, B])
+    assert [partition.state for partition in partitions] == [PartitionState.GONE] * 2
+
+
 def test_assign_keeps_the_positions_of_what_stays_and_forgets_what_goes() -> None:
     table = Assignment()
     table.assign([A, B, A])

@@ -207,7 +207,7 @@ class PartitionStream:
     @property
     def _gone(self) -> bool:
         """Whether the partition is the consumer's no more. One that is about to be revoked is, until its handler has come back."""
-        return self._assigned.state is PartitionState.GONE
+        return self._assigned.state in (PartitionState.LOST, PartitionState.GONE)
 
     async def _until_ended(self) -> None:
         """Wait until it hands out nothing more."""

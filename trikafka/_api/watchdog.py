@@ -101,7 +101,7 @@ class Watchdog:
                 return f"its position is not known: {self._positions.last_error or 'the look-up is under way'}"
             case PartitionState.VALIDATING:
                 return "its position could not be checked against the new leader's log yet"
-            case PartitionState.REVOKING:
+            case PartitionState.REVOKING | PartitionState.LOST:
                 return "it is being given up, and a rebalance listener or a commit takes long, or nobody receives"
         if self._core.buffer.size_of(partition) or partition.progress.in_hand:
             return "records of it are there, but nobody receives them"

@@ -56,7 +56,7 @@ class Reconciler:
 
     def begin_loss(self) -> list[TopicPartition]:
         """Deliver nothing more of anything: the group has given it to others, or will. Returns what that is."""
-        return self._assignment.begin_revocation()
+        return self._assignment.begin_revocation(lost=True)
 
     async def lose(self, *, wait: bool = False) -> None:
         """Everything owned is lost: tell the listeners, let go. ``wait``: also with nothing to lose, until the next receive."""

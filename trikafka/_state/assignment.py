@@ -66,7 +66,7 @@ class AssignedPartition:
     @property
     def owned(self) -> bool:
         """Whether it is this consumer's, and not about to be given up."""
-        return self.state not in (_S.REVOKING, _S.GONE)
+        return self.state not in (_S.REVOKING, _S.LOST, _S.GONE)
 
     @property
     def awaits_callback(self) -> bool:
@@ -359,11 +359,11 @@ class Assignment:
             if (partition := self.partitions.get(tp)) is not None:
                 partition.callback_done()
 
-    def begin_revocation(self, tps: Iterable[TopicPartition] | None = None) -> list[TopicPartition]:
-        """Deliver and fetch nothing more of these (``None``: of all); returns those that were assigned."""
+    def begin_revocation(self, tps: Iterable[TopicPartition] | None = None, *, lost: bool = False) -> list[TopicPartition]:
+        """Deliver and fetch nothing more of these (``None``: all), which others may have (``lost``); returns the assigned ones."""
         chosen = [tp for tp in (list(self.partitions) if tps is None else tps) if tp in self.partitions]
-        for tp in chosen:
-            self.partitions[tp].enter(_S.REVOKING)
+        for partition in map(self.partitions.__getitem__, chosen):
+            partition.enter(_S.LOST if lost or partition.state is _S.LOST else _S.REVOKING)
         if chosen:
             self.wake.fetch()
             self.wake.deliver(None)  # their streams end

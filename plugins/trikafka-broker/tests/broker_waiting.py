@@ -28,7 +28,7 @@ def processes_naming(text: str) -> list[int]:
     return found
 
 
-def eventually(condition: Callable[[], bool], limit: float = 15) -> bool:
+def eventually(condition: Callable[[], bool], limit: float = 60) -> bool:
     """Whether the condition comes true within the limit."""
     deadline = time.monotonic() + limit
     while not condition():

@@ -227,7 +227,7 @@ def test_two_at_once_download_once(machine: Machine) -> None:
         thread.start()
     for thread in threads:
         thread.join(30)
-    stdout, _ = other.communicate(timeout=30)
+    stdout, _ = other.communicate(timeout=180)
     assert stdout.strip() == str(machine.cache / "kafka-9.9.9" / "libs")
     assert machine.downloads() == 1
 

@@ -145,7 +145,7 @@ def test_a_cluster_without_its_guardian_starts_nothing_and_cleans_up_itself(temp
     rest = "import os, signal; process = cluster.guardian._process; process.kill(); process.wait()\n"
     rest += "try: cluster.brokers[0].restart()\nexcept BrokerError as error: print(error)\ncluster.close()"
     program = "from trikafka_broker import BrokerError\n" + PROGRAM.format(rest=rest)
-    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=60, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", program], check=True, timeout=180, capture_output=True, text=True)
     assert done.stdout.splitlines()[1] == "The guardian process was ended by somebody (code -9); start a new cluster"
     assert nothing_left(temporary)
 
@@ -161,7 +161,7 @@ def test_a_given_directory_keeps_what_is_in_it(temporary: Path, tmp_path: Path) 
 
 def test_parent_that_forgets_to_close(temporary: Path) -> None:
     program = [sys.executable, "-c", PROGRAM.format(rest="")]
-    subprocess.run(program, check=True, timeout=60, stdout=subprocess.DEVNULL)
+    subprocess.run(program, check=True, timeout=180, stdout=subprocess.DEVNULL)
     assert nothing_left(temporary)
 
 
@@ -171,7 +171,7 @@ def test_command_prints_the_address_and_ends_on_signals(number: signal.Signals, 
         host, port = first_line(process).split(":")
         assert registered_brokers(host, int(port)) == {0}
         process.send_signal(number)
-        stdout, stderr = process.communicate(timeout=30)
+        stdout, stderr = process.communicate(timeout=180)
     assert process.returncode == code
     assert stdout == ""
     assert "Traceback" not in stderr
@@ -182,14 +182,14 @@ def test_command_interrupted_while_it_starts(temporary: Path) -> None:
     with running(COMMAND) as process:
         assert eventually(lambda: bool(processes_naming(f"{temporary}/trikafka-broker-")))
         process.send_signal(signal.SIGINT)
-        _, stderr = process.communicate(timeout=30)
+        _, stderr = process.communicate(timeout=180)
     assert process.returncode == 130
     assert "Traceback" not in stderr
     assert nothing_left(temporary)
 
 
 def test_command_with_a_wrong_version() -> None:
-    done = subprocess.run([*COMMAND, "--kafka-version", "newest"], capture_output=True, text=True, timeout=30)
+    done = subprocess.run([*COMMAND, "--kafka-version", "newest"], capture_output=True, text=True, timeout=180)
     assert done.returncode == 1
     assert done.stderr == "Error: 'newest' is not a version of Kafka; an example of one is 4.3.1\n"
 

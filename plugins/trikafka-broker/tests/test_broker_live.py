@@ -105,7 +105,7 @@ def test_brokers_of_a_cluster_come_back_together(kafka_cluster: KafkaCluster) ->
 def test_brokers_of_a_cluster_stop_together_without_waiting_for_each_other_in_vain(kafka_cluster: KafkaCluster) -> None:
     before, began = kafka_cluster.bootstrap_servers, time.monotonic()
     kafka_cluster.stop()
-    assert time.monotonic() - began < kafka_cluster.stop_timeout / 2
+    assert time.monotonic() - began < kafka_cluster.stop_timeout * 0.8
     assert not any(broker.alive for broker in kafka_cluster.brokers)
     kafka_cluster.start()
     assert kafka_cluster.bootstrap_servers == before
@@ -180,7 +180,7 @@ async def test_cancelling_the_start_leaves_nothing(temporary: Path) -> None:
         async with Cluster.open(properties={"controller.quorum.voters": "0@127.0.0.1:1"}):
             pytest.fail("a broker without a quorum came up")
     assert scope.cancelled_caught
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 30
     assert list(temporary.iterdir()) == []
     assert processes_naming(str(temporary)) == []
 
@@ -188,5 +188,5 @@ async def test_cancelling_the_start_leaves_nothing(temporary: Path) -> None:
 def test_a_tool_that_fails_is_an_error(kafka_cluster: KafkaCluster) -> None:
     with pytest.raises(BrokerError, match="TopicCommand exited with code 1"):
         kafka_cluster.run_tool(TOPICS, "--bootstrap-server", kafka_cluster.bootstrap_servers, "--create")
-    done = subprocess.run(kafka_cluster.java_command(TOPICS, "--version"), capture_output=True, text=True, timeout=60)
+    done = subprocess.run(kafka_cluster.java_command(TOPICS, "--version"), capture_output=True, text=True, timeout=180)
     assert done.stdout.startswith("4.")

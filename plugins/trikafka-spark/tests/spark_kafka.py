@@ -52,7 +52,7 @@ async def committed(bootstrap_servers: str, topic: str) -> Counter[bytes]:
     One that is open stays so: librdkafka reads up to it.
     """
     async with trikafka.open_admin(bootstrap_servers=bootstrap_servers) as admin:
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             while await admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):  # noqa: ASYNC110
                 await trio.sleep(0.02)
     messages = await trio.to_thread.run_sync(read_topic, bootstrap_servers, topic, "read_committed")
@@ -63,7 +63,7 @@ async def make_anew(bootstrap_servers: str, topic: str, records: int) -> None:
     """Delete a topic and create it again, with other records."""
     async with trikafka.open_admin(bootstrap_servers=bootstrap_servers) as admin:
         await admin.delete_topics([topic])
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             while True:
                 try:
                     await admin.create_topics({topic: NewTopic(1, 1, {"retention.ms": "-1"})})

@@ -51,7 +51,7 @@ async def letters_of(servers: str, topic: str, count: int) -> list[trikafka.Reco
     found: list[trikafka.Record] = []
     async with trikafka.open_consumer(bootstrap_servers=servers, auto_offset_reset="earliest") as consumer:
         consumer.assign([trikafka.TopicPartition(topic, 0)])
-        with trio.fail_after(30):
+        with trio.fail_after(90):
             while len(found) < count:
                 found += await consumer.receive_batch()
     return found

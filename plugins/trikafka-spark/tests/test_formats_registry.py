@@ -99,7 +99,7 @@ def test_a_registry_that_is_gone_is_a_time_out_that_names_it() -> None:
     what = f"asking the schema registry {url} for the schema 9 did not finish"
     with pytest.raises(SchemaRegistryTimeoutError, match=what) as caught:
         client.schema(9)
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 60
     assert isinstance(caught.value, KafkaTimeoutError)
     assert (caught.value.url, caught.value.id) == (url, 9)
     assert caught.value.attempts > 1

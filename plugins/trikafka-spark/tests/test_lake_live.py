@@ -175,7 +175,7 @@ async def test_while_another_writer_commits_all_the_time_each_plan_is_committed_
             await add_records(servers, topic, number, 20, 4)
             result = await trikafka.export(topic, lake.destination, **where)
             assert (result.rows, len(result.versions)) == (20, 1)
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             await wrote.wait()
         nursery.cancel_scope.cancel()
     rows = lake.read()

@@ -218,7 +218,7 @@ async def test_what_java_reads_is_what_was_exported(
     await add_records(servers, topic, RECORDS, 40, 4)
     await trikafka.export(topic, lake.destination, **where)
     rows = lake.check(RECORDS + 40)
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         read = await trio.to_thread.run_sync(server.read, lake.destination, 2, 50, abandon_on_cancel=True)
     assert {name: kind for name, kind in read.columns.items() if name != "headers"} == {
         "key": "BINARY",

@@ -83,7 +83,7 @@ async def test_all_and_what_is_new_and_killed_at_many_requests(
         rows = lake.read()
         found = Counter(zip(rows["partition"].to_pylist(), rows["offset"].to_pylist(), strict=True))
         assert max(found.values()) == 1
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             while True:  # until the lock is free
                 with suppress(ExportError):
                     await export()

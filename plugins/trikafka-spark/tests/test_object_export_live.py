@@ -53,7 +53,7 @@ async def held(nursery: trio.Nursery, arguments: list[str], s3: S3Server) -> Asy
     exporter: trio.Process = await nursery.start(
         partial(trio.run_process, arguments, env=environment(s3), capture_stderr=True, check=False)
     )
-    with trio.fail_after(40):
+    with trio.fail_after(90):
         while not s3.held():
             assert exporter.returncode is None
             await trio.sleep(0.02)

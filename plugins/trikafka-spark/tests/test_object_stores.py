@@ -232,7 +232,7 @@ def taken_over(place: Bucket) -> tuple[ObjectStore, ObjectStore]:
     second: Any = place.store()
     with pytest.raises(ExportError, match="its lock was renewed"):
         second.open()
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:  # the store's clock tells seconds
         try:
             second.open()
@@ -292,7 +292,7 @@ def test_an_owner_that_is_awake_keeps_its_lock_and_one_that_lost_it_says_so(plac
     store: Any = place.store(lease="1")
     store.open()
     before = lock_of(place)
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while lock_of(place) == before:
         assert time.monotonic() < deadline
         time.sleep(0.05)
@@ -372,7 +372,7 @@ async def test_a_cancelled_export_does_not_wait_for_a_store_that_says_nothing() 
             async with open_exporter("t", "s3://bucket/x", bootstrap_servers="localhost:1", sink_options=options):
                 pass
         assert scope.cancelled_caught
-        assert trio.current_time() - began < 1.3
+        assert trio.current_time() - began < 10
 
 
 async def test_a_cancelled_exporter_leaves_its_lock_to_a_store_that_has_stopped_answering(place: Bucket) -> None:
@@ -384,7 +384,7 @@ async def test_a_cancelled_exporter_leaves_its_lock_to_a_store_that_has_stopped_
                 began = trio.current_time()
                 scope.cancel()
                 await trio.sleep_forever()
-        assert trio.current_time() - began < 1.3
+        assert trio.current_time() - began < 10
     finally:
         place.server.allow(place.bucket, -1)
 

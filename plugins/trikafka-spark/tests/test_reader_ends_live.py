@@ -27,7 +27,7 @@ def threads() -> list[threading.Thread]:
 
 
 def until(true: Callable[[], bool]) -> None:
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)
@@ -111,7 +111,7 @@ async def test_a_cancelled_job_leaves_no_client_even_where_a_thread_of_it_hangs(
         if done == 1 and disk.reached.is_set():
             scope.cancel()
 
-    with trio.fail_after(30):
+    with trio.fail_after(90):
         with trio.CancelScope() as scope:
             await LocalJob(tasks, 2).run(report)
         assert scope.cancelled_caught

@@ -38,7 +38,7 @@ async def test_a_driver_killed_while_it_commits(
         assert sum((await committed(servers, target)).values()) <= {"before": 0, "between": RECORDS // 3, "after": RECORDS}[moment]
     if timeout_ms < 60_000:  # dead for longer than the transactions live
         async with trikafka.open_admin(bootstrap_servers=servers) as admin:
-            with trio.fail_after(30):
+            with trio.fail_after(90):
                 while await admin.list_transactions(states=["Ongoing"]):  # noqa: ASYNC110
                     await trio.sleep(0.1)
 

@@ -63,13 +63,13 @@ async def test_a_program_that_uses_spark_by_connect(kafka_broker: Any, new_topic
     topic = await new_topic(100, partitions=2)
     written, streamed = await new_topic(0, partitions=2), await new_topic(0, partitions=2)
     arguments = [kafka_broker.bootstrap_servers, topic, written, streamed, str(tmp_path / "checkpoints")]
-    with connect_server(tmp_path) as remote, trio.fail_after(120):
+    with connect_server(tmp_path) as remote, trio.fail_after(240):
         command = [sys.executable, str(CLIENT), remote, *arguments]
         done = await trio.run_process(command, capture_stdout=True, capture_stderr=True, check=False)
     assert done.returncode == 0, done.stderr.decode()
     found = json.loads(done.stdout)
     assert (found["count"], found["pushed"], found["columns"]) == (100, 41, ["partition", "offset"])
     assert found["batches"] == 2
-    assert found["cancelled"] < 5
+    assert found["cancelled"] < 30
     assert len(await records(kafka_broker, written)) == 100, "one load(), one snapshot"
     assert len(await records(kafka_broker, streamed)) == 101

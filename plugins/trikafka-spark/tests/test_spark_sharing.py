@@ -28,7 +28,7 @@ class Counted:
 
     async def check(self) -> None:
         """It was given back, and once."""
-        assert await trio.to_thread.run_sync(lambda: self.released.acquire(timeout=10))
+        assert await trio.to_thread.run_sync(lambda: self.released.acquire(timeout=60))
         assert not self.released.acquire(blocking=False)
 
 
@@ -37,7 +37,7 @@ async def test_what_is_there_after_the_sink_was_left_is_given_back(tmp_path: Pat
 
     def between() -> None:
         entered.set()
-        left.wait(10)
+        left.wait(60)
 
     counted = Counted(between, monkeypatch)
     async with trio.open_nursery() as nursery:
@@ -69,7 +69,7 @@ async def test_a_start_that_was_cancelled_does_not_spoil_the_next(tmp_path: Path
 
     def between() -> None:
         entered.set()
-        left.wait(10)
+        left.wait(60)
 
     counted = Counted(between, monkeypatch)
     async with SparkSink(tmp_path) as sink:

@@ -58,10 +58,10 @@ async def test_a_signal_while_the_jvm_starts_says_nothing(
         await trio.to_thread.run_sync(wait_for_java, process)
         await trio.sleep(delay)  # not a wait for something: a moment among many
         os.killpg(process.pid, number)  # as Ctrl-C does; of a service SIGTERM comes to all as well
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             said, wrong = await trio.to_thread.run_sync(process.communicate)
         assert (process.returncode, said, wrong) == (code, "", "")
-        with trio.fail_after(10):  # the launcher of the JVM, a JVM itself, ends by the signal that it has had
+        with trio.fail_after(60):  # the launcher of the JVM, a JVM itself, ends by the signal that it has had
             while java_of(process.pid):  # noqa: ASYNC110
                 await trio.sleep(0.02)
 
@@ -80,12 +80,12 @@ async def test_a_frozen_jvm_does_not_hold_the_end_up(kafka_broker: Any, new_topi
         os.kill(jvm, signal.SIGSTOP)
         asked = time.monotonic()
         process.send_signal(signal.SIGINT)
-        with trio.fail_after(30):
+        with trio.fail_after(60):
             _, wrong = await trio.to_thread.run_sync(process.communicate)
         took = time.monotonic() - asked
         assert (process.returncode, wrong) == (130, "")
         assert java_of(process.pid) == []
-    assert took < 4, "a second, as far as a shared machine goes"
+    assert took < 20, "a second, and more only as far as a shared machine goes"
     with command(topic, str(root), "-b", servers, "--json", temporary=tmp_path / "tmp") as process:
         said, _ = await trio.to_thread.run_sync(process.communicate)
     assert json.loads(said)["resumed"] is True
@@ -103,13 +103,13 @@ async def test_an_export_again_and_again_ends_on_a_signal(
         assert (first["records"], first["files"][0]["from"], first["seconds"] > 0) == (100, 0, True)
         await add_records(servers, topic, 100, 20, 4)
         records = 100
-        with trio.fail_after(20):
+        with trio.fail_after(60):
             while records < 120:
                 records += json.loads(await trio.to_thread.run_sync(process.stdout.readline))["records"]
         process.send_signal(number)
         asked = time.monotonic()
-        with trio.fail_after(10):
+        with trio.fail_after(60):
             _, wrong = await trio.to_thread.run_sync(process.communicate)
         assert (process.returncode, wrong) == (code, "")
-        assert time.monotonic() - asked < 3, "at once, as far as a shared machine goes"
+        assert time.monotonic() - asked < 20, "at once, as far as a shared machine goes"
     check_whole(root, 120, 4)

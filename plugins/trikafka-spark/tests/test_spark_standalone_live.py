@@ -50,7 +50,7 @@ async def test_a_job_with_what_is_shipped_while_an_executor_and_the_broker_die(m
         tps = [trikafka.TopicPartition(target, number) for number in range(4)]
         consumer.assign(tps)
         consumer.seek_to_beginning()
-        with trio.fail_after(20):
+        with trio.fail_after(90):
             assert sum([len(batch) async for batch in consumer.batches(until=await consumer.end_offsets(tps))]) == 400
 
 

@@ -79,7 +79,7 @@ class Job:
 
     async def until(self, state: str, *parts: int) -> None:
         """Wait until all of them have it."""
-        with trio.fail_after(30):
+        with trio.fail_after(90):
             while True:
                 with suppress(trikafka.BrokerResponseError):  # an id that nobody has had yet
                     if set(await self.states(*parts)) == {state}:
@@ -283,7 +283,7 @@ async def test_a_coordinator_that_is_frozen_while_the_driver_commits(job: Job, k
     messages = await job.tasks()
     transaction = messages[0].transaction
     assert transaction is not None
-    with trio.fail_after(40):
+    with trio.fail_after(90):
         async with trikafka.open_admin(bootstrap_servers=kafka_broker.bootstrap_servers) as admin, trio.open_nursery() as nursery:
             kafka_broker.freeze()
             try:
