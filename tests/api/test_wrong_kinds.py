@@ -133,3 +133,13 @@ def test_what_is_asked_of_a_client_that_is_not_open() -> None:
     assert isinstance(caught.value, trikafka.IllegalStateError)
     again = pickle.loads(pickle.dumps(caught.value))
     assert (type(again), str(again)) == (NotOpenError, str(caught.value))
+
+
+async def test_a_value_that_is_no_bytes_yet_says_how_it_becomes_some(settings: dict[str, Any]) -> None:
+    value: Any = {"id": 1}
+    async with trikafka.open_producer(**settings) as producer:
+        with pytest.raises(TypeError) as caught:
+            await producer.send("orders", value)
+    assert str(caught.value) == (
+        "value must be bytes-like or None, not dict; encode it first, such as value=json.dumps(value).encode()"
+    )

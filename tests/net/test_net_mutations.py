@@ -31,7 +31,7 @@ GROUP = [
     "JoinGroup", "SyncGroup", "Heartbeat", "LeaveGroup", "OffsetCommit", "ConsumerGroupHeartbeat", "OffsetFetch", "ListOffsets",
     "Fetch", "OffsetForLeaderEpoch",
 ]  # fmt: skip
-PRODUCER = ["InitProducerId", "Produce"]
+PRODUCER = ["InitProducerId", "Produce", "DescribeTopicPartitions"]
 TRANSACTIONS = [
     "InitProducerId", "AddPartitionsToTxn", "AddOffsetsToTxn", "TxnOffsetCommit", "EndTxn", "FindCoordinator", "Produce",
 ]  # fmt: skip
@@ -110,7 +110,10 @@ async def members(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
 
 
 async def producer(cluster: ScriptedCluster, settings: dict[str, Any]) -> None:
+    cluster.offer("DescribeTopicPartitions", (0, 0))
     async with trikafka.open_producer(delivery_timeout_ms=40_000, **settings) as client:
+        with suppress(TrikafkaError):
+            await client.send("missing", b"x")
         for number in range(3):
             await client.send("t", b"x", partition=number % 2)
 

@@ -70,7 +70,8 @@ def _make_rows(data: Any, names: dict[str, Any]) -> Rows:
     try:
         from .._wire.arrow import Rows
     except ImportError as error:
-        raise ImportError("to send a table needs pyarrow: pip install 'trikafka[arrow]'") from error
+        how = "pip install 'trikafka[arrow]' (from a clone: pip install '.[arrow]')"
+        raise ImportError(f"to send a table needs pyarrow: {how}") from error
     return Rows(data, **names)
 
 

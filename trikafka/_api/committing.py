@@ -61,12 +61,14 @@ class Committing(ConsumerBase):
             if gone := [tp for tp, (partition, _) in began.items() if self._assignment.partitions.get(tp) is not partition]:
                 raise PartitionNotOwnedError(gone)
 
+        auto_commit = self._parts.group.auto_commit
+        number = 0 if auto_commit is None else auto_commit.begin()
         await commits.commit(todo, timeout=timeout, check=check)
         for tp, (partition, position) in began.items():  # the user says that it is processed: auto commit must not go back
             if position is None or (partition.position or 0) >= position:  # unless he did, meanwhile
                 partition.processed_upto(todo[tp].offset)
-        if self._parts.group.auto_commit is not None:
-            self._parts.group.auto_commit.committed(todo)
+        if auto_commit is not None:
+            auto_commit.committed(todo, number)
 
     async def committed(
         self, partitions: Iterable[TopicPartition], *, timeout: float | None = None

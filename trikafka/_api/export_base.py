@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, TypeVar
 
 from ..errors import ExportError
 from ..interfaces import ExportManifest, ExportPlan, ExportState, PlannedRange, RangeResult, WrittenFile
 from .export_json import files_from_json, manifest_to_json, plan_from_json, plan_to_json, state_from_json
 from .export_pieces import PieceLog
 
+Item = TypeVar("Item")
+Found = TypeVar("Found")
 #: The file of ours that stands where exports have found no record so far.
 _VISITED = "visited.json"
 _NUMBERED = re.compile(r"(plan|manifest)-(\d{6,})\.json")
@@ -78,6 +80,10 @@ class ExportStore(ABC):
     @abstractmethod
     def explained(self, what: str) -> AbstractContextManager[None]:
         """Errors of the store as an :exc:`ExportError` that says what was being done."""
+
+    def each(self, function: Callable[[Item], Found], items: Sequence[Item]) -> list[Found]:
+        """Call ``function``, which asks the store, for each of them; several at a time, where a store is remote."""
+        return [function(item) for item in items]
 
     @abstractmethod
     def _own_names(self) -> Iterable[str]:
@@ -175,7 +181,8 @@ class ExportStore(ABC):
         """All data files that the manifests list, in their order."""
         with self.explained(f"cannot read {self.own_title}"):
             _, manifests = self._numbers()
-            return [file for number in sorted(manifests) for file in files_from_json(*self._text("manifest", number))]
+            found = self.each(lambda number: files_from_json(*self._text("manifest", number)), sorted(manifests))
+            return [file for own in found for file in own]
 
     def being_written(self) -> set[str]:
         """The files of pieces that are decided, of a plan that has no manifest yet."""

@@ -269,6 +269,8 @@ class PartitionStream:
             self._left, self._entered = True, False
             self._release()
             if self._assigned.owned:
+                if self._busy and self.position is not None:  # another task may wait for what is being decoded: that is nobody's
+                    self._assigned.refetch(self.position)
                 self._assigned.hand_out_again()
 
     # Inside.

@@ -33,7 +33,8 @@ class AutoCommit:
     ) -> None:
         self._commits, self._subscription, self._assignment = commits, subscription, assignment
         self._member, self._poll_timer, self._interval = member, poll_timer, interval
-        self._last: dict[TopicPartition, int] = {}
+        self._begun = 0  # commits, the user's own included: they are written in the order in which they began
+        self._last: dict[TopicPartition, tuple[int, int]] = {}  # the offset, and by which of them it was written
         self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}  # of partitions that ``assign`` took away
         self._tick = trio.CancelScope()
         self._failures = 0  # in a row: the first is told, and that they ended
@@ -47,7 +48,7 @@ class AutoCommit:
         mine = {
             tp: OffsetAndMetadata(processed, owned[tp].progress.leader_epoch)
             for tp in chosen
-            if (processed := owned[tp].processed) is not None and self._last.get(tp) != processed
+            if (processed := owned[tp].processed) is not None and self._last.get(tp, (None,))[0] != processed
         }
         # As a member it commits what it was assigned: the rest may be with another, who is further.
         return mine if self._subscription.grouped else self._left_behind | mine
@@ -59,6 +60,7 @@ class AutoCommit:
             self._left_behind = {}
         if not due or (self._subscription.grouped and not self._member.identity.joined):
             return True  # outside the group there may be newer commits of others
+        number = self.begin()
         try:
             await self._commits.commit(due, timeout=timeout, name="auto commit")
         except TrikafkaError as error:
@@ -72,14 +74,20 @@ class AutoCommit:
         if self._failures:
             _log.info("auto commit works again, after %d that failed", self._failures)
         self._failures = 0
-        self.committed(due)
+        self.committed(due, number)
         return True
 
-    def committed(self, positions: Positions) -> None:
-        """These have been committed, by whomever: so commits are possible again."""
+    def begin(self) -> int:
+        """A commit begins, by whomever. Returns its number."""
+        self._begun += 1
+        return self._begun
+
+    def committed(self, positions: Positions, number: int) -> None:
+        """The commit of that number has succeeded: so commits are possible again. A later one may have done so before it."""
         self.last_error = None
-        self._last.update({tp: position.offset for tp, position in positions.items()})
-        for tp in positions:
+        for tp, position in positions.items():
+            if number > self._last.get(tp, (0, 0))[1]:
+                self._last[tp] = position.offset, number
             self._left_behind.pop(tp, None)
 
     def hold(self, held: bool = True) -> None:
@@ -90,7 +98,7 @@ class AutoCommit:
 
     def keep(self, partitions: Container[TopicPartition]) -> None:
         """Other partitions than these are not ours any more."""
-        self._last = {tp: offset for tp, offset in self._last.items() if tp in partitions}
+        self._last = {tp: last for tp, last in self._last.items() if tp in partitions}
 
     def leave_behind(self, partitions: Container[TopicPartition]) -> None:
         """Before ``assign``: what is due of other partitions than these is committed with the next commit."""

@@ -72,10 +72,10 @@ class _Commit:
         """The later commits to which something was left."""
         return list(dict.fromkeys(self._left_to.values()))
 
-    def leave_to(self, newest: Mapping[TopicPartition, _Commit]) -> None:
+    def leave_to(self, order: _Order) -> None:
         """Leave to later commits what is theirs too."""
         for tp in list(self.left):
-            other = newest[tp]
+            other = order.newest(tp)
             if other is not self and other.alive:
                 self._left_to[tp] = other
                 del self.left[tp]
@@ -92,6 +92,31 @@ class _Commit:
     def owes(self, tp: TopicPartition) -> bool:
         """Whether ``tp`` has not been written, by this or a later one."""
         return not self.succeeded and (tp in self.left or tp in self._left_to)
+
+
+class _Order:
+    """The commits under way, of each partition in the order of the calls; among them the newest that has written it."""
+
+    def __init__(self) -> None:
+        self._rows: dict[TopicPartition, list[_Commit]] = {}
+
+    def begun(self, commit: _Commit) -> None:
+        """The newest one."""
+        for tp in commit.left:
+            self._rows.setdefault(tp, []).append(commit)
+
+    def newest(self, tp: TopicPartition) -> _Commit:
+        """The one whose offset is to stand: of those that failed without having written it there is none."""
+        return self._rows[tp][-1]
+
+    def ended(self, commit: _Commit, partitions: Iterable[TopicPartition]) -> None:
+        """A commit of ``partitions`` is done. What it owes is left to those before it, which may not go ahead of each other."""
+        for tp in partitions:
+            row = self._rows[tp]
+            written = [each for each in row if each.done.is_set() and not each.owes(tp)]
+            row[:] = [each for each in row if not each.done.is_set() or each in written[-1:]]
+            if row == written[-1:]:
+                del self._rows[tp]
 
 
 class Commits:
@@ -115,8 +140,7 @@ class Commits:
         self._identity, self._topics, self._joining = identity, topics, joining
         self._order = trio.Lock()  # commits reach the coordinator in the order in which they were asked for
         self._turn = reasons.Reason()  # of the one whose turn it is
-        self._newest: dict[TopicPartition, _Commit] = {}  # of each partition, while any commit is under way
-        self._under_way = 0
+        self._commits = _Order()
 
     async def commit(
         self,
@@ -142,7 +166,7 @@ class Commits:
             while True:
                 ours()
                 mine.take_back()  # the attempt before may have been cut while it waited
-                mine.leave_to(self._newest)
+                mine.leave_to(self._commits)
                 if mine.left:
                     await self._commit_once(call, mine, ours)
                 for other in mine.later:
@@ -151,8 +175,7 @@ class Commits:
                 if not mine.left:
                     return
 
-        self._newest.update(dict.fromkeys(offsets, mine))
-        self._under_way += 1
+        self._commits.begun(mine)
         try:
             with reasons.reasoning(mine.reason):
                 try:
@@ -163,9 +186,7 @@ class Commits:
             mine.succeed()
         finally:
             mine.done.set()
-            self._under_way -= 1
-            if not self._under_way:
-                self._newest.clear()
+            self._commits.ended(mine, offsets)
 
     async def committed(
         self, partitions: Iterable[TopicPartition] | None, *, timeout: float | None = None, name: str = "committed"
@@ -227,7 +248,7 @@ class Commits:
             await self._order.acquire()
         try:
             ours()
-            commit.leave_to(self._newest)
+            commit.leave_to(self._commits)
             identity, failures = self._identity(), self._recreated(commit)
             if possible := {tp: position for tp, position in commit.left.items() if tp not in failures}:
                 with reasons.reasoning(self._turn):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -33,9 +34,9 @@ from ..errors import (
     TrikafkaError,
     from_code,
     topic_error,
-    topic_missing,
 )
 from ..types import Node, PartitionInfo, TopicPartition
+from .missing_topics import MissingTopics
 from .recovery import Recovery
 
 T = TypeVar("T")
@@ -44,8 +45,8 @@ _STAGGER = 1.0
 _REFUSED = 30.0
 #: A topic has the partitions from 0 on: so many may be left out of a response, and no more.
 _MOST_MISSING = 10_000
-#: How many topics that do not exist are named in the log at a time.
-_MOST_TOLD = 5
+#: How many names of topics are kept that were only heard of.
+_MOST_HEARD = 5_000
 _UNKNOWN_TOPIC = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 _BROKER_NOT_AVAILABLE = ErrorCode.BROKER_NOT_AVAILABLE
 _log = logging.getLogger("trikafka.metadata")
@@ -61,12 +62,12 @@ class Metadata:
         self._snapshot = ClusterSnapshot()
         self._wanted: set[str] = set()
         self._wants_all = False
-        self._told: set[str] = set()  # wanted topics that do not exist, as the log has said
         self._asked: set[str] = set()
         self._flying: frozenset[str] | None = None  # what the request under way asks for, if that is not everything
         self._under_way = False
         self._start_soon = start_soon
         self._flight = SingleFlight(start_soon, self._look_up)
+        self._missing = MissingTopics(brokers, start_soon, self._heard_of)
         self._update_requested = trio.Event()
         self._changed = trio.Event()
         brokers.outages.when_lost(self.request_update)
@@ -108,12 +109,9 @@ class Metadata:
         Raises a retriable error when no broker responded.
         """
         names = set(topics)
-        if not (self._under_way and (self._flying is None or names <= self._flying)):
-            if self._under_way:
-                with contextlib.suppress(TrikafkaError):  # the next one has its own
-                    await self._flight()
+        if not self._under_way or self._lacks(names):
             self._asked |= names
-        await self._flight()
+        await self._fly(lambda: self._lacks(names))
         return self._snapshot
 
     async def leader(self, partition: TopicPartition) -> Node:
@@ -129,10 +127,15 @@ class Metadata:
         if info is None or info.error_code:
             info = (await self.refresh([name])).topics.get(name)
         if info is None or info.error_code == _UNKNOWN_TOPIC:
+            self._missing.look_for_alike(name, next(iter(self._snapshot.nodes.values()), None))
             return None
         if info.error_code:
             raise topic_error(info.error_code, name, operation="Describe")
         return info
+
+    def _heard_of(self, names: tuple[str, ...]) -> None:
+        names = tuple(dict.fromkeys((*names, *self._snapshot.alike)))[:_MOST_HEARD]
+        self._snapshot = replace(self._snapshot, alike=names)
 
     async def bootstrap(self) -> None:
         """Make the first contact. Raises :exc:`BootstrapError` with each address's cause when none of them responds."""
@@ -189,7 +192,7 @@ class Metadata:
                 await self._update_requested.wait()
             self._update_requested = trio.Event()
             try:
-                await self._flight()
+                await self._fly(lambda: self._lacks(self._wanted, everything=self._wants_all))
                 retry.reset()
                 await trio.sleep(self._config.retry_backoff_ms / 1000)  # a storm of errors is one refresh
             except AuthenticationError as error:
@@ -206,6 +209,17 @@ class Metadata:
         topics = self._snapshot.topics
         missing = any(name not in topics or topics[name].error_code for name in self._wanted)
         return (self._config.retry_backoff_max_ms if missing else self._config.metadata_max_age_ms) / 1000
+
+    async def _fly(self, lacks: Callable[[], bool]) -> None:
+        """Have the next request made that does not lack what is wanted of it, and wait for that, or for the one under way."""
+        while lacks():
+            with contextlib.suppress(TrikafkaError):  # the next one has its own
+                await self._flight()
+        await self._flight()
+
+    def _lacks(self, names: Iterable[str], *, everything: bool = False) -> bool:
+        """Whether there is a request under way that does not ask for these topics."""
+        return self._under_way and self._flying is not None and (everything or not self._flying.issuperset(names))
 
     async def _look_up(self) -> None:
         self._flying, self._under_way = self._names(), True
@@ -239,12 +253,7 @@ class Metadata:
         if len(remains) >= decoding.MANY:
             decoding.free_after(seen, remains, self._start_soon)
         missing = {name for name in self._wanted if name in known.topics and known.topics[name].error_code == _UNKNOWN_TOPIC}
-        news = sorted(missing - self._told)
-        for name in news[:_MOST_TOLD]:
-            _log.warning("%s; what was asked of it waits until it does", topic_missing(name, known.existing()))
-        if len(news) > _MOST_TOLD:
-            _log.warning("nor do %d other topics exist that were asked for", len(news) - _MOST_TOLD)
-        self._told = missing
+        self._missing.tell(missing, known)
 
     def _replace(self, snapshot: ClusterSnapshot) -> None:
         self._snapshot = snapshot

@@ -102,7 +102,8 @@ class PositionsManager:
                     resets[partition] = self._config.offset_reset
             except TrikafkaError as error:
                 errors.append(error)
-        self._refuse(forbidden := [p for p, reset in resets.items() if isinstance(reset, OffsetReset) and reset.strategy == "none"])
+        forbidden = [p for p, reset in resets.items() if isinstance(reset, OffsetReset) and reset.strategy == "none"]
+        self._refuse([partition for partition in forbidden if partition.accepts(unlocated[partition])])  # else the user has said it
         wanted = {p.tp: _where(reset) for p, reset in resets.items() if p not in forbidden}
         if wanted:
             try:

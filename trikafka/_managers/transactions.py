@@ -287,10 +287,13 @@ class Transactions:
     async def finish(self) -> None:
         """The producer closes: nothing begins any more, what is open is aborted unless it is prepared; wait until it has ended."""
         self._finished = True
-        if self._transaction.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR):
-            self._start_end(commit=False)
-        if self._ending is not None:
-            await self._ending.settled()
+        while True:
+            if self._transaction.state in (_S.IN_TRANSACTION, _S.ABORTABLE_ERROR):
+                self._start_end(commit=False)
+            if self._ending is not None:
+                await self._ending.settled()
+            if self._transaction.state is not _S.ABORTABLE_ERROR:  # by the end of a commit that was waited for
+                return
 
     # --- tasks -------------------------------------------------------------------------------------------------------
 

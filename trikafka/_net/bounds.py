@@ -36,6 +36,8 @@ NAMED: Mapping[str, tuple[int, int]] = {
     **dict.fromkeys(("DescribeGroups", "ConsumerGroupDescribe"), (64 * _MIB, 0)),
     # Some hundred settings, of which some are lists.
     "DescribeConfigs": (4 * _MIB, 0),
+    # A page of a thousand partitions.
+    "DescribeTopicPartitions": (0, 4 * _MIB),
     # The partitions of a transaction: a broker keeps them in one record.
     "DescribeTransactions": (4 * _MIB, 0),
     # The producers that a partition remembers for a day, of 37 bytes: some programs make one for each record.

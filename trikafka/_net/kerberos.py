@@ -35,7 +35,8 @@ class Kerberos:
         try:
             import gssapi
         except (ImportError, OSError) as error:
-            raise HandshakeError("sasl_mechanism='GSSAPI' needs the package gssapi: pip install 'trikafka[gssapi]'") from error
+            how = "pip install 'trikafka[gssapi]' (from a clone: pip install '.[gssapi]')"
+            raise HandshakeError(f"sasl_mechanism='GSSAPI' needs the package gssapi: {how}") from error
         self._gssapi, self._service, self._whose = gssapi, f"{service}@{host}", _Whose(gssapi, principal, keytab)
         target = gssapi.Name(self._service, gssapi.NameType.hostbased_service)
         try:

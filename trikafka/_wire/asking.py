@@ -32,6 +32,7 @@ _COUNTS: Mapping[str, Callable[[Any], int | None]] = {
     "DescribeGroupsRequest": _each("groups"),
     "ConsumerGroupDescribeRequest": _each("group_ids"),
     "DescribeConfigsRequest": _each("resources"),
+    "DescribeTopicPartitionsRequest": lambda request: 0,  # a page of as many partitions as it says, whatever it names
     "DescribeTransactionsRequest": _each("transactional_ids"),
     "DescribeProducersRequest": lambda request: _partitions(request.topics, "partition_indexes"),
 }

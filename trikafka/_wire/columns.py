@@ -133,7 +133,8 @@ class RecordBatch(Sequence[Record]):
         try:
             from trikafka._wire import arrow
         except ImportError as error:
-            raise ImportError("to_arrow() needs pyarrow: pip install 'trikafka[arrow]'") from error
+            how = "pip install 'trikafka[arrow]' (from a clone: pip install '.[arrow]')"
+            raise ImportError(f"to_arrow() needs pyarrow: {how}") from error
         return arrow.to_arrow(self._topic, self._partition, self._columns)
 
     def __arrow_c_array__(self, requested_schema: Any = None) -> Any:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
+from itertools import chain
 
 from ..errors import ErrorCode, from_code, topic_error
 from ..types import Node, PartitionInfo, TopicPartition
@@ -30,20 +31,24 @@ class TopicInfo:
 
 @dataclass(frozen=True, slots=True, weakref_slot=True)
 class ClusterSnapshot:
-    """The cluster as last seen. ``version`` grows with each new snapshot."""
+    """The cluster as last seen. ``version`` grows with each new snapshot.
+
+    ``alike``: names of topics that may be meant where one is missing; of these no more is known.
+    """
 
     version: int = 0
     cluster_id: str | None = None
     controller: int | None = None
     nodes: Mapping[int, Node] = field(default_factory=dict)
     topics: Mapping[str, TopicInfo] = field(default_factory=dict)
+    alike: tuple[str, ...] = ()
 
     def updated(self, answer: ClusterSnapshot, keep: frozenset[str]) -> ClusterSnapshot:
         """A newer snapshot: ``answer``, and of what it is silent about the topics in ``keep``. Leader epochs never go back."""
         topics = {name: info for name, info in self.topics.items() if name in keep}
         for name, info in answer.topics.items():
             topics[name] = _newest(self.topics.get(name), info)
-        return replace(answer, version=self.version + 1, topics=topics)
+        return replace(answer, version=self.version + 1, topics=topics, alike=self.alike)
 
     def with_leaders(self, leaders: Mapping[TopicPartition, tuple[int, int]], nodes: Mapping[int, Node]) -> ClusterSnapshot:
         """A newer snapshot with the leaders (node, epoch) of which a broker gave a hint (KIP-951); this one if none is news."""
@@ -91,8 +96,9 @@ class ClusterSnapshot:
         return -1 if info is None or info.leader_epoch is None else info.leader_epoch
 
     def existing(self) -> Iterator[str]:
-        """The names of the topics here that the cluster has."""
-        return (name for name, info in self.topics.items() if not info.error_code)
+        """The names of topics that the cluster has, as far as they have been heard."""
+        described = (name for name, info in self.topics.items() if not info.error_code)
+        return chain(described, (name for name in self.alike if name not in self.topics))
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         """The partitions of ``topic`` in order; empty when it is unknown."""

@@ -26,6 +26,7 @@ from .state import Node, NodeState, State
 ANSWERS: Mapping[int, Answer] = {
     ApiKey.ApiVersions: topics.api_versions,
     ApiKey.Metadata: topics.metadata,
+    ApiKey.DescribeTopicPartitions: topics.describe_topic_partitions,
     ApiKey.FindCoordinator: topics.find_coordinator,
     ApiKey.CreateTopics: topics.create_topics,
     ApiKey.DeleteTopics: topics.delete_topics,

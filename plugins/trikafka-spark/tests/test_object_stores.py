@@ -8,6 +8,7 @@ import importlib.util
 import logging
 import pickle
 import socket
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -386,3 +387,34 @@ async def test_a_cancelled_exporter_leaves_its_lock_to_a_store_that_has_stopped_
         assert trio.current_time() - began < 1.3
     finally:
         place.server.allow(place.bucket, -1)
+
+
+def test_a_check_asks_for_many_things_at_a_time(place: Bucket, s3: S3Server) -> None:
+    """A manifest and some files of each export that there ever was: before, one request waited for the other."""
+    store = place.store()
+    store.open()
+    for number in range(1, 9):
+        export(store, 3 * number)
+    listed = store.listed()
+    assert [file.start for file in listed] == sorted(file.start for file in listed)
+    assert len(listed) == 16
+    s3.allow(place.bucket, 1, hold="yes")  # the list of manifests
+    failed: list[BaseException] = []
+
+    def look() -> None:
+        try:
+            store.listed()
+        except ExportError as error:
+            failed.append(error)
+
+    looking = threading.Thread(target=look, daemon=True)
+    looking.start()
+    until = time.monotonic() + 20
+    while s3.held() < 8:
+        assert time.monotonic() < until, "they wait for each other"
+        time.sleep(0.01)
+    s3.allow(place.bucket, -1)  # those that were held are refused
+    looking.join(20)
+    assert len(failed) == 1
+    assert store.listed() == listed
+    store.close()

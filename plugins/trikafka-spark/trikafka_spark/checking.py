@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,8 +17,8 @@ def check(store: ExportStore) -> ExportCheck:
     listed = store.listed()
     problems = [*_doubles(listed)]
     rows = size = 0
-    for file in listed:
-        found, problem = _look(store, file)
+    looks = store.each(partial(_look, store), listed)
+    for file, (found, problem) in zip(listed, looks, strict=True):
         rows += found
         size += file.bytes if problem is None else 0
         problems += [problem] if problem else []

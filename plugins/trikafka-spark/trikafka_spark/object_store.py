@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 from typing import Any
@@ -34,7 +34,7 @@ from .in_tables import refuse_found
 from .lease import Lease
 from .object_address import ObjectAddress
 from .object_pieces import OURS, WORK, ObjectPieces, ObjectPlace, work_folder
-from .objects import ObjectReader, objects_at, together
+from .objects import A, B, ObjectReader, objects_at, together
 
 _FOLDER = re.compile(r"(\d{6,})-[0-9a-f]+")
 PROBE = "probe-"
@@ -123,6 +123,10 @@ class ObjectStore(ExportStore):
     def data_files(self) -> Iterator[str]:
         """The names of all Parquet files below the prefix."""
         return (name for name, _ in self._objects.names() if name.endswith(".parquet"))
+
+    def each(self, function: Callable[[A], B], items: Sequence[A]) -> list[B]:
+        """Several at a time: a check asks for some things of each export that there ever was."""
+        return together(function, items)
 
     @contextmanager
     def open_data(self, name: str) -> Iterator[tuple[Any, int]]:

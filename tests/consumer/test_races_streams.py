@@ -1,0 +1,38 @@
+"""A stream that is left by another task than its handler's."""
+
+from __future__ import annotations
+
+import trio
+import trio.lowlevel
+from consuming import T0, cluster_of, consumer_of
+
+from trikafka import PartitionStream
+
+
+async def test_a_stream_that_is_left_while_it_decodes_hands_out_nothing_more() -> None:
+    """Who read the partition next began behind what the thread was at work on, and committed that with it."""
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        cluster.append("t", 0, [bytes(2**20)] * 64, compression="zstd")  # more than is decoded within one step
+        consumer.assign([T0])
+        assigned, late = consumer._assignment.get(T0), list[int]()
+
+        async def handle(stream: PartitionStream) -> None:
+            async for record in stream:
+                late.append(record.offset)
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                async for stream in consumer.partitions():
+                    nursery.start_soon(handle, stream)
+                    break
+                while assigned.fetch_offset != 64 or consumer.statistics().buffered_bytes:
+                    await trio.lowlevel.checkpoint()
+                cluster.append("t", 0, [b"after"])
+                while not consumer.statistics().buffered_bytes and not late:
+                    await trio.lowlevel.checkpoint()
+                before, expected = len(late), assigned.processed
+                await stream.aclose()
+                async for further in consumer.partitions():
+                    assert (await further.receive()).offset == expected
+                    break
+        assert len(late) == before
