@@ -9,6 +9,7 @@ from __future__ import annotations
 import pickle
 import queue
 import socket
+import threading
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -232,6 +233,33 @@ async def test_a_zombie_is_fenced_by_the_next_attempt(job: Job, monkeypatch: pyt
             await fenced.wait()
     await job.commit([message])
     assert await job.seen() == Counter({value: 1 for value in ALL if value.startswith(b"0-")})
+
+
+async def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so(
+    kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The coordinator says that a newer producer is at work, which is not so."""
+    monkeypatch.setattr(writing, "_ROWS", ROWS)
+    job = Job(kafka_broker.bootstrap_servers, await new_topic(0, partitions=2), transaction_timeout_ms=1_000)
+    aborted = threading.Event()
+
+    def slowly() -> Iterator[pa.RecordBatch]:
+        yield from job.rows(0)
+        assert aborted.wait(60)
+        yield from job.rows(0)
+
+    async def task() -> None:
+        with pytest.raises(TrikafkaError) as caught:
+            await job.task(0, rows=slowly())
+        (note,) = caught.value.__notes__
+        assert "the coordinator aborts it after kafka.transaction.timeout.ms (1000 ms)" in note
+        assert "spark.speculation" not in note
+
+    with trio.fail_after(60):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(task)
+            await job.until("CompleteAbort", 0)
+            aborted.set()
 
 
 async def test_an_attempt_that_finds_its_part_written_hands_that_over(job: Job) -> None:

@@ -38,6 +38,10 @@ _FENCED = (
     "Another attempt of this task, or another run of this write, has taken its place. Copies of tasks do that to each other: set"
     " spark.speculation to false for writes with exactlyOnce. Two writes must not have the same transactionalId."
 )
+_TOO_LATE = (
+    "No other producer need be at work: this task's transaction was open for {took:.0f} s, and the coordinator aborts it after"
+    " kafka.transaction.timeout.ms ({limit} ms), which the whole write has, to its commit. Write less at once, or set more."
+)
 
 
 class TrikafkaWriter(DataSourceArrowWriter):
@@ -138,6 +142,7 @@ async def _write_once(options: WriteOptions, tables: _Tables, first: _Some, part
             if await part.is_committed(admin, topic):
                 await _count(tables, None)
                 return Written(0, again=True)
+            began = trio.current_time()
             try:
                 async with producer.transaction() as txn:
                     sent = await _send(producer, tables, first)
@@ -146,7 +151,7 @@ async def _write_once(options: WriteOptions, tables: _Tables, first: _Some, part
                     whole = Whole(await txn.detach(), sent.rows, sent.size)
             except TrikafkaError as error:
                 if _is_fenced(error):
-                    error.add_note(_FENCED)
+                    error.add_note(_why_fenced(options, trio.current_time() - began))
                 raise
             await note_whole(options, part, topic, whole)
             return Written(whole.rows, part=part, transaction=whole.transaction)
@@ -163,6 +168,12 @@ async def _hand_over(admin: trikafka.Admin, tables: _Tables, first: _Some, part:
         f" {counted.rows} with {counted.size}. What was written is aborted; exactlyOnce needs a plan that gives a task the same"
         " rows each time"
     )
+
+
+def _why_fenced(options: WriteOptions, took: float) -> str:
+    """The coordinator refuses a transaction that it has aborted for its time with the same words as one of an older producer."""
+    limit = options.settings["transaction_timeout_ms"]
+    return _FENCED if took * 1000 < limit else _TOO_LATE.format(took=took, limit=limit)
 
 
 def _is_fenced(error: BaseException | None) -> bool:
