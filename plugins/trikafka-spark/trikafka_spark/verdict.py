@@ -123,7 +123,7 @@ async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str])
 
     Spark kills the Python workers of a job that has failed, before they can abort, and readers would wait for the time-out. Where
     there is this write's own note of one, it is this write's. The others are only if nobody has taken the write over: those that
-    succeeded must have theirs still. If one has not, nobody can tell whether a copy or the next run has fenced it, and they are left.
+    succeeded must have theirs still. If one has not, a copy may have fenced it, or the next run, and they are left.
     """
     found: _Waiting = {}
     part, known = next(iter(waiting.items()))

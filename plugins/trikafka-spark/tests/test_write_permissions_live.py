@@ -1,0 +1,62 @@
+"""A write that is exactly once needs the permissions that docs/spark.md names, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import trio
+from test_write_verdict_live import ROWS, Job
+from trikafka_broker import KafkaCluster
+from trikafka_broker.pytest_plugin import _open
+from trikafka_spark.parts import Written
+
+import trikafka
+from trikafka import AuthorizationError
+
+#: One call of the tool for each kind of resource: it is a JVM of its own.
+RULES = (
+    ("--operation", "Write", "--operation", "Read", "--topic", "copies"),
+    ("--operation", "Write", "--transactional-id", "copies-", "--resource-pattern-type", "prefixed"),
+    ("--operation", "Read", "--group", "copies-", "--resource-pattern-type", "prefixed"),
+)
+
+
+@pytest.fixture(scope="module")
+def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
+    with _open(request.config, {"sasl": ["plain"], "acl": True}) as cluster:
+        trio.run(_prepare, cluster)
+        yield cluster
+
+
+async def _prepare(cluster: KafkaCluster) -> None:
+    async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
+        await admin.create_topics({"copies": trikafka.NewTopic(2, 1)})
+    allow = ["--bootstrap-server", cluster.bootstrap_servers, "--add", "--allow-principal", "User:alice"]
+    async with trio.open_nursery() as nursery:
+        for rule in RULES:
+            nursery.start_soon(trio.to_thread.run_sync, cluster.run_tool, "org.apache.kafka.tools.AclCommand", *allow, *rule)
+
+
+def job(cluster: KafkaCluster, topic: str) -> Job:
+    settings: dict[str, Any] = cluster.client_settings()
+    return Job(settings.pop("bootstrap_servers"), topic, **settings)
+
+
+async def test_who_has_them_writes_commits_aborts_and_hands_over(guarded: KafkaCluster) -> None:
+    write = job(guarded, "copies")
+    with trio.fail_after(60):
+        first = await write.task(0, write="w")
+        assert await write.task(0, write="w") == first
+        await write.commit([first])
+        assert await write.task(0, write="w") == Written(0, again=True)
+        await write.abort([await write.task(1), None])
+        unguarded = Job(guarded.bootstrap_servers, "copies")
+        await unguarded.until("CompleteAbort", 1)
+        assert sum((await unguarded.seen()).values()) == ROWS
+
+
+async def test_who_has_not_is_told(guarded: KafkaCluster) -> None:
+    with trio.fail_after(60), pytest.raises(AuthorizationError, match=r"others-0-written.*the operation (Describe|Read)"):
+        await job(guarded, "others").task(0)
