@@ -222,7 +222,6 @@ async def check_export(
         return replace(await sink.check(), unfinished=unfinished, topics=held)
 
 
-
 def _format_in(destination: str) -> str | None:
     """The format that the plans in a directory name, if it is one that has any. Blocks."""
     try:
