@@ -19,6 +19,8 @@ from types import ModuleType, SimpleNamespace
 from typing import Any
 
 _lock = threading.RLock()
+#: Of its own: who finds a package may wait for another thread's import of its parent, which may want the other lock.
+_deferring = threading.Lock()
 
 
 class _Deferred(ModuleType):
@@ -54,7 +56,13 @@ def _run(module: ModuleType) -> None:
 
 
 def defer(package: str) -> None:
-    """Put ``package`` among the imported modules without running its body."""
+    """Put ``package`` among the imported modules without running its body, unless it is there. Any thread may call."""
+    with _deferring:  # event loops in several threads may want it at the same time
+        if package not in sys.modules:
+            _defer(package)
+
+
+def _defer(package: str) -> None:
     spec = importlib.util.find_spec(package)
     if spec is None:
         raise ModuleNotFoundError(f"No module named {package!r}", name=package)

@@ -213,6 +213,7 @@ async def test_a_topic_that_does_not_exist_is_named_and_nothing_is_left(world: W
     ("arguments", "message"),
     [
         ({"topics": []}, "names of one or more topics"),
+        ({"topics": ["./flights"]}, "'./flights' cannot be a topic's name: the topics come first, the destination last"),
         ({"max_records_per_file": 0}, "max_records_per_file"),
         ({"start": "latest"}, "start must be"),
         ({"start": -5}, "start must not be negative"),

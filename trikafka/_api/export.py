@@ -222,7 +222,6 @@ async def check_export(
         return replace(await sink.check(), unfinished=unfinished, topics=held)
 
 
-
 def _format_in(destination: str) -> str | None:
     """The format that the plans in a directory name, if it is one that has any. Blocks."""
     try:
@@ -263,6 +262,8 @@ def _names(topics: object) -> list[str]:
     found = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics)) if isinstance(topics, Iterable) else []
     if not found or not all(isinstance(name, str) and name for name in found):
         raise ConfigurationError(f"export needs the names of one or more topics, not {shown(topics)}")
+    if path := next((name for name in found if "/" in name), None):
+        raise ConfigurationError(f"{path!r} cannot be a topic's name: the topics come first, the destination last")
     return found
 
 

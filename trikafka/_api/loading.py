@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
-from threading import Lock
 
 import trio
 
@@ -41,7 +40,6 @@ CONSUMER = (
 )  # fmt: skip
 PRODUCER = ("trikafka._api.arrow_sending", "trikafka._api.transaction", "trikafka._api.producer")
 ADMIN = ("kafka.protocol.admin", "trikafka._api.admin_types", "trikafka._api.admin_messages", "trikafka._api.admin")
-_lock = Lock()  # event loops in other threads may open their first clients at the same time
 
 
 async def load(names: tuple[str, ...]) -> None:
@@ -61,7 +59,5 @@ def _steps(name: str) -> tuple[str, ...]:
     parts = _PACKAGES.get(name)
     if parts is None:
         return (name,)
-    with _lock:
-        if name not in sys.modules:
-            defer(name)
+    defer(name)
     return tuple(f"{name}.{part}" for part in parts)
