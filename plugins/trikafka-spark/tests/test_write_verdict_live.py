@@ -399,7 +399,8 @@ async def test_a_part_that_was_fenced_does_not_keep_the_whole_ones_of_the_dead_o
         pass  # a copy that was killed
     messages[1] = None  # this worker, too, before Spark had its word; its note is there
     await job.abort(messages)
-    await job.until("CompleteAbort", 1)
+    with trio.fail_after(20):  # its time-out would, after a minute
+        await job.until("CompleteAbort", 1)
 
 
 async def _nothing(*_: Any) -> None:
