@@ -21,7 +21,7 @@ CHILD = Path(__file__).with_name("standing_child.py")
 
 
 #: Two that need Spark's own processes; test_write_verdict_live.py has each moment without.
-@pytest.mark.parametrize(("moment", "timeout_ms"), [("between", 900_000), ("before", 1_000)])
+@pytest.mark.parametrize(("moment", "timeout_ms"), [("between", 900_000), ("before", 4_000)])
 async def test_a_driver_killed_while_it_commits(
     moment: str, timeout_ms: int, spark: SparkSession, kafka_broker: Any, new_topic: Any, tmp_path: Path
 ) -> None:
