@@ -9,6 +9,8 @@ from functools import wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, ParamSpec, TypeVar
 
+import trio
+
 from ..config.secrets import holds_secret
 from ..errors import ConfigurationError, IllegalStateError, NotOpenError
 
@@ -29,11 +31,14 @@ class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
         """The function that has made it."""
         return self._call
 
-    # Both hand on what is to be awaited, so that no traceback and no stack has a step more.
+    # Both hand on what is to be awaited, so that no traceback and no stack has a step more. A Ctrl-C in the step between would leave
+    # the client open for ever.
 
+    @trio.lowlevel.enable_ki_protection
     def __aenter__(self) -> Coroutine[Any, Any, Client]:
         return self._block.__aenter__()
 
+    @trio.lowlevel.enable_ki_protection
     def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
     ) -> Coroutine[Any, Any, bool | None]:
