@@ -31,8 +31,8 @@ class Opening(AbstractAsyncContextManager[Client], Generic[Client]):
         """The function that has made it."""
         return self._call
 
-    # Both hand on what is to be awaited, so that no traceback and no stack has a step more. A Ctrl-C in the step between would leave
-    # the client open for ever.
+    # Both hand on what is to be awaited, so that no traceback and no stack has a step more. A Ctrl-C in the step between would
+    # leave the client open for ever.
 
     @trio.lowlevel.enable_ki_protection
     def __aenter__(self) -> Coroutine[Any, Any, Client]:

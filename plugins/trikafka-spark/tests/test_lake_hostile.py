@@ -206,3 +206,18 @@ def test_a_store_whose_responses_are_lost_has_each_plan_once() -> None:
             log.commit(plan, files)
             assert log.found(plan)
         assert offsets(lake) == [*range(30)]
+
+
+def test_a_delta_table_that_lacks_files_says_what_to_do(tmp_path: Path) -> None:
+    lake = make_lake("delta", tmp_path / "lake")
+    lake.root.mkdir(parents=True)
+    log = log_of(lake)
+    format = pinned(log, lake)
+    for number in (1, 2, 3):
+        plan = plan_of(format, number)
+        log.commit(plan, files_of(lake, log, plan))
+    for name in ("t-1.parquet", "t-3.parquet"):
+        next(lake.root.rglob(name)).unlink()
+    with pytest.raises(ExportError, match=r"lacks files that it counts \(.*t-\d\.parquet and 1 more\), .*repair\(\)") as caught:
+        list(log.offsets(format, "t", 0, 0, 30))
+    assert caught.value.__cause__ is not None

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from itertools import permutations
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql.types import (
     BinaryType,
@@ -15,6 +19,7 @@ from pyspark.sql.types import (
     StructType,
 )
 from trikafka_spark.parts import Part, Whole, _noted
+from trikafka_spark.row_digest import Rows
 from trikafka_spark.write_options import WriteOptions, write_options
 
 from trikafka import ConfigurationError, DetachedTransaction
@@ -90,7 +95,69 @@ def test_a_mark_counts_for_its_run_and_what_came_before() -> None:
 )
 def test_a_note_counts_for_its_own_write_alone(wrong: dict[str, Any]) -> None:
     part = Part("x-0", "run", 5, "w")
-    body = {"write": "w", "number": 5, "transaction": [7, 0, 2], "rows": 3, "size": 30}
-    assert _noted(part, json.dumps(body)) == Whole(DetachedTransaction("x-0", 7, 0, 2), 3, 30)
+    body = {"write": "w", "number": 5, "transaction": [7, 0, 2], "rows": [3, 30, 2**64 - 1]}
+    assert _noted(part, json.dumps(body)) == Whole(DetachedTransaction("x-0", 7, 0, 2), Rows(3, 30, 2**64 - 1))
     assert _noted(part, json.dumps(body | wrong)) is None
     assert [_noted(part, note) for note in ("", "[]", "null", part.note)] == [None] * 4
+
+
+ROW: dict[str, Any] = {
+    "key": b"ab",
+    "value": "c",
+    "partition": 1,
+    "headers": [{"key": "h", "value": b"x"}],
+    "timestamp": datetime(2026, 11, 22, tzinfo=UTC),
+}
+ANOTHER = ROW | {"value": "d", "partition": None}
+KINDS = pa.schema(
+    {
+        "key": pa.binary(),
+        "value": pa.string(),
+        "partition": pa.int32(),
+        "headers": pa.list_(pa.struct({"key": pa.string(), "value": pa.binary()})),
+        "timestamp": pa.timestamp("us", "UTC"),
+    }
+)
+
+
+def rows_of(*rows: dict[str, Any], topic: str = "t", batches: Sequence[int] = ()) -> Rows:
+    found, table = Rows(), pa.Table.from_pylist(list(rows), KINDS)
+    for begin, end in zip((0, *batches), (*batches, len(rows)), strict=True):
+        found = found.plus(topic, table.slice(begin, end - begin))
+    return found
+
+
+def test_the_same_rows_are_the_same_in_whatever_order_and_tables() -> None:
+    rows = [ROW, ANOTHER, ROW, {**ROW, "key": None}]
+    assert {rows_of(*order, batches=cut) for order in permutations(rows) for cut in ((), (1,), (1, 3))} == {rows_of(*rows)}
+    assert rows_of(*rows).count == 4
+    assert rows_of(*rows * 1000) == rows_of(*rows * 1000, batches=(999,))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"key": b"ac"},
+        {"key": None},
+        {"key": b""},
+        {"key": b"a", "value": "bc"},
+        {"key": b"abc", "value": ""},
+        {"value": None},
+        {"partition": 2},
+        {"partition": None},
+        {"headers": None},
+        {"headers": []},
+        {"headers": [{"key": "h", "value": b"y"}]},
+        {"timestamp": datetime(2026, 11, 22, 0, 0, 1, tzinfo=UTC)},
+        {"timestamp": None},
+    ],
+)
+def test_a_row_with_another_field_is_another(changed: dict[str, Any]) -> None:
+    assert rows_of(ANOTHER, ROW | changed).digest != rows_of(ANOTHER, ROW).digest
+
+
+def test_fields_that_change_places_or_topics_are_other_rows() -> None:
+    one, two = ROW | {"key": b"k1", "value": "v1"}, ROW | {"key": b"k2", "value": "v2"}
+    assert rows_of(one, two).digest != rows_of(one | {"value": "v2"}, two | {"value": "v1"}).digest
+    assert rows_of(one).digest != rows_of(one, topic="u").digest
+    assert rows_of(one).digest != rows_of(one, one).digest

@@ -12,8 +12,8 @@ import socket
 import threading
 import uuid
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
 from itertools import chain
 from typing import Any
 
@@ -301,6 +301,105 @@ async def test_a_copy_that_was_as_quick_as_the_one_that_spark_has_heard(
     await (job.commit if verdict == "commit" else job.abort)([first])
     await job.until("CompleteCommit" if verdict == "commit" else "CompleteAbort", 0)
     assert sum((await job.seen()).values()) == (ROWS if verdict == "commit" else 0)
+
+
+async def test_settings_that_only_producers_have_do_not_fail_the_tasks(job: Job) -> None:
+    patient = Job(job.options.settings["bootstrap_servers"], job.topic, retries=5, linger_ms=5)
+    with trio.fail_after(30):
+        await patient.commit([await patient.task(0)])
+    assert sum((await job.seen()).values()) == ROWS
+
+
+def _only(*values: bytes) -> Iterator[pa.RecordBatch]:
+    yield pa.record_batch({"value": pa.array(values, pa.binary())})
+
+
+async def test_as_many_other_rows_of_the_same_length_are_not_handed_over(job: Job) -> None:
+    """A shuffle computed anew may give a task another's rows: as many, with as many bytes."""
+    first = await job.task(0, rows=_only(b"aa", b"bb"), write="w")
+    assert await job.task(0, rows=_only(b"bb", b"aa"), write="w") == first  # in another order they are the same
+    with pytest.raises(TrikafkaError, match="2 with 4 bytes, and 2 with 4, of other contents"):
+        await job.task(0, rows=_only(b"aa", b"bc"), write="w")
+    await job.commit([await job.task(0, rows=_only(b"aa", b"bc"), write="w")])
+    assert await job.seen() == Counter([b"aa", b"bc"])
+
+
+async def test_a_further_attempt_without_rows_does_not_pass_over_what_is_written(job: Job) -> None:
+    await job.task(0, write="w")
+    with pytest.raises(TrikafkaError, match="20 with 70 bytes, and 0 with 0"):
+        await job.task(0, rows=iter(()), write="w")
+    await job.until("CompleteAbort", 0)
+    assert await job.task(0, rows=iter(()), write="w") == Written(0)
+
+
+async def test_a_note_that_comes_late_does_not_replace_that_of_who_has_taken_over(
+    job: Job, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    heard: list[Written] = []
+
+    async def late(*given: Any) -> None:
+        patched.undo()
+        heard.append(await job.task(0, write="w"))  # fences the first, which is about to leave its note
+        await plain(*given)
+
+    plain = writing.note_whole
+    with monkeypatch.context() as patched:
+        patched.setattr(writing, "find_whole", _nothing)
+        patched.setattr(writing, "note_whole", late)
+        with pytest.raises(TransactionAbortableError, match="so this attempt fails: another attempt of its task"):
+            await job.task(0, write="w")
+    assert [await job.task(0, write="w")] == heard  # and its note is there
+    await job.commit(heard)
+    assert sum((await job.seen()).values()) == ROWS
+
+
+async def test_an_attempt_that_is_fenced_while_it_leaves_its_note_fails(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It must not be the one that Spark hears."""
+    opened = trikafka.open_consumer
+
+    @asynccontextmanager
+    async def slowly(**settings: Any) -> AsyncIterator[Any]:
+        async with opened(**settings) as committer:
+            yield committer
+        name, servers = job.part(0).transactional_id, settings["bootstrap_servers"]
+        async with trikafka.open_producer(bootstrap_servers=servers, transactional_id=name):
+            pass  # a copy, which looked before the note was there
+
+    with monkeypatch.context() as patched:
+        patched.setattr(trikafka, "open_consumer", slowly)
+        with pytest.raises(TransactionAbortableError, match="so this attempt fails"):
+            await job.task(0, write="w")
+    await job.commit([await job.task(0, write="w")])
+    assert sum((await job.seen()).values()) == ROWS
+
+
+async def test_a_copy_that_is_whole_just_after_the_driver_has_looked(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The others are committed then, and so must this one be."""
+    messages = [await job.task(0, write="w"), await job.task(1, write="w")]
+    plain = verdict._not_open
+
+    async def look(*given: Any) -> Any:
+        found = await plain(*given)
+        with monkeypatch.context() as patched:
+            patched.setattr(writing, "find_whole", _nothing)
+            await job.task(1, write="w")
+        return found
+
+    monkeypatch.setattr(verdict, "_not_open", look)
+    with trio.fail_after(30):
+        await job.commit(messages)
+    assert sum((await job.seen()).values()) == 2 * ROWS
+
+
+async def test_a_part_that_was_fenced_does_not_keep_the_whole_ones_of_the_dead_open(job: Job) -> None:
+    messages: list[Written | None] = [await job.task(0, write="w"), await job.task(1, write="w")]
+    async with trikafka.open_producer(
+        bootstrap_servers=job.options.settings["bootstrap_servers"], transactional_id=job.part(0).transactional_id
+    ):
+        pass  # a copy that was killed
+    messages[1] = None  # this worker, too, before Spark had its word; its note is there
+    await job.abort(messages)
+    await job.until("CompleteAbort", 1)
 
 
 async def _nothing(*_: Any) -> None:

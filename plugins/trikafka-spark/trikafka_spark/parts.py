@@ -21,10 +21,12 @@ from trikafka import (
     DetachedTransaction,
     OffsetAndMetadata,
     TopicPartition,
+    TransactionAbortableError,
     TransactionDescription,
     UnsupportedVersionError,
 )
 
+from .row_digest import Rows
 from .write_options import WriteOptions
 
 
@@ -101,22 +103,38 @@ def admin_settings(options: WriteOptions) -> dict[str, Any]:
     return {name: value for name, value in options.settings.items() if name in names}
 
 
+def noting_settings(options: WriteOptions) -> dict[str, Any]:
+    """And those of these that a consumer has: ``retries`` is none."""
+    names = set(trikafka.ConsumerConfig.__dataclass_fields__)
+    return {name: value for name, value in admin_settings(options).items() if name in names}
+
+
 @dataclass(frozen=True, slots=True)
 class Whole:
-    """A part that is written, in a transaction that is open: how many rows, and bytes of keys and values."""
+    """A part that is written, in a transaction that is open, and which rows these are."""
 
     transaction: DetachedTransaction
-    rows: int
-    size: int
+    rows: Rows
 
 
-async def note_whole(options: WriteOptions, part: Part, topic: str, whole: Whole) -> None:
-    """Leave word of it, by an offset of ``topic``, which must be there. Raises what :meth:`trikafka.Consumer.commit` raises."""
-    done = whole.transaction
+async def note_whole(options: WriteOptions, admin: Admin, part: Part, topic: str, whole: Whole) -> None:
+    """Leave word of it, by an offset of ``topic``, which must be there. Raises what :meth:`trikafka.Consumer.commit` raises, and
+    :exc:`TransactionAbortableError` if another attempt has opened the transactional id by then."""
+    done, rows = whole.transaction, whole.rows
     body = {"write": part.write, "number": part.number, "transaction": [done.producer_id, done.epoch, done.version]}
-    note = OffsetAndMetadata(part.number, metadata=json.dumps(body | {"rows": whole.rows, "size": whole.size}))
-    async with trikafka.open_consumer(**admin_settings(options), group_id=part.notes, enable_auto_commit=False) as committer:
-        await committer.commit({TopicPartition(topic, 0): note})
+    body |= {"rows": [rows.count, rows.size, rows.digest]}
+    await _check_open(admin, done)  # a note that comes late must not replace that of the attempt that has taken over
+    async with trikafka.open_consumer(**noting_settings(options), group_id=part.notes, enable_auto_commit=False) as committer:
+        await committer.commit({TopicPartition(topic, 0): OffsetAndMetadata(part.number, metadata=json.dumps(body))})
+    await _check_open(admin, done)  # who looked before the note was there has opened the id, or is about to
+
+
+async def _check_open(admin: Admin, transaction: DetachedTransaction) -> None:
+    if await _is_open_still(admin, transaction) is False:
+        raise TransactionAbortableError(
+            f"{transaction} is not open any more, so this attempt fails: another attempt of its task, or another run of this write,"
+            " has taken its place, or kafka.transaction.timeout.ms is over"
+        )
 
 
 async def find_whole(admin: Admin, part: Part) -> Whole | None:
@@ -137,16 +155,19 @@ def _noted(part: Part, note: str) -> Whole | None:
         if (body["write"], body["number"]) != (part.write, part.number):
             return None
         transaction = DetachedTransaction(part.transactional_id, *map(int, body["transaction"]))
-        return Whole(transaction, int(body["rows"]), int(body["size"]))
+        return Whole(transaction, Rows(*map(int, body["rows"])))
     except (ValueError, TypeError, KeyError):
         return None
 
 
-async def _is_open_still(admin: Admin, transaction: DetachedTransaction) -> bool:
+async def _is_open_still(admin: Admin, transaction: DetachedTransaction) -> bool | None:
+    """``None``: the brokers are too old to tell (before Kafka 3.0)."""
     try:
         found = await admin.describe_transactions([transaction.transactional_id])
-    except (BrokerResponseError, UnsupportedVersionError):
-        return False  # there is none; or the brokers are too old to tell
+    except UnsupportedVersionError:
+        return None
+    except BrokerResponseError:
+        return False  # there is none
     return is_open(transaction, found[transaction.transactional_id])
 
 

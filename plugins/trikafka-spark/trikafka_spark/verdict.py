@@ -74,6 +74,7 @@ async def _commit(options: WriteOptions, waiting: _Waiting) -> None:
         if lost := await _uncommitted(admin, {part: why for part, why in closed.items() if part not in replaced}):
             raise TransactionAbortableError(_refusal(options, waiting, lost, 0))
         failed = await _end(admin, waiting, commit=True, limit=_limit(options) + _EACH * len(waiting))
+        failed = await _end_replaced(options, admin, waiting, failed)
         if not failed:
             return
         # The coordinator refuses what is over, and an attempt may have been heard that had no response: the mark knows.
@@ -81,6 +82,17 @@ async def _commit(options: WriteOptions, waiting: _Waiting) -> None:
     if lost:
         kind = TransactionUndecidedError if _undecided(lost) else TransactionAbortableError
         raise kind(_refusal(options, waiting, lost, len(waiting) - len(lost))) from next(iter(lost.values()))
+
+
+async def _end_replaced(
+    options: WriteOptions, admin: Admin, waiting: _Waiting, failed: dict[Part, TrikafkaError]
+) -> dict[Part, TrikafkaError]:
+    """A copy may have become whole since the driver looked: the part is in its transaction, and the others are committed."""
+    unknown = _undecided(failed)
+    replaced = await _replaced(admin, {part: why for part, why in failed.items() if part not in unknown})
+    waiting |= replaced
+    again = await _end(admin, replaced, commit=True, limit=_limit(options))
+    return {part: why for part, why in failed.items() if part not in replaced} | again
 
 
 def _unheard(messages: Sequence[WriterCommitMessage | None]) -> list[str]:
@@ -109,22 +121,24 @@ async def _abort(options: WriteOptions, waiting: _Waiting, unheard: list[str]) -
 async def _left_by_the_dead(admin: Admin, waiting: _Waiting, unheard: list[str]) -> _Waiting:
     """Find the open transactions of tasks that have left no message, for a few seconds.
 
-    Spark kills the Python workers of a job that has failed, before they can abort, and readers would wait for the time-out. They
-    are this write's only if nobody has taken it over: those that succeeded must have theirs still.
+    Spark kills the Python workers of a job that has failed, before they can abort, and readers would wait for the time-out. Where
+    there is this write's own note of one, it is this write's. The others are only if nobody has taken the write over: those that
+    succeeded must have theirs still. If one has not, nobody can tell whether a copy or the next run has fenced it, and they are left.
     """
     found: _Waiting = {}
     part, known = next(iter(waiting.items()))
 
     async def look(name: str) -> None:
+        its = replace(part, transactional_id=name)
         with contextlib.suppress(TrikafkaError):  # BrokerResponseError: it has never had a transaction
-            seen = (await admin.describe_transactions([name]))[name]
-            if seen.state == "Ongoing":
-                transaction = DetachedTransaction(name, seen.producer_id, seen.producer_epoch, known.version)
-                found[replace(part, transactional_id=name)] = transaction
+            if (whole := await find_whole(admin, its)) is not None:
+                found[its] = whole.transaction
+            elif alone and (seen := (await admin.describe_transactions([name]))[name]).state == "Ongoing":
+                found[its] = DetachedTransaction(name, seen.producer_id, seen.producer_epoch, known.version)
 
     with trio.move_on_after(_LOOK_LIMIT), contextlib.suppress(TrikafkaError):
-        if unheard and not await _not_open(admin, waiting):
-            await _side_by_side(look, unheard)
+        alone = not unheard or not await _not_open(admin, waiting)
+        await _side_by_side(look, unheard)
     return found
 
 

@@ -14,7 +14,6 @@ import queue
 import threading
 import uuid
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import trio
@@ -25,6 +24,7 @@ from trikafka import GroupMetadata, ProducerFencedError, TrikafkaError
 
 from . import verdict
 from .parts import Part, Whole, Written, admin_settings, find_whole, note_whole
+from .row_digest import Rows
 from .write_options import WriteOptions
 
 if TYPE_CHECKING:
@@ -124,48 +124,53 @@ def write_task(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: 
 async def _write(options: WriteOptions, iterator: Iterator[pa.RecordBatch], part: Part | None) -> Written:
     with _Tables(options, iterator) as tables:
         first = await tables.next()
-        if first is None:
-            return Written(0)
         if part is not None:
             return await _write_once(options, tables, first, part)
+        if first is None:
+            return Written(0)
         async with trikafka.open_producer(**options.settings) as producer:
-            return Written((await _send(producer, tables, first)).rows)
+            await _send(producer, tables, first)
+        return Written(tables.rows)
 
 
-async def _write_once(options: WriteOptions, tables: _Tables, first: _Some, part: Part) -> Written:
-    topic = first[0][0]
+async def _write_once(options: WriteOptions, tables: _Tables, first: _Some | None, part: Part) -> Written:
     async with trikafka.open_admin(**admin_settings(options)) as admin:
         if (whole := await find_whole(admin, part)) is not None:
-            return await _hand_over(admin, tables, first, part, whole)
+            return await _hand_over(admin, tables, part, whole)
+        if first is None:
+            return Written(0)
+        topic = first[0][0]
         async with trikafka.open_producer(**options.settings, transactional_id=part.transactional_id) as producer:
             # It is open: so each transaction of its id before has its outcome.
             if await part.is_committed(admin, topic):
-                await _count(tables, None)
+                await tables.drain()
                 return Written(0, again=True)
             began = trio.current_time()
             try:
                 async with producer.transaction() as txn:
-                    sent = await _send(producer, tables, first)
+                    await _send(producer, tables, first)
                     # The mark comes last: a transaction that has it is whole.
                     await txn.send_offsets(part.mark(topic), GroupMetadata(part.transactional_id))
-                    whole = Whole(await txn.detach(), sent.rows, sent.size)
+                    whole = Whole(await txn.detach(), tables.seen)
             except TrikafkaError as error:
                 if _is_fenced(error):
                     error.add_note(_why_fenced(options, trio.current_time() - began))
                 raise
-            await note_whole(options, part, topic, whole)
-            return Written(whole.rows, part=part, transaction=whole.transaction)
+            await note_whole(options, admin, part, topic, whole)
+            return Written(whole.rows.count, part=part, transaction=whole.transaction)
 
 
-async def _hand_over(admin: trikafka.Admin, tables: _Tables, first: _Some, part: Part, whole: Whole) -> Written:
+async def _hand_over(admin: trikafka.Admin, tables: _Tables, part: Part, whole: Whole) -> Written:
     """Another attempt has written the part: it is the driver's to end, whichever of the two Spark hears."""
-    counted = await _count(tables, first)
-    if (counted.rows, counted.size) == (whole.rows, whole.size):
-        return Written(whole.rows, part=part, transaction=whole.transaction)
+    await tables.drain()
+    theirs, ours = whole.rows, tables.seen
+    if ours == theirs:
+        return Written(theirs.count, part=part, transaction=whole.transaction)
     await admin.end_transaction(whole.transaction, commit=False)
+    same = ", of other contents" if (ours.count, ours.size) == (theirs.count, theirs.size) else ""
     raise TrikafkaError(
-        f"two attempts at {part.transactional_id} have different rows: {whole.rows} with {whole.size} bytes, and"
-        f" {counted.rows} with {counted.size}. What was written is aborted; exactlyOnce needs a plan that gives a task the same"
+        f"two attempts at {part.transactional_id} have different rows: {theirs.count} with {theirs.size} bytes, and"
+        f" {ours.count} with {ours.size}{same}. What was written is aborted; exactlyOnce needs a plan that gives a task the same"
         " rows each time"
     )
 
@@ -182,41 +187,12 @@ def _is_fenced(error: BaseException | None) -> bool:
     return error is not None
 
 
-@dataclass
-class _Count:
-    """Of the rows of a task: how many, and the bytes of their keys and values."""
-
-    rows: int = 0
-    size: int = 0
-
-    def add(self, table: pa.Table) -> None:
-        import pyarrow.compute as pc
-
-        self.rows += table.num_rows
-        for name in {"key", "value"}.intersection(table.column_names):
-            self.size += pc.sum(pc.binary_length(table.column(name))).as_py() or 0
-
-
-async def _send(producer: Any, tables: _Tables, first: _Some) -> _Count:
-    sent = _Count()
+async def _send(producer: Any, tables: _Tables, first: _Some) -> None:
     following: _Some | None = first
     while following is not None:
         for topic, table in following:
             await producer.send_arrow(topic, table, **{name: name for name in table.column_names})
-            sent.add(table)
         following = await tables.next()
-    return sent
-
-
-async def _count(tables: _Tables, first: _Some | None) -> _Count:
-    """Take what there is, and send nothing: Spark wants all of it to be taken."""
-    found = _Count()
-    following: _Some | None = first or []
-    while following is not None:
-        for _, table in following:
-            found.add(table)
-        following = await tables.next()
-    return found
 
 
 class _Tables:
@@ -227,10 +203,12 @@ class _Tables:
     """
 
     def __init__(self, options: WriteOptions, iterator: Iterator[pa.RecordBatch]) -> None:
-        self._columns, self._topic = options.columns, options.topic
+        self._options = options
+        #: All rows that were read; whole once :meth:`next` has said that there are no more.
+        self.rows, self.seen = 0, Rows()
         self._iterator = iterator
         self._items: queue.Queue[_Some | BaseException | None] = queue.Queue(1)
-        self._left = False
+        self._left = self._ended = False
         self._limiter = trio.CapacityLimiter(1)
 
     def __enter__(self) -> Self:
@@ -245,9 +223,15 @@ class _Tables:
     async def next(self) -> _Some | None:
         """The next tables, or ``None`` at the end. Raises what Spark's iterator raised."""
         item = await trio.to_thread.run_sync(self._items.get, limiter=self._limiter, abandon_on_cancel=True)
+        self._ended = not isinstance(item, list)
         if isinstance(item, BaseException):
             raise item
         return item
+
+    async def drain(self) -> None:
+        """Take what there is, and send nothing: Spark wants all of it to be taken."""
+        while not self._ended:
+            await self.next()
 
     # --- the thread ---
 
@@ -264,18 +248,24 @@ class _Tables:
     def _gather(self) -> _Some | None:
         import pyarrow as pa
 
+        columns, topic = self._options.columns, self._options.topic
         batches, rows, size = [], 0, 0
         for batch in self._iterator:
             if batch.num_rows:
-                chosen = [batch.column(batch.schema.get_field_index(theirs)) for theirs in self._columns.values()]
-                batches.append(pa.RecordBatch.from_arrays(chosen, names=list(self._columns)))
+                chosen = [batch.column(batch.schema.get_field_index(theirs)) for theirs in columns.values()]
+                batches.append(pa.RecordBatch.from_arrays(chosen, names=list(columns)))
                 rows, size = rows + batch.num_rows, size + batches[-1].nbytes
             if rows >= _ROWS or size >= _BYTES:
                 break
         if not batches:
             return None
         table = pa.Table.from_batches(batches)
-        return [(self._topic, table)] if self._topic is not None else _by_topic(table)
+        tables = [(topic, table)] if topic is not None else _by_topic(table)
+        self.rows += rows
+        if self._options.exactly_once:  # here, beside the event loop
+            for name, some in tables:
+                self.seen = self.seen.plus(name, some)
+        return tables
 
 
 def _by_topic(table: pa.Table) -> _Some:

@@ -225,10 +225,26 @@ class DeltaLog:
         """By a query, of the files that can have them."""
         quoted = topic.replace("'", "''")
         where = f"topic = '{quoted}' AND partition = {partition} AND offset >= {low} AND offset < {high}"
+        table = self._known(format)
+        try:
+            with self._said(f"cannot read the Delta table {self.title}"):
+                for batch in pa.RecordBatchReader.from_stream(table.scan(columns=["offset"], predicate=where)):
+                    yield batch.column(0)
+        except ExportError as error:
+            self._tell_lost(table, error)
+            raise
+
+    def _tell_lost(self, table: deltalake.DeltaTable, error: ExportError) -> None:
+        """Raise :exc:`ExportError` if files that the table counts are gone: that says more than the first that was not there."""
         with self._said(f"cannot read the Delta table {self.title}"):
-            rows = self._known(format).scan(columns=["offset"], predicate=where)
-            for batch in pa.RecordBatchReader.from_stream(rows):
-                yield batch.column(0)
+            gone = table.repair(dry_run=True)["files_removed"]
+        if gone:
+            more = "" if len(gone) == 1 else f" and {len(gone) - 1:,} more"
+            raise ExportError(
+                f"the Delta table {self.title} lacks files that it counts ({gone[0]}{more}), and nobody can read it: put them back;"
+                " or have the table forget them, by deltalake.DeltaTable(...).repair(), after which a"
+                " check tells which records are missing"
+            ) from error
 
 
 def _given_up(format: Mapping[str, Any], number: int) -> str:
