@@ -198,9 +198,11 @@ async def check_export(
     """Count what an export's destination holds, beside what its manifests say: lost, changed and foreign files are told.
 
     All of it is counted, whatever the ``topics``, which are those that it is to hold. Nothing is asked of Kafka. Where
-    ``sink_options`` name no format, a directory's own is taken. Exports that found no record have left nothing to count. Raises
-    :exc:`ExportError` when there was no export, or none of one of the ``topics``, when one is at work, and when its manifests are
-    damaged, and :exc:`PluginError` when what writes there cannot check. May be cancelled at any time.
+    ``sink_options`` name no format, a directory's own is taken. Exports that found no record have left nothing to
+    count, nor the names of their topics: all is well then, whatever the ``topics``. Raises :exc:`ExportError` when there was no
+    export, or records were exported of others than one of the ``topics``, when one is at work, when its manifests are damaged,
+    and when its files cannot be asked for, and :exc:`PluginError` when what writes there cannot check. May be cancelled at any
+    time.
     """
     where, options = path_of(destination), hidden_options(sink_options)
     wanted = _names(topics) if topics != () else []
@@ -251,11 +253,12 @@ def find_sink(destination: str, options: Mapping[str, Any], plugins: Iterable[ob
 
 
 def path_of(destination: str | os.PathLike[str]) -> str:
-    """The destination as text. Raises :exc:`ConfigurationError`."""
+    """The destination as text: of a path object one that is a folder's for everybody. Raises :exc:`ConfigurationError`."""
     where = os.fspath(destination) if isinstance(destination, str | os.PathLike) else destination
     if not isinstance(where, str):
         raise ConfigurationError(f"the destination must be a path or an address, such as '/data/flights', not {shown(where)}")
-    return where
+    # Path("./shop.flights") has forgotten its first letters, and without them it may be a table's name.
+    return os.path.join(os.curdir, where) if where is not destination and where == os.path.basename(where) else where
 
 
 def _names(topics: object) -> list[str]:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
+import uuid
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,7 @@ def iceberg(tmp_path: Path) -> Path:
     """What is there of a new table: no row yet, so no Parquet file that is a stranger's."""
     table = tmp_path / "warehouse" / "shop" / "flights"
     (table / "metadata").mkdir(parents=True)
-    (table / "metadata" / "00000-3c91249b.metadata.json").write_text("{}")
+    (table / "metadata" / f"00000-{uuid.uuid4()}.metadata.json").write_text("{}")
     return table
 
 
@@ -57,9 +59,86 @@ async def test_a_folder_of_a_table_or_in_one_gets_no_files(iceberg: Path, tmp_pa
         pass
 
 
+async def refused(place: Path | str) -> bool:
+    try:
+        async with SparkSink.from_options({"destination": str(place)}):
+            return False
+    except ConfigurationError:
+        return True
+
+
+async def test_where_a_folder_is_counts_and_not_how_its_path_is_written(
+    iceberg: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(iceberg)
+    assert not await refused("../beside")
+    (tmp_path / "link").symlink_to(iceberg / "metadata")
+    with pytest.raises(ConfigurationError) as caught:
+        async with SparkSink(tmp_path / "link"):
+            pass
+    assert str(caught.value).startswith(f"{tmp_path / 'link'} lies in {iceberg}, which is {ICEBERG}")
+
+
+@pytest.mark.parametrize(
+    ("name", "is_table"),
+    [
+        (f"00012-{uuid.UUID(int=7)}.metadata.json", True),
+        (f"00012-{uuid.UUID(int=7)}.gz.metadata.json", True),
+        (f"00012-{uuid.UUID(int=7)}.metadata.json.gz", True),
+        ("v3.metadata.json", True),
+        ("v3.gz.metadata.json", True),
+        ("report.pdf.metadata.json", False),
+        ("2026-11.metadata.json", False),
+        ("version-hint.text", False),
+    ],
+)
+async def test_iceberg_is_known_by_its_own_names_alone(name: str, is_table: bool, tmp_path: Path) -> None:
+    """Before: whatever somebody noted beside a file, in any folder above, refused all below it."""
+    (tmp_path / "metadata").mkdir()
+    (tmp_path / "metadata" / name).write_text("{}")
+    assert await refused(tmp_path / "a" / "b" / "flights") is is_table
+
+
+async def test_what_was_begun_goes_on_when_a_table_is_made_around_it(tmp_path: Path) -> None:
+    place, batches = tmp_path / "lake" / "flights", tmp_path / "lake" / "batches"
+    assert not await refused(place)
+    async with SparkSink(place) as sink:
+        await sink.load()
+        await sink.note_visit()
+    async with BatchFolder(batches, SinkOptions()):
+        pass
+    (tmp_path / "lake" / "_delta_log").mkdir()
+    assert not await refused(place)
+    async with BatchFolder(batches, SinkOptions()):
+        pass
+    assert await refused(tmp_path / "lake" / "new")
+    (place / "_delta_log").mkdir()
+    assert await refused(place)
+
+
+async def test_a_path_object_is_a_folder_whatever_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``Path("./shop.flights")`` has no dot in front any more, so what the error advised was of no use."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PYICEBERG_CATALOG__LAKE__URI", "sqlite://")
+    settings = {"bootstrap_servers": "localhost:1"}
+    with pytest.raises(ConfigurationError, match=r"or write '\./shop\.flights' for the folder"):
+        async with trikafka.open_exporter("t", "shop.flights", **settings):
+            pass
+    async with trikafka.open_exporter("t", Path("./shop.flights"), **settings):
+        assert (tmp_path / "shop.flights").is_dir()
+
+
+async def test_a_check_of_a_place_where_no_record_was_found_is_content_with_any_topic(tmp_path: Path) -> None:
+    async with SparkSink(tmp_path) as sink:
+        await sink.load()
+        await sink.note_visit()
+    assert (await trikafka.check_export(tmp_path, topics=["flights"])).files == 0
+
+
 def test_a_prefix_of_a_table_gets_no_objects() -> None:
     with s3_server() as server:
-        for marker, says in (("_delta_log/00000000000000000000.json", DELTA), ("metadata/00000-1.metadata.json", ICEBERG)):
+        iceberg = f"metadata/00000-{uuid.uuid4()}.metadata.json"
+        for marker, says in (("_delta_log/00000000000000000000.json", DELTA), (iceberg, ICEBERG)):
             bucket = server.bucket()
             store: Any = store_of(f"s3://{bucket}/lake", server.options)[0]
             obstore.put(store._objects._store, marker, b"{}")
@@ -68,6 +147,18 @@ def test_a_prefix_of_a_table_gets_no_objects() -> None:
                 store.load()
             assert str(caught.value).startswith(f"s3://{bucket}/lake is {says}")
             store.close()
+
+
+def test_a_long_log_of_a_table_is_asked_for_once() -> None:
+    """Before: each commit that the table ever had was listed, a request for each thousand."""
+    with s3_server() as server:
+        bucket = server.bucket()
+        store: Any = store_of(f"s3://{bucket}/lake", server.options)[0]
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(lambda n: obstore.put(store._objects._store, f"_delta_log/{n:020}.json", b"{}"), range(1_010)))
+        server.allow(bucket, -1)
+        assert store._objects.first_names("_delta_log") == [f"{n:020}.json" for n in range(1_000)]
+        assert server.allow(bucket, -1) == 1
 
 
 async def test_a_plan_of_iceberg_says_that_tables_go_by_their_names(tmp_path: Path) -> None:

@@ -338,6 +338,18 @@ def test_check_counts_lost_changed_and_foreign_objects(place: Bucket, tmp_path: 
     finish(store, plan)
     found = check(store)
     assert (found.files, found.rows, found.problems) == (3, 18, ())
+    try:
+        place.server.allow(place.bucket, 2)  # the list of manifests, and the one there is
+        with pytest.raises(ExportError, match=r"cannot check s3://.*: the store says 403"):
+            check(store)  # what the store says is said of no file: before, it was "not a whole Parquet file"
+    finally:
+        place.server.allow(place.bucket, -1)
+    given_up = threading.Event()
+    given_up.set()
+    place.server.allow(place.bucket, -1)
+    with pytest.raises(ExportError, match="was given up"):
+        check(store, given_up)
+    assert place.server.allow(place.bucket, -1) == 2, "no file was looked at"
     bucket, names = place.server.store(place.bucket), [whole.name for whole in plan.ranges]
     obstore.delete(bucket, f"lake/t/{names[0]}")
     obstore.put(bucket, f"lake/t/{names[1]}", b"not Parquet")

@@ -17,7 +17,7 @@ from trikafka_spark.reader import Reader, close_kept, kept_reader
 from trikafka_spark.reading import NothingYet, read_range
 
 import trikafka
-from trikafka import OffsetOutOfRangeError, OffsetRange
+from trikafka import OffsetOutOfRangeError, OffsetRange, UnknownTopicOrPartitionError
 
 
 @pytest.fixture
@@ -113,6 +113,37 @@ async def test_what_the_client_has_just_seen_of_a_topic_is_not_asked_again_and_t
     await make_anew(kafka_broker.bootstrap_servers, topic, 100)
     with pytest.raises(OffsetOutOfRangeError, match="created anew"):
         list(read_range(OffsetRange(topic, 0, 60, 80), settings, topic_id=planned, reader=reader))
+    reader.close()
+
+
+@pytest.mark.parametrize("strict", [True, False])
+async def test_a_topic_that_was_deleted_since_the_last_look_is_told_as_lost(
+    strict: bool, kafka_broker: Any, new_topic: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before: a bare error of an unknown topic, whatever failOnDataLoss said."""
+    settings = {"bootstrap_servers": kafka_broker.bootstrap_servers, "default_api_timeout_ms": 4_000}
+    topic = await new_topic(100, partitions=1)
+    async with trikafka.open_consumer(**settings) as consumer:
+        planned = str((await consumer.topic_ids([topic]))[topic])
+    monkeypatch.setattr(reading, "_JUST_SEEN", 60.0)
+    reader = Reader(settings)
+    assert len(offsets(read_range(OffsetRange(topic, 0, 0, 20), settings, topic_id=planned, reader=reader))) == 20
+    async with trikafka.open_admin(**settings) as admin:
+        await admin.delete_topics([topic])
+    lost: list[tuple[int, int]] = []
+
+    def rest() -> list[int]:
+        more = {"topic_id": planned, "fail_on_data_loss": strict, "on_lost": lambda low, high, why: lost.append((low, high))}
+        return offsets(read_range(OffsetRange(topic, 0, 20, 40), settings, reader=reader, **more))
+
+    if strict:
+        with pytest.raises(OffsetOutOfRangeError, match=f"topic '{topic}' was deleted after the reading of") as caught:
+            await trio.to_thread.run_sync(rest)
+        assert isinstance(caught.value.__cause__, UnknownTopicOrPartitionError)
+    else:
+        assert await trio.to_thread.run_sync(rest) == []
+        assert lost == [(20, 40)]
+    assert topic not in reader.seen
     reader.close()
 
 

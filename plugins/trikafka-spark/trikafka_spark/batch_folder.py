@@ -73,8 +73,8 @@ class BatchFolder:
             self._root.mkdir(parents=True, exist_ok=True)
             if (self._root / "_trikafka").exists():
                 raise ExportError(f"{self._root} belongs to an export, which counts its files; choose another destination")
-            refuse_tables(self._root)
             aside = self._root / _ASIDE
+            refuse_tables(self._root, begun=aside.exists())
             aside.mkdir(exist_ok=True)
             found = aside.lstat()
             if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.geteuid():

@@ -54,6 +54,10 @@ _PACKAGE = "obstore"
 _ENDPOINTS = {"endpoint", "endpoint_url", "aws_endpoint", "aws_endpoint_url", "azure_endpoint", "azure_storage_endpoint"}
 
 
+class ObjectStoreError(OSError):
+    """What an object store has said, in one line; whether the request was carried out may be unknown."""
+
+
 @dataclass(frozen=True)
 class ObjectAddress:
     """``url`` is ``scheme://bucket/prefix``. Pickled with a task; neither ``repr`` nor a comparison shows the settings."""

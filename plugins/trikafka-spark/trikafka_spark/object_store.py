@@ -160,7 +160,8 @@ class ObjectStore(ExportStore):
             return False
 
     def _refuse_foreign(self) -> None:
-        refuse_found(f"{self.title} is", any(self._objects.folder("_delta_log")), self._objects.folder("metadata")[0])
+        is_delta = bool(self._objects.first_names("_delta_log"))
+        refuse_found(f"{self.title} is", is_delta, self._objects.first_names("metadata"))
         super()._refuse_foreign()
 
     # --- plans ---

@@ -23,20 +23,18 @@ from obstore.store import from_url
 
 from trikafka import ConfigurationError
 
-from .object_address import ObjectAddress
+from .object_address import ObjectAddress, ObjectStoreError
 
 A = TypeVar("A")
 B = TypeVar("B")
 #: Metadata of a data file: the name it was staged under. A copy keeps it, so that ours is known from somebody else's.
 MARK = "trikafka"
 _RETRIES: Any = {"max_retries": 5, "retry_timeout": timedelta(seconds=60)}
+#: So many objects a store tells of in one response to a listing.
+_PAGE = 1_000
 #: Requests at a time of one of us.
 _TOGETHER = 16
 _QUERY = re.compile(r"(https?://[^\s?]+)\?\S+")
-
-
-class ObjectStoreError(OSError):
-    """What an object store has said, in one line; whether the request was carried out may be unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +119,12 @@ class Objects:
             for page in obstore.list(self._store, below or None):
                 for each in page:
                     yield each["path"], each["last_modified"]
+
+    def first_names(self, folder: str) -> list[str]:
+        """The names of what is directly in a folder, as far as one request tells, in their order."""
+        with _told(self.title, folder):
+            page: Any = next(iter(obstore.list(self._store, folder, chunk_size=_PAGE)), ())
+            return [name for each in page if "/" not in (name := each["path"].removeprefix(f"{folder}/"))]
 
     def folder(self, name: str) -> tuple[list[str], list[str]]:
         """The names of the objects and of the folders directly below a folder."""

@@ -22,7 +22,15 @@ from typing import Any
 
 import trio
 
-from trikafka import KafkaTimeoutError, NoOffsetForPartitionError, OffsetOutOfRangeError, OffsetRange, RecordBatch, TopicPartition
+from trikafka import (
+    KafkaTimeoutError,
+    NoOffsetForPartitionError,
+    OffsetOutOfRangeError,
+    OffsetRange,
+    RecordBatch,
+    TopicPartition,
+    UnknownTopicOrPartitionError,
+)
 
 from .reader import Reader
 
@@ -193,6 +201,13 @@ class _Reading:
 
     async def run(self, consumer: Any, begun: Callable[[], None], deliver: Any) -> None:
         """Read; ``await deliver(group)`` each group of batches; ``begun()`` when the partition's leader is asked."""
+        try:
+            await self._run(consumer, begun, deliver)
+        except UnknownTopicOrPartitionError as error:  # it may have gone since the last look at it
+            if await self._same_topic(consumer, error):
+                raise
+
+    async def _run(self, consumer: Any, begun: Callable[[], None], deliver: Any) -> None:
         if not self._just_seen() and not await self._same_topic(consumer):
             return
         begun()
@@ -225,6 +240,7 @@ class _Reading:
         name = self._tp.topic
         ids = await consumer.topic_ids([name])
         if name not in ids:
+            self._seen.pop(name, None)
             return self._lost(f"topic {name!r} was deleted after the reading of {self._tp} was planned", cause)
         now: uuid.UUID | None = ids[name]
         self._seen[name] = time.monotonic(), now

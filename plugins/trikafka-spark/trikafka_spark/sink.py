@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
+from threading import Event
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -116,7 +117,7 @@ class SparkSink:
         if isinstance(self._store, DirectoryStore):
             refuse_batches(self._store.root)
             refuse_name(self._given)
-            refuse_tables(self._store.root)
+            refuse_tables(self._store.root, begun=Path(self._store.own_title).exists())
             self._gone_told = False
         self._store.open()
 
@@ -157,8 +158,13 @@ class SparkSink:
             await self._stored(self._store.note_visit)
 
     async def check(self) -> ExportCheck:
-        """Count the files again, by their footers."""
-        return await trio.to_thread.run_sync(_checked, self._store, abandon_on_cancel=True, limiter=self._limiter)
+        """Count the files again, by their footers. Cancelled: what is asked for just now is not waited for, and is the last."""
+        given_up = Event()
+        work = partial(_checked, self._store, given_up)
+        try:
+            return await trio.to_thread.run_sync(work, abandon_on_cancel=True, limiter=self._limiter)
+        finally:
+            given_up.set()
 
     async def pin(self, state: ExportState, wanted: Sequence[OffsetRange], settings: Mapping[str, Any]) -> Mapping[str, Any]:
         """The format of the destination's files: the partition folders, and how values are parsed; schemas are inferred once.
@@ -312,7 +318,7 @@ def _stopper() -> Stopper:
     return Stopper()
 
 
-def _checked(store: ExportStore) -> ExportCheck:
+def _checked(store: ExportStore, given_up: Event) -> ExportCheck:
     from .checking import check
 
-    return check(store)
+    return check(store, given_up)
