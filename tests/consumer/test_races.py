@@ -6,10 +6,11 @@ from typing import Any
 
 import pytest
 import trio
-from consuming import T0, cluster_of, consumer_of, member_of
+from consuming import T0, T1, cluster_of, consumer_of, member_of
 from trio.testing import MockClock as Clock
 
-from trikafka import TopicPartition
+from trikafka import OffsetAndMetadata, TopicPartition, TrikafkaError
+from trikafka._managers.commit import _Commit, _Order
 from trikafka.error_codes import ErrorCode
 
 
@@ -116,3 +117,62 @@ async def test_an_auto_commit_from_before_a_loss_is_not_tried_again_after_it(aut
             consumer.seek(T0, 3)  # whatever others made of it meanwhile
             await trio.sleep(20)
         assert [seen.request.topics[0].partitions[0].committed_offset for seen in cluster.requests("OffsetCommit")] == [5, 3]
+
+
+@pytest.mark.parametrize("how", ["one partition is refused", "cancelled", "timed out"])
+async def test_after_a_commit_that_failed_nobody_knows_what_is_committed(autojump_clock: Clock, how: str) -> None:
+    """It was written all the same; the user went back to what was committed before, and the next one to start lost the rest."""
+    async with cluster_of(2, records=20) as cluster:
+        settings: dict[str, Any] = {"group_id": "g", "enable_auto_commit": True, "auto_commit_interval_ms": 1000}
+        async with consumer_of(cluster, **settings) as consumer:
+            consumer.assign([T0, T1])
+            consumer.seek(T0, 5)
+            consumer.seek(T1, 0)
+            await consumer.commit({T0: 5})
+
+            async def odd(request: Any, default: Any) -> Any:
+                response = await default()
+                if how != "one partition is refused":
+                    await trio.sleep(20)
+                for part in response.topics[0].partitions:
+                    part.error_code = ErrorCode.OFFSET_METADATA_TOO_LARGE if part.partition_index else 0
+                return response
+
+            cluster.on("OffsetCommit", odd, 1)
+            if how == "cancelled":
+                with trio.move_on_after(1):
+                    await consumer.commit({T0: 9})
+            else:
+                with pytest.raises(TrikafkaError):
+                    await consumer.commit({T0: 9, T1: 3} if how != "timed out" else {T0: 9}, timeout=1)
+            assert committed(cluster) == 9
+            consumer.seek(T0, 5)
+            await trio.sleep(30)
+        assert committed(cluster) == 5
+
+
+async def test_of_many_commits_each_is_looked_at_a_few_times() -> None:
+    """Each that ended looked at all others: a second in one step of the loop, for 4,000."""
+    looked = 0
+
+    class Counted(_Commit):
+        def owes(self, tp: TopicPartition) -> bool:
+            nonlocal looked
+            looked += 1
+            return super().owes(tp)
+
+    order = _Order()
+    commits = [Counted({T0: OffsetAndMetadata(number)}, {}) for number in range(1_000)]
+    for commit in commits:
+        order.begun(commit)
+    for commit in commits[:500]:
+        commit.succeed()
+        commit.done.set()
+        order.ended(commit, [T0])
+    assert order.newest(T0) is commits[-1]
+    for commit in commits[:499:-1]:  # the newest fail first
+        commit.done.set()
+        order.ended(commit, [T0])
+    assert looked <= 2 * len(commits)
+    assert not order._rows
+    assert not order._written

@@ -36,3 +36,31 @@ async def test_a_stream_that_is_left_while_it_decodes_hands_out_nothing_more() -
                     assert (await further.receive()).offset == expected
                     break
         assert len(late) == before
+
+
+async def test_a_stream_that_is_left_while_it_gathers_a_table_hands_out_nothing_more() -> None:
+    """What it had gathered went to the old handler and to the next one, both at work on it."""
+    async with cluster_of() as cluster, consumer_of(cluster) as consumer:
+        cluster.append("t", 0, [b"first"])
+        cluster.append("t", 0, [bytes(2**20)] * 64, compression="zstd")  # more than is decoded within one step
+        consumer.assign([T0])
+        assigned, late = consumer._assignment.get(T0), list[int]()
+
+        async def handle(stream: PartitionStream) -> None:
+            async for table in stream.arrow_batches(max_rows=10**6, max_bytes=2**30):
+                late.extend(table["offset"].to_pylist())
+
+        with trio.fail_after(30):
+            async with trio.open_nursery() as nursery:
+                async for stream in consumer.partitions():
+                    while assigned.fetch_offset < 65:
+                        await trio.lowlevel.checkpoint()
+                    nursery.start_soon(handle, stream)
+                    break
+                while not assigned.position:  # the first batch is gathered, and the second one being decoded
+                    await trio.lowlevel.checkpoint()
+                await stream.aclose()
+                async for further in consumer.partitions():
+                    assert [(await further.receive()).offset for _ in range(65)] == list(range(65))
+                    break
+        assert not late

@@ -14,6 +14,7 @@ from trio.testing import MockClock as Clock
 
 import trikafka
 from trikafka import OffsetAndMetadata, TopicPartition, Transaction
+from trikafka._managers.offsets_under_way import OffsetsUnderWay
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import IllegalStateError, KafkaTimeoutError
 
@@ -227,3 +228,26 @@ async def test_offsets_that_arrive_after_their_call_was_cancelled_do_not_join_th
         await until_closed(cluster)
         assert cluster.committed("g", T1) is None
         assert await committed(cluster) == [b"b"]
+
+
+async def test_many_that_send_offsets_at_once_wait_once_each(autojump_clock: Clock) -> None:
+    """Each waited for all before it, one after the other: 2,000 took half a minute."""
+    under_way, waited, count = OffsetsUnderWay(), 0, 1_000
+
+    class Counted(trio.abc.Instrument):
+        def after_task_step(self, task: trio.lowlevel.Task) -> None:
+            nonlocal waited
+            waited += 1
+
+    async def one() -> None:
+        with under_way.call() as earlier:
+            await trio.lowlevel.checkpoint()
+            await earlier()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(count):
+            nursery.start_soon(one)
+        trio.lowlevel.add_instrument(counted := Counted())
+        await trio.sleep(1)
+    trio.lowlevel.remove_instrument(counted)
+    assert waited < 5 * count

@@ -63,7 +63,12 @@ class Committing(ConsumerBase):
 
         auto_commit = self._parts.group.auto_commit
         number = 0 if auto_commit is None else auto_commit.begin()
-        await commits.commit(todo, timeout=timeout, check=check)
+        try:
+            await commits.commit(todo, timeout=timeout, check=check)
+        except BaseException:
+            if auto_commit is not None:
+                auto_commit.doubtful(todo, number)
+            raise
         for tp, (partition, position) in began.items():  # the user says that it is processed: auto commit must not go back
             if position is None or (partition.position or 0) >= position:  # unless he did, meanwhile
                 partition.processed_upto(todo[tp].offset)

@@ -27,7 +27,8 @@ def check_options(given: object) -> None:
     """Raise :exc:`ConfigurationError` unless these can be options of what writes."""
     example = 'a mapping of names to values, such as sink_options={"format": "delta"}'
     if given is not None and not isinstance(given, Mapping):
-        raise ConfigurationError(f"sink_options must be {example}, not {shown(given)}")
+        what = "a text" if isinstance(given, str) else shown(given)  # which may hold a secret
+        raise ConfigurationError(f"sink_options must be {example}, not {what}")
     for name in given or ():
         if not isinstance(name, str):
             raise ConfigurationError(f"sink_options must be {example}: {shown(name)} is no name")

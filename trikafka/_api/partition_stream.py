@@ -159,12 +159,17 @@ class PartitionStream:
         try:
             with trio.CancelScope(shield=True):  # what has been delivered must not be lost
                 while rows < max_rows and size < max_bytes and self._streams.has_records(self._assigned):
-                    if (further := await self._reader.further_batch()) is not None:
+                    further = await self._reader.further_batch()
+                    if self._left:  # by another task: all of it is for whoever reads the partition next
+                        return []
+                    if further is not None:
                         batches.append(self._reader.deliver(further, self._streams.max_poll_records))
                         rows, size = rows + len(batches[-1]), size + batches[-1].nbytes
                     if trio.current_time() - last_yield >= TURN:
                         await trio.lowlevel.checkpoint()
                         last_yield = trio.current_time()
+                        if self._left:
+                            return []
         finally:
             self._busy = False
         return batches

@@ -34,7 +34,7 @@ class AutoCommit:
         self._commits, self._subscription, self._assignment = commits, subscription, assignment
         self._member, self._poll_timer, self._interval = member, poll_timer, interval
         self._begun = 0  # commits, the user's own included: they are written in the order in which they began
-        self._last: dict[TopicPartition, tuple[int, int]] = {}  # the offset, and by which of them it was written
+        self._last: dict[TopicPartition, tuple[int | None, int]] = {}  # the offset, if that is known, and by which of them
         self._left_behind: dict[TopicPartition, OffsetAndMetadata] = {}  # of partitions that ``assign`` took away
         self._tick = trio.CancelScope()
         self._failures = 0  # in a row: the first is told, and that they ended
@@ -63,10 +63,11 @@ class AutoCommit:
         number = self.begin()
         try:
             await self._commits.commit(due, timeout=timeout, name="auto commit", check=self._check_of(due))
-        except PartitionNotOwnedError as error:  # of those that are there still the next one is
+        except PartitionNotOwnedError as error:
             _log.debug("auto commit: %s", error)
-            return True
+            return await self.commit(partitions, timeout)  # of those that are there still
         except TrikafkaError as error:
+            self.doubtful(due, number)
             self._failures, self.last_error = self._failures + 1, error
             _log.log(
                 logging.WARNING if self._failures == 1 else logging.DEBUG,
@@ -74,6 +75,9 @@ class AutoCommit:
                 error,
             )
             return not isinstance(error, KafkaTimeoutError)
+        except trio.Cancelled:
+            self.doubtful(due, number)
+            raise
         if self._failures:
             _log.info("auto commit works again, after %d that failed", self._failures)
         self._failures = 0
@@ -102,6 +106,12 @@ class AutoCommit:
             if number > self._last.get(tp, (0, 0))[1]:
                 self._last[tp] = position.offset, number
             self._left_behind.pop(tp, None)
+
+    def doubtful(self, positions: Iterable[TopicPartition], number: int) -> None:
+        """The commit of that number has not succeeded, yet what it holds may have been written: nobody knows what is committed."""
+        for tp in positions:
+            if number > self._last.get(tp, (0, 0))[1]:
+                self._last[tp] = None, number
 
     def hold(self, held: bool = True) -> None:
         """Commit nothing at the interval: the consumer leaves, and commits last itself. ``False``: go on."""

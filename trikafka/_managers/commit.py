@@ -42,13 +42,14 @@ from .offset_topics import OffsetTopics
 class _Commit:
     """One commit under way, and what of it is not settled yet."""
 
-    __slots__ = ("_given", "_left_to", "done", "left", "reason", "succeeded", "topics")
+    __slots__ = ("_given", "_left_to", "done", "left", "number", "reason", "succeeded", "topics")
 
     def __init__(self, offsets: Positions, topics: Mapping[TopicPartition, UUID]) -> None:
         self._given = dict(offsets)
         self.topics = topics  # that the offsets are of, by their ids, where that is known
         self.left = dict(offsets)
         self._left_to: dict[TopicPartition, _Commit] = {}
+        self.number = 0  # in the order of the calls
         self.done = trio.Event()
         self.reason = reasons.Reason()  # of those that wait for it
         self.succeeded = False
@@ -98,25 +99,34 @@ class _Order:
     """The commits under way, of each partition in the order of the calls; among them the newest that has written it."""
 
     def __init__(self) -> None:
-        self._rows: dict[TopicPartition, list[_Commit]] = {}
+        self._begun = 0
+        self._rows: dict[TopicPartition, dict[_Commit, None]] = {}
+        self._written: dict[TopicPartition, _Commit] = {}  # the newest that has
 
     def begun(self, commit: _Commit) -> None:
         """The newest one."""
+        self._begun += 1
+        commit.number = self._begun
         for tp in commit.left:
-            self._rows.setdefault(tp, []).append(commit)
+            self._rows.setdefault(tp, {})[commit] = None
 
     def newest(self, tp: TopicPartition) -> _Commit:
         """The one whose offset is to stand: of those that failed without having written it there is none."""
-        return self._rows[tp][-1]
+        return next(reversed(self._rows[tp]))
 
     def ended(self, commit: _Commit, partitions: Iterable[TopicPartition]) -> None:
         """A commit of ``partitions`` is done. What it owes is left to those before it, which may not go ahead of each other."""
         for tp in partitions:
-            row = self._rows[tp]
-            written = [each for each in row if each.done.is_set() and not each.owes(tp)]
-            row[:] = [each for each in row if not each.done.is_set() or each in written[-1:]]
-            if row == written[-1:]:
+            row, before = self._rows[tp], self._written.get(tp)
+            if commit.owes(tp) or (before is not None and before.number > commit.number):
+                del row[commit]
+            else:
+                self._written[tp] = commit
+                if before is not None:
+                    del row[before]
+            if len(row) == (1 if tp in self._written else 0):
                 del self._rows[tp]
+                self._written.pop(tp, None)
 
 
 class Commits:

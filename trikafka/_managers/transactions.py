@@ -164,11 +164,12 @@ class Transactions:
         """
         self._same(number)
         self._transaction.check("send_offsets")
-        with self._offsets.one() as earlier:
+        with self._offsets.call() as earlier:
 
             async def attempt(call: Call) -> None:
                 await call.wait(earlier)
-                await self._send_offsets_once(call, number, offsets, group)
+                with self._offsets.turn():
+                    await self._send_offsets_once(call, number, offsets, group)
 
             try:
                 await run_call("send_offsets", attempt, config=self._config, timeout=timeout, recover=self._coordinator.failed)
@@ -197,7 +198,7 @@ class Transactions:
         version = transaction.version
 
         async def commit_offsets() -> None:
-            with self._offsets.one():
+            with self._offsets.request():
                 await self._coordinator.commit_offsets(identity, member, offsets, version)
 
         # In version 1 a late one would join the next transaction: waited for before that, though this call may be cancelled.
