@@ -51,7 +51,11 @@ class OffsetsUnderWay:
     def turn(self) -> Iterator[None]:
         """Within the block, it is the call's turn: the others wait for what it waits for."""
         with reasons.reasoning(self._turn):
-            yield
+            try:
+                yield
+            except TrikafkaError as error:  # it may be tried again, after a while
+                reasons.failed(error)
+                raise
 
     async def _ended(self, before: trio.Event | None) -> None:
         if before is not None and not before.is_set():
