@@ -11,6 +11,8 @@ import trio.testing
 from netting import open_parts
 from trio.testing import MockClock as Clock
 
+from trikafka import TrikafkaError
+from trikafka._net import reasons
 from trikafka.testing import ScriptedCluster
 
 
@@ -57,3 +59,19 @@ async def test_what_is_wanted_while_a_refresh_is_under_way_is_asked_for_after_it
                 metadata.request_update()
                 await trio.sleep(0.3)
         assert set(metadata.snapshot.topics) == {"a", "b"}
+
+
+async def test_who_is_cut_off_before_a_request_has_begun_is_told_why_the_last_one_failed(autojump_clock: Clock) -> None:
+    """Seen live, on a machine that stood still: "no response within 0.2 s", and no word of the broker that refused all the time."""
+    async with ScriptedCluster(topics={"a": 1}) as cluster, open_parts(cluster) as parts:
+        metadata = parts.metadata
+        cluster.refuse(0)
+        cluster.disconnect()
+        with trio.fail_after(600):
+            with pytest.raises(TrikafkaError):
+                await metadata.refresh(["a"])
+            with reasons.reasoning() as reason, trio.CancelScope() as scope:
+                scope.cancel()
+                await metadata.refresh(["a"])
+            assert scope.cancelled_caught
+        assert "broker-0:9092" in str(reason.told().error)

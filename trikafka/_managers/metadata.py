@@ -180,9 +180,10 @@ class Metadata:
         if responses:
             recovery.responded()
             return responses[0]
-        recovery.failed()
         refused = (error for error in errors if isinstance(error, AuthenticationError))  # no other broker makes that good
-        raise next(refused, next((error for error in errors if error.retriable), errors[-1]))
+        why = next(refused, next((error for error in errors if error.retriable), errors[-1]))
+        recovery.failed(why)
+        raise why
 
     async def run(self) -> None:
         """Refresh when the snapshot is stale or old; a failed refresh is tried again after a wait."""
@@ -212,7 +213,11 @@ class Metadata:
 
     async def _fly(self, lacks: Callable[[], bool]) -> None:
         """Have the next request made that does not lack what is wanted of it, and wait for that, or for the one under way."""
-        while lacks():
+        while True:
+            if self._recovery.last_error is not None:
+                reasons.failed(self._recovery.last_error)  # until this one has come to something, that is why there is nothing
+            if not lacks():
+                break
             with contextlib.suppress(TrikafkaError):  # the next one has its own
                 await self._flight()
         await self._flight()

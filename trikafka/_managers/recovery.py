@@ -14,6 +14,7 @@ import trio
 
 from .._net.addresses import parse_bootstrap
 from .._net.brokers import Brokers
+from .._net.singleflight import again
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import TrikafkaError
@@ -31,6 +32,7 @@ class Recovery:
         self._on = config.metadata_recovery_strategy == "rebootstrap"
         self._patience = config.metadata_recovery_rebootstrap_trigger_ms / 1000
         self._failing_since: float | None = None
+        self.last_error: TrikafkaError | None = None  #: why nobody responded, since somebody did
         self._told = False  # that the cluster is looked for anew, since somebody responded
 
     def order(self, known: Iterable[Node]) -> list[Node]:
@@ -57,10 +59,11 @@ class Recovery:
 
     def responded(self) -> None:
         """Somebody did."""
-        self._failing_since, self._told = None, False
+        self._failing_since, self.last_error, self._told = None, None, False
 
-    def failed(self) -> None:
-        """Nobody did."""
+    def failed(self, error: TrikafkaError) -> None:
+        """Nobody did, because of ``error``."""
+        self.last_error = again(error)
         if self._failing_since is None:
             self._failing_since = trio.current_time()
 
