@@ -23,6 +23,7 @@ from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator
 from .._state.producer_batch import ProducerBatch
 from .._state.transaction import ProducerTransaction
+from .._wire.reading import LeaderIdAndEpoch
 from .._wire.produce import Part, ProduceBeforeV2, ProducedPartition, ProduceMessage, ProduceResponse
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
@@ -66,6 +67,7 @@ class Senders:
         self._senders: dict[int, _Sender] = {}
         self._compression = _Compression(config)
         self._landed = Signal()
+        self._acks, self._timeout_ms = config.acks_code, int(config.request_timeout_ms)
         self.in_flight = 0
 
     def work_for(self, node_id: int) -> None:
@@ -107,9 +109,12 @@ class Senders:
     async def _serve(self, sender: _Sender) -> None:
         """Send what is due, as long as the client lives."""
         reasons.adopt(sender.reason)
-        sent = False
+        most, sent = self._config.max_in_flight_requests_per_connection, False
         while True:
             now = trio.current_time()
+            # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
+            if sender.in_flight < most and not sent and (connection := self._ready(sender)) is not None:
+                sent = await self._send_due(sender, connection, now)
             due = self._accumulator.due_at(sender.node_id, now)
             if due == math.inf:
                 self._accumulator.connected(sender.node_id)  # or not: nothing waits for it, and the next batch will see
@@ -118,21 +123,24 @@ class Senders:
                 return
             if due > now:
                 await self._sleep(sender, due)
-            elif sender.in_flight >= self._config.max_in_flight_requests_per_connection:
+            elif sender.in_flight >= most:
                 self._accumulator.held_up(sender.node_id)
                 await self._sleep(sender, math.inf)
             elif sent:
                 await trio.lowlevel.checkpoint()  # compressing and writing are work
-            # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
-            elif (connection := await self._connect(sender)) is not None:
-                batches = self._accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
-                await self._compression.seal(batches)
-                batches = [batch for batch in batches if batch.in_flight]
-                if batches:
-                    self._send(sender, connection, batches)
-                    sent = True
-                    continue
+            else:
+                await self._connect(sender)
             sent = False
+
+    async def _send_due(self, sender: _Sender, connection: Connection, now: float) -> bool:
+        """Take what is due and send it; returns whether that was anything."""
+        batches = self._accumulator.drain(sender.node_id, now, self._config.max_request_size)
+        if batches:
+            await self._compression.seal(batches)
+            batches = [batch for batch in batches if batch.in_flight]
+        if batches:
+            self._send(sender, connection, batches)
+        return bool(batches)
 
     async def _sleep(self, sender: _Sender, until: float) -> None:
         if until == math.inf:
@@ -141,16 +149,21 @@ class Senders:
             with trio.CancelScope(deadline=until):
                 await sender.awake.wait()
 
-    async def _connect(self, sender: _Sender) -> Connection | None:
-        """A connection to the broker, or ``None`` after a failure: then it is time to look at the leaders again."""
+    def _ready(self, sender: _Sender) -> Connection | None:
+        """The connection to the broker, if there is one now."""
+        node = self._metadata.snapshot.nodes.get(sender.node_id)
+        return None if node is None else self._brokers.ready(node, "produce")
+
+    async def _connect(self, sender: _Sender) -> None:
+        """Dial the broker. After a failure it is time to look at the leaders again."""
         node = self._metadata.snapshot.nodes.get(sender.node_id)
         self._accumulator.connecting(sender.node_id)
         if node is None:
             self._metadata.request_update()
             await self._metadata.changed(self._metadata.snapshot)
-            return None
+            return
         try:
-            connection = await self._brokers.connection(node, "produce")
+            await self._brokers.connection(node, "produce")
         except TrikafkaError as error:
             _log.debug("no connection to %s: %s", node, error)
             if not error.retriable:
@@ -158,9 +171,8 @@ class Senders:
                 self._refuse(drained, error, unsent=True)
             self._accumulator.unreachable(sender.node_id, error)
             self._metadata.request_update()
-            return None
-        self._accumulator.connected(sender.node_id)
-        return connection
+        else:
+            self._accumulator.connected(sender.node_id)
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
         began, before = trio.current_time(), connection.throttled
@@ -183,8 +195,7 @@ class Senders:
         for batch in batches:
             topics.setdefault(batch.topic, []).append((batch.partition, batch.pieces()))
         kind = ProduceBeforeV2 if self._transaction is not None and self._transaction.version < 2 else ProduceMessage
-        timeout_ms, name = int(self._config.request_timeout_ms), self._config.transactional_id
-        return kind(topics, acks=self._config.acks_code, timeout_ms=timeout_ms, transactional_id=name)
+        return kind(topics, acks=self._acks, timeout_ms=self._timeout_ms, transactional_id=self._config.transactional_id)
 
     # --- and back ----------------------------------------------------------------------------------------------------
 
@@ -215,8 +226,13 @@ class Senders:
 
     def _take(self, batches: list[ProducerBatch], response: ProduceResponse) -> None:
         """Hand each batch its part of the response."""
-        parts = {(part.topic, part.partition): part for part in response.partitions}
-        moved = self._learn_leaders(response)
+        parts: dict[tuple[str, int], ProducedPartition] = {}
+        leaders: dict[TopicPartition, LeaderIdAndEpoch] = {}
+        for part in response.partitions:
+            parts[part.topic, part.partition] = part
+            if part.error_code and part.current_leader is not None:
+                leaders[TopicPartition(part.topic, part.partition)] = part.current_leader
+        moved = self._learn_leaders(leaders, response) if leaders else frozenset()
         for batch in batches:
             part = parts.get(batch.place)
             if part is None:
@@ -230,17 +246,14 @@ class Senders:
             else:
                 self._accumulator.succeeded(batch, part.base_offset, part.append_time)
 
-    def _learn_leaders(self, response: ProduceResponse) -> frozenset[TopicPartition]:
+    def _learn_leaders(
+        self, leaders: dict[TopicPartition, LeaderIdAndEpoch], response: ProduceResponse
+    ) -> frozenset[TopicPartition]:
         """Take in who leads instead of the broker (KIP-951); returns the partitions for which that is news.
 
         The produce manager sends what they were refused to the new leaders at once, and nobody has to be asked: the first time.
         """
-        hints = {
-            TopicPartition(part.topic, part.partition): part.current_leader
-            for part in response.partitions
-            if part.error_code and part.current_leader is not None
-        }
-        return self._metadata.learn_leaders(hints, [Node(*each) for each in response.node_endpoints]) if hints else frozenset()
+        return self._metadata.learn_leaders(leaders, [Node(*each) for each in response.node_endpoints])
 
     def _refuse_records(self, batch: ProducerBatch, part: ProducedPartition) -> None:
         """Some records of the batch are why the broker has taken none of it (KIP-467)."""
@@ -281,7 +294,8 @@ class _Compression:
     async def seal(self, batches: list[ProducerBatch]) -> None:
         """Compress what is not compressed yet. A checkpoint only where a thread does it."""
         if self._off:
-            _seal_all(batches)
+            for batch in batches:
+                batch.seal()
             return
         size = sum(batch.size for batch in batches if not batch.sealed)
         if not size:

@@ -209,6 +209,11 @@ class Brokers:
             self._refusals.refused(node, error)
             raise
 
+    def ready(self, node: Node, purpose: Purpose) -> Connection | None:
+        """The negotiated connection to ``node``, if there is one now and the client is not closed."""
+        slot = self._slots.get(_Key(node.node_id, node.host, node.port, purpose))
+        return None if slot is None or self._closed else slot.connection
+
     async def request(
         self,
         node: Node,

@@ -125,7 +125,6 @@ class FetchMessage(RawRequest):
         forgotten: Mapping[str, Sequence[int]] | None = None,
         topic_ids: Mapping[str, UUID] | None = None,
     ) -> None:
-        super().__init__()
         self._topics, self._partition_bytes, self._rack = topics, partition_bytes, rack
         self._front = (max_wait_ms, min_bytes, max_bytes, isolation_level)
         self._session, self._forgotten, self._topic_ids = session, forgotten or {}, topic_ids or {}

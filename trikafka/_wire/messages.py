@@ -101,16 +101,15 @@ def choose_version(request: ApiMessage | type[ApiMessage] | RawRequest, ranges: 
 def encode_request(request: ApiMessage | RawRequest, version: int, correlation_id: int, client_id: str) -> EncodedRequest:
     """Encode ``request`` as one frame, length included. Raises :exc:`ConfigurationError` for values that do not fit into it."""
     try:
-        request.with_header(correlation_id=correlation_id, client_id=client_id)
         if isinstance(request, RawRequest):
-            pieces = request.pieces(version)
-        else:
-            pieces = [request.encode(version=version, header=True, framed=True)]
+            pieces = request.pieces(version, correlation_id, client_id)
+            return EncodedRequest(pieces, request.name, version, request.response, request.expect_response(), request.records)
+        request.with_header(correlation_id=correlation_id, client_id=client_id)
+        frame = request.encode(version=version, header=True, framed=True)
     except (struct.error, ValueError, OverflowError, TypeError, AttributeError, LookupError) as error:
         raise ConfigurationError(f"{request.name} v{version} cannot carry what it was given: {error}") from error
     response_class = request.header.get_response_class()
-    records, asked = (request.records, None) if isinstance(request, RawRequest) else (0, count_asked(request))
-    return EncodedRequest(pieces, request.name, version, response_class, request.expect_response(), records, asked)
+    return EncodedRequest([frame], request.name, version, response_class, request.expect_response(), 0, count_asked(request))
 
 
 def read_correlation_id(frame: memoryview) -> int:

@@ -19,6 +19,9 @@ from .writing import RawRequest
 _FLEXIBLE = 9
 _INT32 = struct.Struct(">i")
 _FRONT, _OUTCOME = struct.Struct(">hi"), struct.Struct(">ihqq")
+#: The end of a response about one batch, and nothing special: the partition's outcome and the log's start, no records, no message,
+#: no tags of partition and topic; the throttle time, no tags.
+_PLAIN = struct.Struct(">ihqqqBBBBiB")
 
 #: A batch for a partition: the partition, and the pieces of the batch.
 Part = tuple[int, Sequence[Buffer]]
@@ -61,6 +64,8 @@ class ProduceResponse:
     @classmethod
     def decode(cls, body: Buffer, *, version: int) -> ProduceResponse:
         """Read the body of a response. Raises :exc:`DamagedResponseError` for any other bytes."""
+        if version >= _FLEXIBLE and (plain := _read_plain(body)) is not None:
+            return cls([plain[0]], plain[1])
         reader = Reader(memoryview(body), version >= _FLEXIBLE, "Produce")
         partitions = []
         for _ in range(reader.count()):
@@ -90,7 +95,6 @@ class ProduceMessage(RawRequest):
     def __init__(
         self, topics: Mapping[str, Sequence[Part]], *, acks: int, timeout_ms: int, transactional_id: str | None = None
     ) -> None:
-        super().__init__()
         self._topics, self._acks, self._timeout_ms, self._transactional_id = topics, acks, timeout_ms, transactional_id
 
     @property
@@ -120,6 +124,23 @@ class ProduceBeforeV2(ProduceMessage):
 
     max_version = 11
     __slots__ = ()
+
+
+def _read_plain(body: Buffer) -> tuple[ProducedPartition, int] | None:
+    """The partition and the throttle time of a response as it nearly always is; ``None``: it is to be read field by field.
+
+    It is about one batch, which was taken, and says no more than it has to: no record, no message, no tags.
+    """
+    end = len(body) - _PLAIN.size
+    if end < 3 or body[0] != 2 or body[1] != end - 2 or body[1] > 0x7F or body[end - 1] != 2:
+        return None
+    partition, code, base, append_time, _, *rest, throttle, tags = _PLAIN.unpack_from(body, end)
+    if code or tags or rest != [1, 0, 0, 0]:
+        return None
+    try:
+        return ProducedPartition(str(body[2 : end - 1], "utf-8"), partition, code, base, append_time), throttle
+    except UnicodeDecodeError:
+        return None
 
 
 def _read_partition(reader: Reader, topic: str, version: int) -> ProducedPartition:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any, Self
+from typing import Any
 
 from ._format import Buffer
 
@@ -25,45 +25,28 @@ class RawRequest:
     max_version: int
     flexible: int  #: the first version with compact lengths and tags
     response: Any  #: what responses are read as
-    __slots__ = ("_client_id", "_correlation_id")
-
-    def __init__(self) -> None:
-        self._correlation_id, self._client_id = 0, ""
-
-    @property
-    def header(self) -> Self:
-        """Itself: all that is asked of a header is the class of the response."""
-        return self
+    __slots__ = ()
 
     @property
     def records(self) -> int:
         """How many records it carries."""
         return 0
 
-    def get_response_class(self) -> Any:
-        """What responses are read as."""
-        return self.response
-
     def expect_response(self) -> bool:
         """Whether the broker responds."""
         return True
 
-    def with_header(self, *, correlation_id: int, client_id: str) -> None:
-        """Set what stands in the header."""
-        self._correlation_id, self._client_id = correlation_id, client_id
-
-    def pieces(self, version: int) -> list[Buffer]:
+    def pieces(self, version: int, correlation_id: int, client_id: str) -> list[Buffer]:
         """The whole frame: what is small in one, what is large as it is, and not to be changed until it is sent."""
-        client_id = self._client_id.encode()
-        pieces: list[Buffer] = [b"", _HEADER.pack(self.API_KEY, version, self._correlation_id), _INT16.pack(len(client_id))]
+        pieces: list[Buffer] = [b"", _HEADER.pack(self.API_KEY, version, correlation_id), text(client_id)]
         if version >= self.flexible:
-            pieces += (client_id, b"\x00")
+            pieces.append(b"\x00")
             self._write(pieces, version, compact_text, compact_count, b"\x00")
         else:
-            pieces.append(client_id)
             self._write(pieces, version, text, _INT32.pack, b"")
-        pieces[0] = _INT32.pack(sum(map(len, pieces)))
-        return _joined(pieces)
+        sizes = list(map(len, pieces))
+        pieces[0] = _INT32.pack(sum(sizes))
+        return [b"".join(pieces)] if max(sizes) < _LARGE else _joined(pieces)
 
     def _write(
         self, pieces: list[Buffer], version: int, text: Callable[[str | None], bytes], count: Callable[[int], bytes], tags: bytes
@@ -73,8 +56,6 @@ class RawRequest:
 
 
 def _joined(pieces: list[Buffer]) -> list[Buffer]:
-    if max(map(len, pieces)) < _LARGE:
-        return [b"".join(pieces)]
     joined: list[Buffer] = []
     small: list[Buffer] = []
     for piece in pieces:
