@@ -29,7 +29,7 @@ from .reasons import waiting_for
 from .session import Authenticate, Session
 from .singleflight import again
 from .throttles import Pause
-from .transport import STREAM_ERRORS, Transport, without
+from .transport import STREAM_ERRORS, Transport
 from .versions import BrokerVersions
 
 _MOST_IN_FLIGHT = 100
@@ -183,7 +183,7 @@ class Connection:
         return await self._ask_in_newest(message)
 
     async def _ask_in_newest(self, message: ApiMessage) -> Any:
-        return await self._ask(message, self._version(message), None)
+        return await self._ask(message, self.versions.newest_common(message, self.node), None)
 
     async def request(self, message: ApiMessage, response_timeout: float | None = None) -> Any:
         """Send ``message`` in the newest common version and return its response (``None`` where none is sent, as for acks=0).
@@ -192,7 +192,7 @@ class Connection:
         ``request_timeout_ms``. Raises :exc:`KafkaConnectionError`, :exc:`ProtocolError`, :exc:`UnsupportedVersionError`.
         Cancellation: see the module; the connection stays usable.
         """
-        return await self._ask(message, self._version(message), response_timeout)
+        return await self._ask(message, self.versions.newest_common(message, self.node), response_timeout)
 
     def begin(self, message: Any, on_end: Callable[[InFlightRequest], object], response_timeout: float | None = None) -> None:
         """As :meth:`request`, but wait for nothing: ``on_end`` is called with the request once it has a response or an error.
@@ -202,10 +202,8 @@ class Connection:
         """
         if len(self._requests) >= _MOST_IN_FLIGHT:
             raise trio.WouldBlock
-        self._enqueue(InFlightRequest(on_end, waited_for=False), message, self._version(message), response_timeout)
-
-    def _version(self, message: ApiMessage) -> int:
-        return self.versions.newest_common(message, self.node)
+        version = self.versions.newest_common(message, self.node)
+        self._enqueue(InFlightRequest(on_end, waited_for=False), message, version, response_timeout)
 
     async def _ask(self, message: ApiMessage, version: int, response_timeout: float | None) -> Any:
         return await decoded(await self._send(message, version, response_timeout))
@@ -244,8 +242,7 @@ class Connection:
             self._give_room(request)
             raise
         request.encoded(outgoing, self._next_id)
-        timeout = self._config.request_timeout if response_timeout is None else response_timeout
-        self._expiry.expect(request, max(trio.current_time(), self._pause.until), timeout)
+        self._expiry.expect(request, max(trio.current_time(), self._pause.until), response_timeout)
         self._requests.enqueue(request, first=message.API_KEY in SASL_REQUESTS)
         if self._transport.prompt:
             self._flush(self._transport)
@@ -262,7 +259,8 @@ class Connection:
     def _settle(self, request: InFlightRequest) -> None:
         if self._state.current is not ConnectionState.REAUTHENTICATING or not request.outgoing.api.startswith("Sasl"):
             self._expiry.used()  # to say again who one is, is no use of a connection
-        self._give_room(request)
+        if request.waited_for:
+            self._give_room(request)
         request.on_end(request)
 
     def _give_room(self, request: InFlightRequest) -> None:
@@ -272,14 +270,13 @@ class Connection:
     def _flush(self, transport: Transport) -> None:
         """Write what is queued as far as it goes at once; wake the writer for the rest."""
         requests = self._requests
-        if self._pause.until > trio.current_time():
+        if self._pause.until and self._pause.until > trio.current_time():
             self._wake.set()
             return
         try:
             while requests.queued and not requests.rest:
                 frames = requests.take()
-                requests.left_over(without(frames, transport.send_now(frames)))
-                for sent in requests.written():
+                for sent in requests.gave(frames, transport.send_now(frames)):
                     self._settle(sent)
         except OSError as error:
             self._break(error)
@@ -298,12 +295,11 @@ class Connection:
                     if self._pause.until > trio.current_time():
                         await trio.sleep_until(self._pause.until)
                         continue
-                    requests.left_over(requests.take())
+                    requests.gave(requests.take(), 0)
                 mine = requests.rest
                 await transport.send_all(mine)
-                if mine:  # else that was ciphertext of before, and what is left over now came meanwhile
-                    requests.left_over(())
-                for sent in requests.written():
+                # If there was nothing, it was ciphertext of before, and what is left over now came meanwhile.
+                for sent in requests.gave(() if mine else requests.rest, 0):
                     self._settle(sent)
         except STREAM_ERRORS as error:
             self._break(error)

@@ -53,8 +53,10 @@ class ExpiryWatch:
         self._silent = False  # and that was told
         self._sleep = trio.CancelScope()  # its deadline is never after the first moment to look
 
-    def expect(self, request: InFlightRequest, begins: float, timeout: float) -> None:
-        """A request was made, to be written at ``begins`` and answered within ``timeout`` (seconds)."""
+    def expect(self, request: InFlightRequest, begins: float, timeout: float | None) -> None:
+        """A request was made, to be written at ``begins`` and answered within ``timeout`` (seconds; default ``request_timeout_ms``)."""
+        if timeout is None:
+            timeout = self._request_timeout
         asked = timeout - self._request_timeout if timeout > self._request_timeout else 0.0  # to wait within the broker
         overdue = math.inf if request.outgoing.api in _HELD else begins + min(timeout, asked + SILENCE)
         request.timed(begins, overdue, begins + timeout)

@@ -7,14 +7,14 @@ them, and it is in flight, or without a response to come (``acks=0``).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .._wire import messages
 from .._wire.messages import EncodedRequest
 from ..errors import ProtocolError
 from . import bounds
-from .transport import Views
+from .transport import Views, without
 
 _WRITE_BYTES = 262_144
 #: From which version on these responses begin with a time to wait that the client has to keep, and the broker has not kept itself
@@ -121,10 +121,6 @@ class RequestQueue:
         held, self._held = self._held or deque(), None
         self.queued.extend(held)
 
-    def left_over(self, rest: Views) -> None:
-        """The stream took all that was taken out of the queue but ``rest``."""
-        self.rest = rest
-
     def take(self) -> Views:
         """Take requests out of the queue, as much as is written at a time, and return their bytes."""
         frames: list[memoryview] = []
@@ -139,10 +135,14 @@ class RequestQueue:
                 self._unanswered.append(request)
         return frames
 
-    def written(self) -> list[InFlightRequest]:
-        """Those that end with being written; nothing of them is left over now."""
+    def gave(self, views: Views, count: int) -> Sequence[InFlightRequest]:
+        """The stream took ``count`` bytes of what was to be written, ``views``; the rest is left over.
+
+        Returns those that end with being written, once nothing is left over.
+        """
+        self.rest = without(views, count)
         if not self._unanswered or self.rest:
-            return []
+            return ()
         sent, self._unanswered = self._unanswered, []
         return sent
 
