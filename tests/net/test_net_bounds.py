@@ -99,7 +99,8 @@ def test_each_byte_of_a_request_brings_some() -> None:
 def test_every_record_that_is_refused_may_have_its_reason() -> None:
     """Of a small batch that holds many records: a topic that is compacted refuses each that has no key (KIP-467)."""
     batch = encode_batch([b"x"] * 30_000, timestamp=0)
-    outgoing = encoded(ProduceMessage({"t": [(0, (batch[:61], batch[61:])), (1, (batch[:61], batch[61:]))]}, acks=-1, timeout_ms=1))
+    halves = (batch[:61], batch[61:])
+    outgoing = encoded(ProduceMessage({"t": [(0, halves), (1, halves)]}, records=60_000, acks=-1, timeout_ms=1))
     assert outgoing.records == 60_000
     why = "Compacted topic cannot accept message without key in topic partition flights-of-a-long-name-0."
     errors = [{"batch_index": number, "batch_index_error_message": why} for number in range(30_000)]

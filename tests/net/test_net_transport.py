@@ -45,7 +45,7 @@ async def connected(*, buffers: int | None = None, **settings: Any) -> AsyncIter
 
 
 def produce(size: int, acks: int = -1) -> ProduceMessage:
-    return ProduceMessage({"t": [(0, [bytes(size)])]}, acks=acks, timeout_ms=1000)
+    return ProduceMessage({"t": [(0, [bytes(size)])]}, records=1, acks=acks, timeout_ms=1000)
 
 
 async def test_which_transport_is_used() -> None:

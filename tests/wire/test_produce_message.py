@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from kafka.protocol.producer import ProduceRequest
 from kafka.protocol.producer import ProduceResponse as KafkaPythons
 
-from trikafka._wire import messages
+from trikafka._wire import messages, produce
 from trikafka._wire.produce import ProduceMessage, ProduceResponse
 from trikafka.errors import ProtocolError
 
@@ -23,7 +23,7 @@ topics = st.dictionaries(names, st.lists(st.tuples(st.integers(0, 2**31 - 1), ba
 
 @given(topics, st.sampled_from(VERSIONS), st.sampled_from([-1, 0, 1]), st.none() | names, names)
 def test_requests(given_topics: Any, version: int, acks: int, transactional_id: str | None, client_id: str) -> None:
-    message: Any = ProduceMessage(given_topics, acks=acks, timeout_ms=12_345, transactional_id=transactional_id)
+    message: Any = ProduceMessage(given_topics, records=7, acks=acks, timeout_ms=12_345, transactional_id=transactional_id)
     data = ProduceRequest.TopicProduceData
     other = ProduceRequest(
         transactional_id=transactional_id,
@@ -40,10 +40,11 @@ def test_requests(given_topics: Any, version: int, acks: int, transactional_id: 
     ours, theirs = (messages.encode_request(each, version, 77, client_id) for each in (message, other))
     assert ours.frame == theirs.frame
     assert (ours.api, ours.version, ours.expects_response) == (theirs.api, theirs.version, theirs.expects_response)
+    assert ours.records == 7
 
 
 def test_a_large_batch() -> None:
-    message: Any = ProduceMessage({"t": [(0, (b"head", b"x" * 3_000_000))]}, acks=1, timeout_ms=1)
+    message: Any = ProduceMessage({"t": [(0, (b"head", b"x" * 3_000_000))]}, records=1, acks=1, timeout_ms=1)
     data = ProduceRequest.TopicProduceData
     parts = [data.PartitionProduceData(index=0, records=b"head" + b"x" * 3_000_000)]
     other = ProduceRequest(transactional_id=None, acks=1, timeout_ms=1, topic_data=[data(name="t", partition_data=parts)])
@@ -102,6 +103,32 @@ def test_responses(answer: Any, version: int) -> None:
         for name, parts in answer
         for index, code, base, time, texts, message in parts
     ]
+
+
+def outcome_of(body: Any, version: int) -> Any:
+    """What a response says, or the kind of error that it is."""
+    try:
+        found = ProduceResponse.decode(body, version=version)
+    except Exception as error:
+        return type(error)
+    parts = [[getattr(part, name) for name in part.__slots__] for part in found.partitions]
+    return parts, found.throttle_ms, found.node_endpoints
+
+
+@given(st.data(), names, st.sampled_from([9, 10, 11, 12]), st.binary(min_size=1, max_size=3))
+def test_a_response_about_one_batch_reads_as_any_other(data: Any, name: str, version: int, noise: bytes) -> None:
+    """Those as they nearly always are, are read in one step: they say the same, and so does what is nearly one of them."""
+    base, time = data.draw(numbers), data.draw(numbers)
+    plain = bytearray(encoded([(name, [(data.draw(st.integers(0, 99)), 0, base, time, [], None)])], version))
+    at = data.draw(st.integers(0, len(plain)))
+    changed = [plain, plain[:at], plain[:at] + noise + plain[at:], plain[:at] + noise + plain[at + len(noise) :], plain + noise]
+    for body in changed:
+        quickly = outcome_of(memoryview(body), version)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(produce, "_read_plain", lambda body: None)
+            assert outcome_of(memoryview(body), version) == quickly
+    if len(name.encode()) < 0x7F:
+        assert produce._read_plain(memoryview(plain)) is not None
 
 
 @given(st.binary(max_size=200), st.sampled_from(VERSIONS))

@@ -23,7 +23,6 @@ from .._net.singleflight import StartSoon
 from .._state.accumulator import Accumulator
 from .._state.producer_batch import ProducerBatch
 from .._state.transaction import ProducerTransaction
-from .._wire.reading import LeaderIdAndEpoch
 from .._wire.produce import Part, ProduceBeforeV2, ProducedPartition, ProduceMessage, ProduceResponse
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
@@ -192,10 +191,13 @@ class Senders:
 
     def _request(self, batches: list[ProducerBatch]) -> ProduceMessage:
         topics: dict[str, list[Part]] = {}
+        records = 0
         for batch in batches:
             topics.setdefault(batch.topic, []).append((batch.partition, batch.pieces()))
+            records += batch.count
         kind = ProduceBeforeV2 if self._transaction is not None and self._transaction.version < 2 else ProduceMessage
-        return kind(topics, acks=self._acks, timeout_ms=self._timeout_ms, transactional_id=self._config.transactional_id)
+        name = self._config.transactional_id
+        return kind(topics, records=records, acks=self._acks, timeout_ms=self._timeout_ms, transactional_id=name)
 
     # --- and back ----------------------------------------------------------------------------------------------------
 
@@ -226,13 +228,11 @@ class Senders:
 
     def _take(self, batches: list[ProducerBatch], response: ProduceResponse) -> None:
         """Hand each batch its part of the response."""
-        parts: dict[tuple[str, int], ProducedPartition] = {}
-        leaders: dict[TopicPartition, LeaderIdAndEpoch] = {}
-        for part in response.partitions:
-            parts[part.topic, part.partition] = part
-            if part.error_code and part.current_leader is not None:
-                leaders[TopicPartition(part.topic, part.partition)] = part.current_leader
-        moved = self._learn_leaders(leaders, response) if leaders else frozenset()
+        parts, refused = {}, False
+        for each in response.partitions:
+            parts[each.topic, each.partition] = each
+            refused = refused or each.error_code != 0
+        moved = self._learn_leaders(response) if refused else frozenset()
         for batch in batches:
             part = parts.get(batch.place)
             if part is None:
@@ -246,14 +246,17 @@ class Senders:
             else:
                 self._accumulator.succeeded(batch, part.base_offset, part.append_time)
 
-    def _learn_leaders(
-        self, leaders: dict[TopicPartition, LeaderIdAndEpoch], response: ProduceResponse
-    ) -> frozenset[TopicPartition]:
+    def _learn_leaders(self, response: ProduceResponse) -> frozenset[TopicPartition]:
         """Take in who leads instead of the broker (KIP-951); returns the partitions for which that is news.
 
         The produce manager sends what they were refused to the new leaders at once, and nobody has to be asked: the first time.
         """
-        return self._metadata.learn_leaders(leaders, [Node(*each) for each in response.node_endpoints])
+        hints = {
+            TopicPartition(part.topic, part.partition): part.current_leader
+            for part in response.partitions
+            if part.error_code and part.current_leader is not None
+        }
+        return self._metadata.learn_leaders(hints, [Node(*each) for each in response.node_endpoints]) if hints else frozenset()
 
     def _refuse_records(self, batch: ProducerBatch, part: ProducedPartition) -> None:
         """Some records of the batch are why the broker has taken none of it (KIP-467)."""

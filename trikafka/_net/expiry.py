@@ -54,7 +54,7 @@ class ExpiryWatch:
         self._sleep = trio.CancelScope()  # its deadline is never after the first moment to look
 
     def expect(self, request: InFlightRequest, begins: float, timeout: float | None) -> None:
-        """A request was made, to be written at ``begins`` and answered within ``timeout`` (seconds; default ``request_timeout_ms``)."""
+        """A request was made, to be written at ``begins`` and answered within ``timeout`` seconds (``request_timeout_ms``)."""
         if timeout is None:
             timeout = self._request_timeout
         asked = timeout - self._request_timeout if timeout > self._request_timeout else 0.0  # to wait within the broker

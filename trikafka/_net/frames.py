@@ -6,6 +6,7 @@ again once nobody looks at it any more: fresh memory costs the kernel more than 
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 from .._wire import _implementation
@@ -14,6 +15,7 @@ from .bounds import LEAST
 from .transport import Transport
 
 _CHUNK = 65_536
+_INT32 = struct.Struct(">i")
 #: What a port for TLS says to whoever does not speak it.
 _ALERT_OF_TLS = b"\x15\x03"
 
@@ -43,7 +45,7 @@ class FrameReader:
         while self._end - self._start < 4:
             if not await self._fill():
                 return None
-        size = int.from_bytes(self._view[self._start : self._start + 4], "big", signed=True)
+        (size,) = _INT32.unpack_from(self._buffer, self._start)
         if not 4 <= size <= self._max:
             head = bytes(self._view[self._start : min(self._end, self._start + 8)])
             if head.startswith(_ALERT_OF_TLS):
@@ -57,15 +59,18 @@ class FrameReader:
             )
         if size > LEAST and (wrong := self._excess(size)) is not None:
             raise DamagedResponseError(f"{self._peer} {wrong}")
-        self._start += 4
-        frame = _implementation.current.writable_memory(size)
-        have = min(size, self._end - self._start)
-        frame[:have] = self._view[self._start : self._start + have]
-        self._start += have
-        if have < size and not await self._receive_into(frame[have:]):
-            return None
+        start = self._start + 4
         if size < _CHUNK:
             _implementation.current.trim_memory()  # the rush is over, if there was one
+            if start + size <= self._end:
+                self._start = start + size
+                return memoryview(self._buffer[start : self._start])
+        frame = _implementation.current.writable_memory(size)
+        have = min(size, self._end - start)
+        frame[:have] = self._view[start : start + have]
+        self._start = start + have
+        if have < size and not await self._receive_into(frame[have:]):
+            return None
         return frame
 
     async def _fill(self) -> bool:
@@ -73,7 +78,7 @@ class FrameReader:
         if left:
             self._view[:left] = bytes(self._view[self._start : self._end])
         self._start, self._end = 0, left
-        count = await self._transport.receive_into(self._view[left:])
+        count = await self._transport.receive_into(self._view[left:] if left else self._view)
         self._end += count
         return count > 0
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kafka.protocol.api_key import ApiKey
 
-from ._format import HEADER_SIZE, Buffer
+from ._format import Buffer
 from .reading import LeaderIdAndEpoch, NodeEndpoint, Reader, read_endpoints, read_leader
 from .writing import RawRequest
 
@@ -83,25 +83,25 @@ class ProduceResponse:
 
 
 class ProduceMessage(RawRequest):
-    """A Produce request: batches by topic, which must not change until it is sent."""
+    """A Produce request: batches by topic, which must not change until it is sent. ``records`` is how many they hold together."""
 
     API_KEY = ApiKey.Produce
     name = "ProduceRequest"
     max_version = 12
     flexible = _FLEXIBLE
     response = ProduceResponse
-    __slots__ = ("_acks", "_timeout_ms", "_topics", "_transactional_id")
+    __slots__ = ("_acks", "_records", "_timeout_ms", "_topics", "_transactional_id")
 
     def __init__(
-        self, topics: Mapping[str, Sequence[Part]], *, acks: int, timeout_ms: int, transactional_id: str | None = None
+        self, topics: Mapping[str, Sequence[Part]], *, records: int, acks: int, timeout_ms: int, transactional_id: str | None = None
     ) -> None:
-        self._topics, self._acks, self._timeout_ms, self._transactional_id = topics, acks, timeout_ms, transactional_id
+        self._topics, self._records = topics, records
+        self._acks, self._timeout_ms, self._transactional_id = acks, timeout_ms, transactional_id
 
     @property
     def records(self) -> int:
-        """As the last number in the header of each batch says."""
-        heads = [batch[0] for parts in self._topics.values() for _, batch in parts if batch]
-        return sum(_INT32.unpack_from(head, HEADER_SIZE - 4)[0] for head in heads if len(head) >= HEADER_SIZE)
+        """How many records it carries."""
+        return self._records
 
     def expect_response(self) -> bool:
         """Whether the broker responds."""
