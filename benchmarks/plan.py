@@ -149,7 +149,7 @@ _LEAST = 10_000
 #: A record that goes and comes alone, records a second by way; ``acks``: it only goes, and its acknowledgement comes.
 LATENCY_RATES = {"one": 500, "thousand": 1_000, "acks": 1_000}
 _FOUR = ("ours", "confluent", "aio", "franz")
-_LATENCY_PEERS = {"one": ("ours", "confluent", "aio"), "thousand": _FOUR, "acks": _FOUR}
+_LATENCY_PEERS = {"one": ("ours", "confluent", "aio"), "thousand": _FOUR, "acks": (*_FOUR, "raw")}
 _LATENCY_SECONDS, _SESSIONS_SECONDS = 3, 5
 #: A p99 swings by a factor of four from one process of the same client to the next.
 _LATENCY_TURNS = 3

@@ -1,26 +1,33 @@
-"""The raw limit: a plain socket that fetches the same bytes and checks their CRCs, and decodes nothing.
+"""The raw limits: a plain socket that fetches the same bytes and checks their CRCs, and decodes nothing; and the least that a
+program of Trio has to do for each record that it writes and whose acknowledgement it waits for.
 
-It uses what trikafka has for the frames of Fetch (``trikafka._wire``) and nothing of its connections, tasks or buffers. The next
-fetch is in flight while the checksums of the last are computed, as in any client that is in a hurry.
+They use what trikafka has for the frames of Fetch and Produce (``trikafka._wire``) and nothing of its connections, tasks or
+buffers. The next fetch is in flight while the checksums of the last are computed, as in any client that is in a hurry.
 """
 
 from __future__ import annotations
 
 import socket
 import struct
+import time
+from collections import deque
 from collections.abc import Iterator
 from typing import Any
 
+import trio
 from kafka.protocol.consumer.fetch import FetchRequest
 
 from trikafka._checksum import crc32c
 from trikafka._wire import messages
 from trikafka._wire.fetch import end_of_batches, read_fetch_response
+from trikafka._wire.produce import ProduceMessage
+from trikafka._wire.records import BatchEncoder
 
 from .. import tuning
 from ..jobs import Job, Outcome, Window
 
 _VERSION = 12
+_PATIENCE = 60.0
 _INT32 = struct.Struct(">i")
 _HEAD = struct.Struct(">qiibIhi")
 _CRC_START = 21
@@ -28,13 +35,18 @@ _COUNT = 57
 _HEADER = 61
 
 
+def _connected(job: Job) -> socket.socket:
+    host, _, port = job.bootstrap.split(",")[0].rpartition(":")
+    connection = socket.create_connection((host, int(port)), timeout=30)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return connection
+
+
 class _Fetcher:
     """One connection, a buffer for each of the two answers that are in hand at a time."""
 
     def __init__(self, job: Job) -> None:
-        host, _, port = job.bootstrap.split(",")[0].rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=30)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = _connected(job)
         self._buffers = [bytearray(2**20), bytearray(2**20)]
         self._topic, self._places = job.topic, job.partitions
         self._number = 0
@@ -132,4 +144,66 @@ def consume_raw(job: Job) -> Outcome:
     return Outcome(count, count * job.size, window, "fetch and CRC", dict(tuning.RAW), extra={"fetched_bytes": fetched})
 
 
-WAYS = {("consume", "raw"): consume_raw}
+class _Writer:
+    """The same request again and again, written at once; its responses are counted, and not read."""
+
+    def __init__(self, job: Job) -> None:
+        encoder = BatchEncoder("none", None)
+        encoder.append(time.time_ns() // 1_000_000, None, bytes(job.size), ())
+        encoder.close()
+        batch = encoder.head(-1, -1, -1, transactional=False), encoder.close()
+        message = ProduceMessage({job.topic: [(0, batch)]}, records=1, acks=-1, timeout_ms=30_000)
+        self._frame = messages.encode_request(message, _VERSION, 1, "raw").frame
+        self._socket = _connected(job)
+        self._socket.setblocking(False)
+        self._waiting: deque[trio.lowlevel.Task] = deque()
+
+    async def send(self) -> None:
+        if self._socket.send(self._frame) < len(self._frame):
+            raise RuntimeError("the socket takes no more")
+        self._waiting.append(trio.lowlevel.current_task())
+        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+
+    async def read(self) -> None:
+        data = bytearray()
+        while True:
+            await trio.lowlevel.wait_readable(self._socket)
+            data += self._socket.recv(65_536)
+            while len(data) >= 4 and len(data) >= 4 + (size := _INT32.unpack_from(data)[0]):
+                del data[: 4 + size]
+                trio.lowlevel.reschedule(self._waiting.popleft())
+
+    def close(self) -> None:
+        self._socket.close()
+
+
+async def _acks(job: Job) -> Outcome:
+    ages: list[float] = []
+    writer = _Writer(job)
+
+    async def send() -> None:
+        began = time.perf_counter()
+        await writer.send()
+        ages.append(time.perf_counter() - began)
+
+    with trio.fail_after(_PATIENCE):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(writer.read)
+            await writer.send()
+            with Window() as window:
+                began = time.perf_counter()
+                async with trio.open_nursery() as senders:
+                    for number in range(job.records):
+                        await trio.sleep(max(0.0, began + number / job.rate - time.perf_counter()))
+                        senders.start_soon(send)
+            nursery.cancel_scope.cancel()
+    writer.close()
+    return Outcome(len(ages), len(ages) * job.size, window, "socket.send(), a task each", {}, ages)
+
+
+def acks(job: Job) -> Outcome:
+    """From the write of a request that was made before, to the end of the task that waited for its response, read by another."""
+    return trio.run(_acks, job)
+
+
+WAYS = {("consume", "raw"): consume_raw, ("latency", "acks"): acks}

@@ -234,7 +234,7 @@ class Senders:
             refused = refused or each.error_code != 0
         moved = self._learn_leaders(response) if refused else frozenset()
         for batch in batches:
-            part = parts.get(batch.place)
+            part = parts.get((batch.topic, batch.partition))
             if part is None:
                 self._refuse([batch], ProtocolError(f"the response to a produce request says nothing of {batch.place}"))
             elif part.refused:

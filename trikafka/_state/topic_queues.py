@@ -74,7 +74,7 @@ class Queues:
 
     def of(self, batch: ProducerBatch) -> PartitionQueue:
         """The queue that a batch stands in, or stood in."""
-        return self._queues[batch.place]
+        return self._queues[batch.topic, batch.partition]  # type: ignore[index]  # it is as good a key, and need not be made
 
     def every(self) -> Iterable[PartitionQueue]:
         """All queues, also those without batches."""
