@@ -9,7 +9,7 @@ import pytest
 from export_sinks import LinesPlugin
 from test_export_flow import World, world
 
-from trikafka import ConfigurationError, check_export
+from trikafka import ConfigurationError, ExportError, check_export
 from trikafka._api.export_plan import listed, topics_of
 from trikafka.interfaces import ExportState
 
@@ -39,6 +39,12 @@ async def test_topics_that_begin_together_are_no_news(world: World, caplog: pyte
 def test_many_topics_are_told_in_a_few() -> None:
     state = ExportState(last_number=1, topic_ids={f"t{number}": None for number in range(8)})
     assert listed(topics_of(state)) == "t0, t1, t2, t3, t4 and 3 more"
+
+
+async def test_a_check_of_whatever_there_is(tmp_path: Path) -> None:
+    for none in ((), []):
+        with pytest.raises(ExportError, match="holds no export"):
+            await check_export(f"lines://{tmp_path}", topics=none, plugins=[LinesPlugin()])
 
 
 async def test_a_check_of_no_name(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,12 @@ def test_all_names_that_nobody_has_in_one_error() -> None:
         "unknown settings for any client: 'lingre.ms' (did you mean 'linger.ms'?), 'bufer.memory' (did you mean 'buffer.memory'?),"
         " 'zzz'"
     )
+
+
+def test_names_that_are_no_texts() -> None:
+    given: Any = {"acks": "all", 1: SECRET}
+    with pytest.raises(ConfigurationError, match=r"^the names of properties are texts, such as 'group.id', not 1$"):
+        from_properties(given, ProducerConfig)
 
 
 def test_values_that_cannot_be_read_stand_beside_them() -> None:

@@ -205,7 +205,7 @@ async def check_export(
     time.
     """
     where, options = path_of(destination), hidden_options(sink_options)
-    wanted = _names(topics) if topics != () else []
+    wanted = _names(topics) if topics not in ((), []) else []
     if "format" not in options and (format := await trio.to_thread.run_sync(_format_in, where)) is not None:
         options["format"] = format
     sink: Sink = find_sink(where, options, plugins)
@@ -262,12 +262,12 @@ def path_of(destination: str | os.PathLike[str]) -> str:
 
 
 def _names(topics: object) -> list[str]:
-    found = [topics] if isinstance(topics, str) else list(dict.fromkeys(topics)) if isinstance(topics, Iterable) else []
+    found = [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else []
     if not found or not all(isinstance(name, str) and name for name in found):
         raise ConfigurationError(f"export needs the names of one or more topics, not {shown(topics)}")
     if path := next((name for name in found if "/" in name), None):
         raise ConfigurationError(f"{path!r} cannot be a topic's name: the topics come first, the destination last")
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _scheme(destination: str) -> str:

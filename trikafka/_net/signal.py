@@ -11,7 +11,7 @@ import trio
 class Signal:
     """Check what you wait for, then ``await wait()``, in a loop; nothing is lost while there is no checkpoint between the two.
 
-    As a :class:`trio.lowlevel.ParkingLot`, in fewer steps: a record that goes alone waits for two of these.
+    As a :class:`trio.lowlevel.ParkingLot`, in fewer steps: each record that goes alone wakes its sender by one.
     """
 
     __slots__ = ("_waiters",)
@@ -19,6 +19,7 @@ class Signal:
     def __init__(self) -> None:
         self._waiters: dict[trio.lowlevel.Task, None] = {}  # in order of coming
 
+    @trio.lowlevel.enable_ki_protection  # Ctrl-C halfway, and some would be neither asleep nor awake
     def notify(self) -> None:
         """Wake all that wait now."""
         if self._waiters:
@@ -26,6 +27,7 @@ class Signal:
             for task in waiters:
                 trio.lowlevel.reschedule(task)
 
+    @trio.lowlevel.enable_ki_protection
     async def wait(self) -> None:
         """Wait for the next ``notify``. Cancelled: it waits no more."""
         task = trio.lowlevel.current_task()

@@ -68,8 +68,13 @@ def as_bytes(what: str, data: object) -> bytes | None:
             return None if data is None else bytes(memoryview(data))  # type: ignore[arg-type]
         return bytes(memoryview(data))  # type: ignore[arg-type]
     except (TypeError, ValueError):  # the second: a view that was released
-        how = f"; encode it first, such as {what}=json.dumps({what}).encode()" if isinstance(data, dict | list | tuple) else ""
-        raise TypeError(f"{what} must be bytes-like or None, not {type(data).__name__}{how}") from None
+        raise TypeError(f"{what} must be bytes-like or None, not {type(data).__name__}{_cure(what, data)}") from None
+
+
+def _cure(what: str, data: object) -> str:
+    if isinstance(data, dict | list | tuple):
+        return f"; encode it first, such as {what}=json.dumps({what}).encode()"
+    return f"; encode it first, such as {what}=str({what}).encode()" if type(data) in (int, float) else ""
 
 
 def check_headers(headers: HeaderPairs) -> tuple[tuple[tuple[str, bytes | None], ...], int]:

@@ -49,6 +49,8 @@ def from_properties(
         properties = _read_file(properties)
     known = {name: found for cls in (AdminConfig, ConsumerConfig, ProducerConfig) for name, found in settings_of(cls).items()}
     by_java = {found.java: found for found in known.values() if found.java is not None}
+    if strangers := [name for name in properties if not isinstance(name, str)]:
+        raise ConfigurationError(f"the names of properties are texts, such as 'group.id', not {strangers[0]!r}")
     properties = {name: secret(value) for name, value in properties.items()}
     settings, rest = take_security(leave_out_unused(properties, client, {**known, **by_java}))
     wrong = _take_serialization(rest, settings)
