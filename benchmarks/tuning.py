@@ -16,6 +16,8 @@ _LINGER = {"one": 20, "enqueue": 20, "arrow": 20, "concurrent": 2, "latency": 0}
 
 #: The raw reader asks for what trikafka asks for.
 RAW = {"max_partition_fetch_bytes": _PARTITION_FETCH, "fetch_max_bytes": _FETCH}
+#: The raw writer sends the same batch again, so it cannot number them.
+RAW_WRITER = {"acks": "all", "enable_idempotence": False, "linger_ms": 0}
 _COOPERATIVE = {"partition_assignment_strategy": ["cooperative-sticky"]}
 
 

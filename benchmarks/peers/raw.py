@@ -198,7 +198,7 @@ async def _acks(job: Job) -> Outcome:
                         senders.start_soon(send)
             nursery.cancel_scope.cancel()
     writer.close()
-    return Outcome(len(ages), len(ages) * job.size, window, "socket.send(), a task each", {}, ages)
+    return Outcome(len(ages), len(ages) * job.size, window, "socket.send(), a task each", dict(tuning.RAW_WRITER), ages)
 
 
 def acks(job: Job) -> Outcome:

@@ -96,7 +96,7 @@ async def told() -> None: ...
         ({"task_timeout": 5}, r"^unknown setting 'task_timeout' for export\(\); did you mean 'task_timeout_ms'\?$"),
         ({"max_records": 5}, r"^unknown setting 'max_records' for export\(\); did you mean 'max_records_per_file'\?$"),
         ({"topics": 5}, "^export needs the names of one or more topics, not 5$"),
-        ({"topics": [["orders"]]}, r"^export needs the names of one or more topics, not \[\['orders'\]\]$"),
+        ({"topics": [["orders"]]}, "^export needs the names of one or more topics, and one of them is a list$"),
         ({"destination": 5}, "^the destination must be a path or an address, such as '/data/flights', not 5$"),
         ({"destination": b"/data"}, "^the destination must be a path or an address, .*, not a bytes$"),
     ],

@@ -263,8 +263,10 @@ def path_of(destination: str | os.PathLike[str]) -> str:
 
 def _names(topics: object) -> list[str]:
     found = [topics] if isinstance(topics, str) else list(topics) if isinstance(topics, Iterable) else []
-    if not found or not all(isinstance(name, str) and name for name in found):
+    if not found:
         raise ConfigurationError(f"export needs the names of one or more topics, not {shown(topics)}")
+    if wrong := [name for name in found if not isinstance(name, str) or not name]:
+        raise ConfigurationError(f"export needs the names of one or more topics, and one of them is {shown(wrong[0])}")
     if path := next((name for name in found if "/" in name), None):
         raise ConfigurationError(f"{path!r} cannot be a topic's name: the topics come first, the destination last")
     return list(dict.fromkeys(found))
