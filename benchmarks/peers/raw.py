@@ -20,7 +20,7 @@ from kafka.protocol.consumer.fetch import FetchRequest
 from trikafka._checksum import crc32c
 from trikafka._wire import messages
 from trikafka._wire.fetch import end_of_batches, read_fetch_response
-from trikafka._wire.produce import ProduceMessage
+from trikafka._wire.produce import ProduceMessage, ProduceResponse
 from trikafka._wire.records import BatchEncoder
 
 from .. import tuning
@@ -145,7 +145,7 @@ def consume_raw(job: Job) -> Outcome:
 
 
 class _Writer:
-    """The same request again and again, written at once; its responses are counted, and not read."""
+    """The same request again and again, written at once; its responses are counted, and but for the first not read."""
 
     def __init__(self, job: Job) -> None:
         encoder = BatchEncoder("none", None)
@@ -161,17 +161,34 @@ class _Writer:
     async def send(self) -> None:
         if self._socket.send(self._frame) < len(self._frame):
             raise RuntimeError("the socket takes no more")
-        self._waiting.append(trio.lowlevel.current_task())
-        await trio.lowlevel.wait_task_rescheduled(lambda _: trio.lowlevel.Abort.FAILED)
+        task = trio.lowlevel.current_task()
+        self._waiting.append(task)
+
+        def abort(_: Any) -> trio.lowlevel.Abort:
+            self._waiting.remove(task)
+            return trio.lowlevel.Abort.SUCCEEDED
+
+        await trio.lowlevel.wait_task_rescheduled(abort)
 
     async def read(self) -> None:
-        data = bytearray()
+        data, known = bytearray(), False
         while True:
             await trio.lowlevel.wait_readable(self._socket)
-            data += self._socket.recv(65_536)
+            received = self._socket.recv(65_536)
+            if not received:
+                raise ConnectionError("the broker closed the connection")
+            data += received
             while len(data) >= 4 and len(data) >= 4 + (size := _INT32.unpack_from(data)[0]):
+                known = known or self._is_delivered(data[4 : 4 + size])
                 del data[: 4 + size]
                 trio.lowlevel.reschedule(self._waiting.popleft())
+
+    def _is_delivered(self, frame: bytearray) -> bool:
+        """Of the first response; those that follow are to the same request."""
+        (part,) = ProduceResponse.decode(frame[5:], version=_VERSION).partitions
+        if part.error_code:
+            raise RuntimeError(f"error code {part.error_code}")
+        return True
 
     def close(self) -> None:
         self._socket.close()
@@ -186,18 +203,20 @@ async def _acks(job: Job) -> Outcome:
         await writer.send()
         ages.append(time.perf_counter() - began)
 
-    with trio.fail_after(_PATIENCE):
-        async with trio.open_nursery() as nursery:
-            nursery.start_soon(writer.read)
-            await writer.send()
-            with Window() as window:
-                began = time.perf_counter()
-                async with trio.open_nursery() as senders:
-                    for number in range(job.records):
-                        await trio.sleep(max(0.0, began + number / job.rate - time.perf_counter()))
-                        senders.start_soon(send)
-            nursery.cancel_scope.cancel()
-    writer.close()
+    try:
+        with trio.fail_after(_PATIENCE):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(writer.read)
+                await writer.send()
+                with Window() as window:
+                    began = time.perf_counter()
+                    async with trio.open_nursery() as senders:
+                        for number in range(job.records):
+                            await trio.sleep(max(0.0, began + number / job.rate - time.perf_counter()))
+                            senders.start_soon(send)
+                nursery.cancel_scope.cancel()
+    finally:
+        writer.close()
     return Outcome(len(ages), len(ages) * job.size, window, "socket.send(), a task each", dict(tuning.RAW_WRITER), ages)
 
 

@@ -42,7 +42,7 @@ def test_many_topics_are_told_in_a_few() -> None:
 
 
 async def test_a_check_of_whatever_there_is(tmp_path: Path) -> None:
-    for none in ((), []):
+    for none in ((), [], frozenset()):
         with pytest.raises(ExportError, match="holds no export"):
             await check_export(tmp_path, topics=none)
 

@@ -44,6 +44,7 @@ WRONG: list[tuple[tuple[Any, ...], dict[str, Any], type[Exception], str]] = [
     (("t", 5), {}, TypeError, r"value must be bytes-like or None, not int; encode it first, such as value=str\(value\).encode\(\)"),
     (("t", b"v"), {"key": 1.5}, TypeError, r"key must be bytes-like or None, not float; encode it first, such as key=str\(key\)"),
     (("t", True), {}, TypeError, "value must be bytes-like or None, not bool$"),
+    (("t", b"v"), {"headers": [("a", 5)]}, TypeError, r"header value must be .* not int; encode it first, such as str\(value\)"),
     (("t", b"v"), {"key": "text"}, TypeError, "key must be bytes, not str"),
     (("t", b"v"), {"headers": {"a": b"b"}}, TypeError, "headers must be pairs"),
     (("t", b"v"), {"timestamp": -1}, ConfigurationError, "timestamp must be milliseconds"),

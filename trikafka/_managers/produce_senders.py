@@ -108,12 +108,9 @@ class Senders:
     async def _serve(self, sender: _Sender) -> None:
         """Send what is due, as long as the client lives."""
         reasons.adopt(sender.reason)
-        most, sent = self._config.max_in_flight_requests_per_connection, False
+        sent = False
         while True:
             now = trio.current_time()
-            # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
-            if sender.in_flight < most and not sent and (connection := self._ready(sender)) is not None:
-                sent = await self._send_due(sender, connection, now)
             due = self._accumulator.due_at(sender.node_id, now)
             if due == math.inf:
                 self._accumulator.connected(sender.node_id)  # or not: nothing waits for it, and the next batch will see
@@ -122,24 +119,21 @@ class Senders:
                 return
             if due > now:
                 await self._sleep(sender, due)
-            elif sender.in_flight >= most:
+            elif sender.in_flight >= self._config.max_in_flight_requests_per_connection:
                 self._accumulator.held_up(sender.node_id)
                 await self._sleep(sender, math.inf)
             elif sent:
                 await trio.lowlevel.checkpoint()  # compressing and writing are work
-            else:
-                await self._connect(sender)
+            # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
+            elif (connection := self._ready(sender) or await self._connect(sender)) is not None:
+                batches = self._accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
+                await self._compression.seal(batches)
+                batches = [batch for batch in batches if batch.in_flight]
+                if batches:
+                    self._send(sender, connection, batches)
+                    sent = True
+                    continue
             sent = False
-
-    async def _send_due(self, sender: _Sender, connection: Connection, now: float) -> bool:
-        """Take what is due and send it; returns whether that was anything."""
-        batches = self._accumulator.drain(sender.node_id, now, self._config.max_request_size)
-        if batches:
-            await self._compression.seal(batches)
-            batches = [batch for batch in batches if batch.in_flight]
-        if batches:
-            self._send(sender, connection, batches)
-        return bool(batches)
 
     async def _sleep(self, sender: _Sender, until: float) -> None:
         if until == math.inf:
@@ -153,16 +147,16 @@ class Senders:
         node = self._metadata.snapshot.nodes.get(sender.node_id)
         return None if node is None else self._brokers.ready(node, "produce")
 
-    async def _connect(self, sender: _Sender) -> None:
-        """Dial the broker. After a failure it is time to look at the leaders again."""
+    async def _connect(self, sender: _Sender) -> Connection | None:
+        """A connection to the broker, or ``None`` after a failure: then it is time to look at the leaders again."""
         node = self._metadata.snapshot.nodes.get(sender.node_id)
         self._accumulator.connecting(sender.node_id)
         if node is None:
             self._metadata.request_update()
             await self._metadata.changed(self._metadata.snapshot)
-            return
+            return None
         try:
-            await self._brokers.connection(node, "produce")
+            connection = await self._brokers.connection(node, "produce")
         except TrikafkaError as error:
             _log.debug("no connection to %s: %s", node, error)
             if not error.retriable:
@@ -170,8 +164,9 @@ class Senders:
                 self._refuse(drained, error, unsent=True)
             self._accumulator.unreachable(sender.node_id, error)
             self._metadata.request_update()
-        else:
-            self._accumulator.connected(sender.node_id)
+            return None
+        self._accumulator.connected(sender.node_id)
+        return connection
 
     def _send(self, sender: _Sender, connection: Connection, batches: list[ProducerBatch]) -> None:
         began, before = trio.current_time(), connection.throttled

@@ -259,8 +259,7 @@ class Connection:
     def _settle(self, request: InFlightRequest) -> None:
         if self._state.current is not ConnectionState.REAUTHENTICATING or not request.outgoing.api.startswith("Sasl"):
             self._expiry.used()  # to say again who one is, is no use of a connection
-        if request.waited_for:
-            self._give_room(request)
+        self._give_room(request)
         request.on_end(request)
 
     def _give_room(self, request: InFlightRequest) -> None:

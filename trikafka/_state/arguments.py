@@ -72,9 +72,10 @@ def as_bytes(what: str, data: object) -> bytes | None:
 
 
 def _cure(what: str, data: object) -> str:
+    name, to = (what, f"{what}=") if what.isidentifier() else ("value", "")  # of a header
     if isinstance(data, dict | list | tuple):
-        return f"; encode it first, such as {what}=json.dumps({what}).encode()"
-    return f"; encode it first, such as {what}=str({what}).encode()" if type(data) in (int, float) else ""
+        return f"; encode it first, such as {to}json.dumps({name}).encode()"
+    return f"; encode it first, such as {to}str({name}).encode()" if type(data) in (int, float) else ""
 
 
 def check_headers(headers: HeaderPairs) -> tuple[tuple[tuple[str, bytes | None], ...], int]:
