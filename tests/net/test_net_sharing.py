@@ -193,3 +193,44 @@ async def test_a_signal_wakes_all_that_wait_and_none_that_comes_later(autojump_c
         await wait_all_tasks_blocked()
         assert [each.done.is_set() for each in (*asked, late)] == [True, True, True, False]
         signal.notify()
+
+
+async def test_who_is_cancelled_waits_for_a_signal_no_more_and_the_others_wake(autojump_clock: Clock) -> None:
+    signal = Signal()
+    woken: list[int] = []
+    scopes = [trio.CancelScope() for _ in range(4)]
+
+    async def wait(number: int) -> None:
+        with scopes[number]:
+            await signal.wait()
+            woken.append(number)
+            await signal.wait()
+            woken.append(number)
+
+    async with trio.open_nursery() as nursery:
+        for number in range(4):
+            nursery.start_soon(wait, number)
+        await wait_all_tasks_blocked()
+        scopes[1].cancel()
+        signal.notify()  # in the step of the cancel: that one has had its end
+        scopes[2].cancel()  # in the step of its waking: it has waked, and its next wait is cancelled
+        await wait_all_tasks_blocked()
+        assert sorted(woken) == [0, 2, 3]
+        assert [scope.cancelled_caught for scope in scopes] == [False, True, True, False]
+        signal.notify()
+        await wait_all_tasks_blocked()
+        assert sorted(woken) == [0, 0, 2, 3, 3]
+    signal.notify()
+
+
+async def test_a_wait_for_a_signal_may_be_cancelled_again_and_again(autojump_clock: Clock) -> None:
+    """As a sender's that lingers: it wakes once for each notice after that, whatever was cancelled before."""
+    signal = Signal()
+    for _ in range(300):
+        with trio.move_on_after(0.001):
+            await signal.wait()
+    for _ in range(3):
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(signal.wait)
+            await wait_all_tasks_blocked()
+            signal.notify()

@@ -205,7 +205,8 @@ async def check_export(
     time.
     """
     where, options = path_of(destination), hidden_options(sink_options)
-    wanted = [] if isinstance(topics, Collection) and not topics and topics != "" else _names(topics)
+    whatever = isinstance(topics, Collection) and not isinstance(topics, str) and not topics
+    wanted = [] if whatever else _names(topics)
     if "format" not in options and (format := await trio.to_thread.run_sync(_format_in, where)) is not None:
         options["format"] = format
     sink: Sink = find_sink(where, options, plugins)

@@ -292,8 +292,7 @@ class _Compression:
     async def seal(self, batches: list[ProducerBatch]) -> None:
         """Compress what is not compressed yet. A checkpoint only where a thread does it."""
         if self._off:
-            for batch in batches:
-                batch.seal()
+            _seal_all(batches)
             return
         size = sum(batch.size for batch in batches if not batch.sealed)
         if not size:

@@ -16,7 +16,7 @@ _STALE = 64
 
 
 class Waiters:
-    """Set once. Whoever waits checks first whether it has been set, and waits then, without a checkpoint between the two::
+    """Whoever waits checks first whether what it waits for has come, and waits then, without a checkpoint between the two::
 
         task = trio.lowlevel.current_task()
         waiters.add(task)
@@ -41,7 +41,7 @@ class Waiters:
         self._tasks.append(task)
 
     async def wait(self) -> None:
-        """Wait until it is set. A checkpoint."""
+        """Wait until it is set, from now on. A checkpoint."""
         self.add(trio.lowlevel.current_task())
         await trio.lowlevel.wait_task_rescheduled(self)
 

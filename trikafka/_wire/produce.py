@@ -90,18 +90,13 @@ class ProduceMessage(RawRequest):
     max_version = 12
     flexible = _FLEXIBLE
     response = ProduceResponse
-    __slots__ = ("_acks", "_records", "_timeout_ms", "_topics", "_transactional_id")
+    __slots__ = ("_acks", "_timeout_ms", "_topics", "_transactional_id", "records")
 
     def __init__(
         self, topics: Mapping[str, Sequence[Part]], *, records: int, acks: int, timeout_ms: int, transactional_id: str | None = None
     ) -> None:
-        self._topics, self._records = topics, records
+        self._topics, self.records = topics, records
         self._acks, self._timeout_ms, self._transactional_id = acks, timeout_ms, transactional_id
-
-    @property
-    def records(self) -> int:
-        """How many records it carries."""
-        return self._records
 
     def expect_response(self) -> bool:
         """Whether the broker responds."""

@@ -25,12 +25,8 @@ class RawRequest:
     max_version: int
     flexible: int  #: the first version with compact lengths and tags
     response: Any  #: what responses are read as
+    records: int = 0  #: how many it carries
     __slots__ = ()
-
-    @property
-    def records(self) -> int:
-        """How many records it carries."""
-        return 0
 
     def expect_response(self) -> bool:
         """Whether the broker responds."""
