@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import json
-import os
 import shutil
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from .jobs import Job, Missing, Outcome, Window, make_values
+from .pace import Pace
 
 _PEERS = Path(__file__).resolve().parent / "peers"
 _BUILD_LIMIT, _RUN_LIMIT = 240.0, 110.0
@@ -117,19 +117,24 @@ def _as_json(order: dict[str, Any]) -> list[str]:
 
 
 def outcome(
-    command: list[str], job: Job, settings: dict[str, Any], call: str, given: Callable[[dict[str, Any]], list[str]] = _as_json
+    command: list[str],
+    job: Job,
+    settings: dict[str, Any],
+    call: str,
+    given: Callable[[dict[str, Any]], list[str]] = _as_json,
+    pace: Pace | None = None,
 ) -> tuple[Outcome, dict[str, Any]]:
     """Run a job; what the program told beside the outcome is the second answer. Raises ``RuntimeError`` with its last words.
 
-    ``given`` makes the program's arguments.
+    ``given`` makes the program's arguments; ``pace`` is its standard input.
     """
     with tempfile.TemporaryDirectory() as scratch:
         values = Path(scratch) / "values"
         if job.kind == "produce":
             values.write_bytes(b"".join(make_values(job.size)))
         order = {**json.loads(job.to_json()), "settings": settings, "values": str(values)}
-        arguments = [*command, *given(order)]
-        done = subprocess.run(arguments, capture_output=True, text=True, timeout=_RUN_LIMIT, env=os.environ)
+        arguments, stdin = [*command, *given(order)], None if pace is None else pace.fileno()
+        done = subprocess.run(arguments, stdin=stdin, capture_output=True, text=True, timeout=_RUN_LIMIT)
     lines = done.stdout.strip().splitlines()
     if done.returncode or not lines:
         words = [line for line in done.stderr.strip().splitlines() if not line.startswith("\tat ")] or ["it said nothing"]

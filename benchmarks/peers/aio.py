@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from .. import tuning
 from ..jobs import Job, Outcome, Window, age, stamp
+from ..pace import Pace
 
 aiokafka: Any = importlib.import_module("aiokafka")
 _PATIENCE = 30.0
@@ -99,6 +101,22 @@ async def produce_concurrent(job: Job) -> Outcome:
     return Outcome(job.records, total, window, "send_and_wait()", settings)
 
 
+@contextmanager
+def _watched(pace: Pace) -> Iterator[Callable[[Pace], Awaitable[object]]]:
+    """What waits until the pace is readable, in asyncio's ways."""
+    loop, ticked = asyncio.get_running_loop(), asyncio.Event()
+
+    async def readable(_: Pace) -> None:
+        ticked.clear()
+        await ticked.wait()
+
+    loop.add_reader(pace, ticked.set)
+    try:
+        yield readable
+    finally:
+        loop.remove_reader(pace)
+
+
 async def latency(job: Job) -> Outcome:
     producer, settings = await _producer(job, "latency")
     consumer, places, more = await _consumer(job)
@@ -112,13 +130,12 @@ async def latency(job: Job) -> Outcome:
 
     async def produce() -> None:
         nonlocal lag
-        began = time.perf_counter()
-        for number in range(job.records):
-            due = began + number / job.rate
-            await asyncio.sleep(max(0.0, due - time.perf_counter()))
-            lag = max(lag, time.perf_counter() - due)
-            await producer.send(job.topic, stamp() + filler)
+        with Pace(job.rate) as pace, _watched(pace) as readable:
+            for _ in range(job.records):
+                await pace.tick(readable)
+                await producer.send(job.topic, stamp() + filler)
         await producer.flush()
+        lag = pace.latest
 
     await consumer.getmany(timeout_ms=500)
     with Window() as window:
@@ -143,11 +160,10 @@ async def acks(job: Job) -> Outcome:
         await producer.send_and_wait(job.topic, value)
         ages.append(time.perf_counter() - began)
 
-    with Window() as window:
-        began = time.perf_counter()
+    with Window() as window, Pace(job.rate) as pace, _watched(pace) as readable:
         async with asyncio.TaskGroup() as tasks:
-            for number in range(job.records):
-                await asyncio.sleep(max(0.0, began + number / job.rate - time.perf_counter()))
+            for _ in range(job.records):
+                await pace.tick(readable)
                 tasks.create_task(send())
     await producer.stop()
     return Outcome(len(ages), len(ages) * job.size, window, "send_and_wait() in a task each", settings, ages)

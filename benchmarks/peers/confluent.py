@@ -11,6 +11,7 @@ from typing import Any
 from .. import tuning
 from ..feeding import paced, wait_to_begin
 from ..jobs import Job, Missing, Outcome, Window, age, stamp
+from ..pace import Pace
 from ..plan import PORTS
 
 confluent: Any = importlib.import_module("confluent_kafka")
@@ -170,15 +171,13 @@ def latency(job: Job) -> Outcome:
 
     def produce() -> None:
         nonlocal lag
-        began = time.perf_counter()
-        for number in range(job.records):
-            due = began + number / job.rate
-            if (left := due - time.perf_counter()) > 0:
-                time.sleep(left)
-            lag = max(lag, time.perf_counter() - due)
-            producer.produce(job.topic, stamp() + filler)
-            producer.poll(0)
+        with Pace(job.rate) as pace:
+            for _ in range(job.records):
+                pace.wait()
+                producer.produce(job.topic, stamp() + filler)
+                producer.poll(0)
         producer.flush(_PATIENCE)
+        lag = pace.latest
 
     consumer.poll(0.5)
     thread = threading.Thread(target=produce, daemon=True)
@@ -208,11 +207,9 @@ def acks(job: Job) -> Outcome:
 
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
-    with Window() as window:
-        started = time.perf_counter()
-        for number in range(job.records):
-            if (left := started + number / job.rate - time.perf_counter()) > 0:
-                time.sleep(left)
+    with Window() as window, Pace(job.rate) as pace:
+        for _ in range(job.records):
+            pace.wait()
             began = time.perf_counter()
             producer.produce(job.topic, value, on_delivery=lambda *_, began=began: ages.append(time.perf_counter() - began))
         if producer.flush(_PATIENCE):

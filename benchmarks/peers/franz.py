@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from .. import tuning
 from ..jobs import Job, Outcome
+from ..pace import Pace
 from ..programs import franz, outcome
 
 
@@ -17,11 +18,14 @@ def produce(job: Job) -> Outcome:
 
 def latency(job: Job) -> Outcome:
     settings = {**tuning.franz_producer("latency", job.compression), **tuning.franz_consumer()}
-    return outcome(franz(), job, settings, "Produce() in a goroutine, PollFetches()")[0]
+    with Pace(job.rate) as pace:
+        return outcome(franz(), job, settings, "Produce() in a goroutine, PollFetches()", pace=pace)[0]
 
 
 def acks(job: Job) -> Outcome:
-    return outcome(franz(), job, tuning.franz_producer("latency", job.compression), "Produce(), its promise")[0]
+    settings = tuning.franz_producer("latency", job.compression)
+    with Pace(job.rate) as pace:
+        return outcome(franz(), job, settings, "Produce(), its promise", pace=pace)[0]
 
 
 WAYS = {

@@ -16,6 +16,7 @@ from trikafka import Consumer, Producer, TopicPartition
 
 from .. import tuning
 from ..jobs import Job, Outcome, Window, age, make_values, stamp
+from ..pace import Pace
 from ..plan import PORTS
 from .ours_watching import Renewals, watched
 
@@ -219,12 +220,11 @@ async def latency(job: Job) -> Outcome:
 
     async def produce(producer: Producer) -> None:
         nonlocal lag
-        began = time.perf_counter()
-        for number in range(job.records):
-            due = began + number / job.rate
-            await trio.sleep(max(0.0, due - time.perf_counter()))
-            lag = max(lag, time.perf_counter() - due)
-            await producer.enqueue(job.topic, stamp() + filler)
+        with Pace(job.rate) as pace:
+            for _ in range(job.records):
+                await pace.tick(trio.lowlevel.wait_readable)
+                await producer.enqueue(job.topic, stamp() + filler)
+        lag = pace.latest
 
     async with _producer(job, "latency") as (producer, settings), _consumer(job) as (consumer, places, more):
         ends = await consumer.end_offsets(places)
@@ -254,11 +254,10 @@ async def acks(job: Job) -> Outcome:
         ages.append(time.perf_counter() - began)
 
     async with _producer(job, "latency", renewals) as (producer, settings):
-        with Window() as window:
-            began = time.perf_counter()
+        with Window() as window, Pace(job.rate) as pace:
             async with trio.open_nursery() as nursery:
-                for number in range(job.records):
-                    await trio.sleep(max(0.0, began + number / job.rate - time.perf_counter()))
+                for _ in range(job.records):
+                    await pace.tick(trio.lowlevel.wait_readable)
                     nursery.start_soon(send, producer)
     call = "send() in a task each"
     return Outcome(len(ages), len(ages) * job.size, window, call, settings, ages, _extra(settings), renewals.figures())

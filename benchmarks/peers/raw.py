@@ -25,6 +25,7 @@ from trikafka._wire.records import BatchEncoder
 
 from .. import tuning
 from ..jobs import Job, Outcome, Window
+from ..pace import Pace
 
 _VERSION = 12
 _PATIENCE = 60.0
@@ -208,11 +209,10 @@ async def _acks(job: Job) -> Outcome:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(writer.read)
                 await writer.send()
-                with Window() as window:
-                    began = time.perf_counter()
+                with Window() as window, Pace(job.rate) as pace:
                     async with trio.open_nursery() as senders:
-                        for number in range(job.records):
-                            await trio.sleep(max(0.0, began + number / job.rate - time.perf_counter()))
+                        for _ in range(job.records):
+                            await pace.tick(trio.lowlevel.wait_readable)
                             senders.start_soon(send)
                 nursery.cancel_scope.cancel()
     finally:

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"runtime"
 	"strconv"
@@ -169,13 +170,11 @@ func latency(ctx context.Context, j job) outcome {
 	began := open()
 	var sending sync.WaitGroup
 	sending.Go(func() {
-		start := time.Now()
-		for number := range j.Records {
-			time.Sleep(time.Until(start.Add(time.Duration(number) * time.Second / time.Duration(j.Rate))))
+		paced(j.Records, func(int) {
 			value := make([]byte, j.Size)
 			binary.BigEndian.PutUint64(value, uint64(time.Since(base)))
 			producer.Produce(ctx, &kgo.Record{Value: value}, func(_ *kgo.Record, err error) { check(err) })
-		}
+		})
 		check(producer.Flush(ctx))
 	})
 	for len(ages) < j.Records {
@@ -192,6 +191,23 @@ func latency(ctx context.Context, j job) outcome {
 	return found
 }
 
+// paced calls once for each tick of the timer that is standard input: the pace of all clients (benchmarks/pace.py).
+func paced(records int, call func(number int)) {
+	ticks := make([]byte, 8)
+	next := func() int {
+		_, err := io.ReadFull(os.Stdin, ticks)
+		check(err)
+		return int(binary.NativeEndian.Uint64(ticks))
+	}
+	next() // those before the clock ran
+	for number := 0; number < records; {
+		for range min(next(), records-number) {
+			call(number)
+			number++
+		}
+	}
+}
+
 // acks is from the call of Produce to its promise.
 func acks(ctx context.Context, j job) outcome {
 	producer := j.client(j.writing()...)
@@ -200,15 +216,13 @@ func acks(ctx context.Context, j job) outcome {
 	value := make([]byte, j.Size)
 	ages := make([]float64, j.Records)
 	began := open()
-	start := time.Now()
-	for number := range j.Records {
-		time.Sleep(time.Until(start.Add(time.Duration(number) * time.Second / time.Duration(j.Rate))))
+	paced(j.Records, func(number int) {
 		called := time.Now()
 		producer.Produce(ctx, &kgo.Record{Value: value}, func(_ *kgo.Record, err error) {
 			check(err)
 			ages[number] = time.Since(called).Seconds()
 		})
-	}
+	})
 	check(producer.Flush(ctx))
 	found := began.close(j.Records, j.Records*j.Size)
 	found.Latencies = ages

@@ -1,0 +1,50 @@
+"""The pace of the latency cases: no tick too early, none lost, as many as were due whoever takes them."""
+
+from __future__ import annotations
+
+import time
+
+import trio
+
+from benchmarks.pace import Pace
+
+RATE = 2_000
+
+
+def test_no_tick_is_there_before_its_time_and_a_late_taker_finds_all_of_them() -> None:
+    began = time.perf_counter()
+    with Pace(RATE) as pace:
+        for number in range(1, 101):
+            pace.wait()
+            assert time.perf_counter() - began >= number / RATE
+        stop = time.perf_counter() + 0.01
+        while time.perf_counter() < stop:
+            pass
+        missed = 0
+        while pace.take():
+            missed += 1
+        assert missed >= 19
+        assert pace.latest >= 19 / RATE - 0.001
+
+
+def test_a_task_takes_the_same_ticks_and_others_have_their_turn_meanwhile() -> None:
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            await trio.lowlevel.checkpoint()
+            turns += 1
+
+    async def main() -> float:
+        began = time.perf_counter()
+        with Pace(RATE) as pace:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(other)
+                for _ in range(100):
+                    await pace.tick(trio.lowlevel.wait_readable)
+                nursery.cancel_scope.cancel()
+        return time.perf_counter() - began
+
+    assert trio.run(main) >= 100 / RATE
+    assert turns > 100
