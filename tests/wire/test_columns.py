@@ -284,3 +284,14 @@ def test_other_things_that_do_not_fit() -> None:
 def test_contents_of_a_slice_are_plain_columns(batch: RecordBatch) -> None:
     assert contents(batch[0:27].columns) == contents(batch.columns)
     assert batch[4:6].columns.count == 2
+
+
+@pytest.mark.parametrize("count", [1, 16_384, 16_385, 40_000])
+@pytest.mark.parametrize("stamp", [0, 7])
+def test_a_piece_of_any_length_has_a_time_and_no_offset_for_each_row(count: int, stamp: int) -> None:
+    rows = Rows(pa.table({"value": pa.nulls(count, pa.binary())}))
+    [(_, piece)] = rows.pieces(10**6, 10**9)
+    found = rows.columns(piece, stamp)
+    assert list(found.offsets) == [0] * count
+    assert list(found.timestamps) == [stamp] * count
+    assert list(found.timestamp_types) == [0] * count

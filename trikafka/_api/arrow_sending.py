@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: A piece of a table: what is worked on between two checkpoints. Its bytes are copied in a millisecond or so.
 _PIECE_BYTES = 1 << 20
+#: The same where only sizes are looked at; of a column that has to be converted for it so much may be copied.
+_CHECKED_BYTES = 1 << 24
 #: So many requests in flight keep the brokers busy while so many bytes are encoded; with fewer, what is there is sent sooner.
 _BUSY, _WHEN_BUSY, _WHEN_IDLE = 2, 1 << 20, 1 << 18
 #: Its rows, where all of them pass through compiled code, and where Python looks at each.
@@ -127,7 +129,7 @@ class ArrowSending:
         self._accumulator.hurry(tally.waiting)
         for batch in list(tally.waiting):
             await settled(batch)
-        tally.gather()
+            tally.gather()  # one by one, while the brokers work on the next
         if tally.error is not None:
             raise ArrowDeliveryError(self._topic, self._count, tally.delivered, tally.unknown, tally.error) from tally.error
         return ArrowDelivery(self._count, dict(tally.partitions))
@@ -141,7 +143,7 @@ class ArrowSending:
     async def _check(self) -> None:
         """Look at every row before the first is sent. Raises :exc:`ConfigurationError`, :exc:`RecordTooLargeError`."""
         most = -1
-        for first, piece in self._pieces():
+        for first, piece in self._rows.pieces(self._piece_rows, _CHECKED_BYTES):
             await fairness.take()
             unfit = _implementation.current.find_unfit(self._rows.columns(piece, 0), self._accumulator.largest)
             if unfit is not None:
@@ -156,7 +158,7 @@ class ArrowSending:
 
     async def _put(self) -> None:
         """Put every row into a batch, or as many as can be until one fails."""
-        for _, piece in self._pieces():
+        for _, piece in self._rows.pieces(self._piece_rows, _PIECE_BYTES):
             await fairness.take()
             columns = self._rows.columns(piece, time.time_ns() // 1_000_000)
             partitions = self._rows.partition if self._rows.partition is not None else self._rows.partitions(piece)
@@ -180,9 +182,6 @@ class ArrowSending:
         if self._accumulator.used - self._used >= enough:
             await trio.lowlevel.checkpoint()
             self._used = self._accumulator.used
-
-    def _pieces(self) -> Iterator[tuple[int, Any]]:
-        return self._rows.pieces(self._piece_rows, _PIECE_BYTES)
 
     def _extend(self, columns: Columns, group: RowGroup, position: int, admitted: bool = False) -> Taken | None:
         if self._manager.closed:

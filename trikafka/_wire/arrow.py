@@ -99,6 +99,8 @@ def _headers(columns: Columns) -> pa.Array:
     return pa.Array.from_buffers(HEADERS, columns.count, [None, pa.py_buffer(offsets)], children=[entries])
 
 
+#: For the pieces of all tables: new memory would cost each of them more than a look at its rows.
+_ZEROS = bytes(1 << 17)
 #: What a table may be made of that was none.
 _EXAMPLE = 'give a table with the values in a column, such as pa.table({"value": values})'
 
@@ -162,14 +164,14 @@ class Rows:
         Raises :exc:`ConfigurationError` for contents that cannot be converted.
         """
         count = piece.num_rows
-        zeros = memoryview(bytes(8 * count))
+        zeros = _zeros(8 * count)
         found = {role: piece.column(name) for role, name in self._names.items()}
         try:
             return Columns(
                 count,
                 zeros.cast("q"),
                 _stamps_of(found.get("timestamp"), count, default_timestamp),
-                zeros[:count].cast("b"),
+                _zeros(count).cast("b"),
                 *_binary_of(found.get("key"), count),
                 *_binary_of(found.get("value"), count),
                 *(_headers_of(found["headers"]) if "headers" in found else (None,) * 6),
@@ -277,6 +279,10 @@ def _size(chunk: pa.RecordBatch) -> int:
     return size
 
 
+def _zeros(size: int) -> memoryview:
+    return memoryview(_ZEROS)[:size] if size <= len(_ZEROS) else memoryview(bytes(size))
+
+
 def _numbers(array: pa.Array, form: str, width: int, count: int) -> memoryview:
     whole = memoryview(array.buffers()[1])[array.offset * width : (array.offset + count) * width]
     return whole.cast("B").cast(form)  # type: ignore[call-overload,no-any-return]
@@ -284,7 +290,7 @@ def _numbers(array: pa.Array, form: str, width: int, count: int) -> memoryview:
 
 def _stamps_of(array: pa.Array | None, count: int, default: int) -> memoryview:
     if array is None:
-        return memoryview(default.to_bytes(8, "little", signed=True) * count).cast("q")
+        return (memoryview(default.to_bytes(8, "little", signed=True) * count) if default else _zeros(8 * count)).cast("q")
     if pa.types.is_timestamp(array.type):
         array = array.cast(pa.timestamp("ms", tz=array.type.tz), safe=False)
     array = array.cast(pa.int64())
