@@ -48,7 +48,7 @@ def _seconds(context: click.Context, parameter: click.Parameter, text: str | Non
 @click.option("--format", "format", metavar="NAME", help="Of what is written: parquet (default), delta, iceberg, one of Spark's.")
 @click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="An option of the plugin that writes; repeatable.")
 @click.option("--max-records-per-file", type=click.IntRange(1), default=1_000_000, show_default=True, help="Of one file at most.")
-@click.option("--every", callback=_seconds, metavar="TIME", help="Export again and again, such as every 60s, until a signal.")
+@click.option("--every", callback=_seconds, metavar="TIME", help="Export again and again, such as every 60s or 60, until a signal.")
 @click.option("--allow-data-loss", is_flag=True, help="Go on where records are gone before they were exported; says which.")
 @click.option("--abandon", is_flag=True, help="Only give up the plan of a killed export; the next one does the rest.")
 @click.option("--check", is_flag=True, help="Only count what DESTINATION holds, beside what its manifests say.")
