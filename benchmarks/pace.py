@@ -44,8 +44,8 @@ class Pace:
         self._timer: int = library.timerfd_create(_CLOCK_MONOTONIC, os.O_NONBLOCK | os.O_CLOEXEC)
         every = divmod(_SECOND // rate, _SECOND)
         self._began, self._every = time.perf_counter(), 1 / rate
-        if self._timer < 0 or library.timerfd_settime(self._timer, 0, ctypes.byref(_Times(*every, *every)), None):
-            raise OSError(ctypes.get_errno(), "timerfd")
+        if library.timerfd_settime(self._timer, 0, ctypes.byref(_Times(*every, *every)), None):
+            raise OSError(ctypes.get_errno(), "no timer could be set")
         self._left = self._taken = 0
         self.latest = 0.0
 

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from .. import tuning
@@ -101,20 +100,17 @@ async def produce_concurrent(job: Job) -> Outcome:
     return Outcome(job.records, total, window, "send_and_wait()", settings)
 
 
-@contextmanager
-def _watched(pace: Pace) -> Iterator[Callable[[Pace], Awaitable[object]]]:
-    """What waits until the pace is readable, in asyncio's ways."""
-    loop, ticked = asyncio.get_running_loop(), asyncio.Event()
+async def _readable(pace: Pace) -> None:
+    """Wait until there is a tick, in asyncio's ways."""
+    loop = asyncio.get_running_loop()
+    ticked = loop.create_future()
 
-    async def readable(_: Pace) -> None:
-        ticked.clear()
-        await ticked.wait()
+    def tick() -> None:
+        loop.remove_reader(pace)  # else it is called until the tick is taken
+        ticked.set_result(None)
 
-    loop.add_reader(pace, ticked.set)
-    try:
-        yield readable
-    finally:
-        loop.remove_reader(pace)
+    loop.add_reader(pace, tick)
+    await ticked
 
 
 async def latency(job: Job) -> Outcome:
@@ -130,9 +126,9 @@ async def latency(job: Job) -> Outcome:
 
     async def produce() -> None:
         nonlocal lag
-        with Pace(job.rate) as pace, _watched(pace) as readable:
+        with Pace(job.rate) as pace:
             for _ in range(job.records):
-                await pace.tick(readable)
+                await pace.tick(_readable)
                 await producer.send(job.topic, stamp() + filler)
         await producer.flush()
         lag = pace.latest
@@ -160,10 +156,10 @@ async def acks(job: Job) -> Outcome:
         await producer.send_and_wait(job.topic, value)
         ages.append(time.perf_counter() - began)
 
-    with Window() as window, Pace(job.rate) as pace, _watched(pace) as readable:
+    with Window() as window, Pace(job.rate) as pace:
         async with asyncio.TaskGroup() as tasks:
             for _ in range(job.records):
-                await pace.tick(readable)
+                await pace.tick(_readable)
                 tasks.create_task(send())
     await producer.stop()
     return Outcome(len(ages), len(ages) * job.size, window, "send_and_wait() in a task each", settings, ages)

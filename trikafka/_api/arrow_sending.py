@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 #: A piece of a table: what is worked on between two checkpoints. Its bytes are copied in a millisecond or so.
 _PIECE_BYTES = 1 << 20
-#: The same where only sizes are looked at; of a column that has to be converted for it so much may be copied.
-_CHECKED_BYTES = 1 << 24
 #: So many requests in flight keep the brokers busy while so many bytes are encoded; with fewer, what is there is sent sooner.
 _BUSY, _WHEN_BUSY, _WHEN_IDLE = 2, 1 << 20, 1 << 18
 #: Its rows, where all of them pass through compiled code, and where Python looks at each.
@@ -143,7 +141,7 @@ class ArrowSending:
     async def _check(self) -> None:
         """Look at every row before the first is sent. Raises :exc:`ConfigurationError`, :exc:`RecordTooLargeError`."""
         most = -1
-        for first, piece in self._rows.pieces(self._piece_rows, _CHECKED_BYTES):
+        for first, piece in self._pieces():
             await fairness.take()
             unfit = _implementation.current.find_unfit(self._rows.columns(piece, 0), self._accumulator.largest)
             if unfit is not None:
@@ -158,7 +156,7 @@ class ArrowSending:
 
     async def _put(self) -> None:
         """Put every row into a batch, or as many as can be until one fails."""
-        for _, piece in self._rows.pieces(self._piece_rows, _PIECE_BYTES):
+        for _, piece in self._pieces():
             await fairness.take()
             columns = self._rows.columns(piece, time.time_ns() // 1_000_000)
             partitions = self._rows.partition if self._rows.partition is not None else self._rows.partitions(piece)
@@ -182,6 +180,9 @@ class ArrowSending:
         if self._accumulator.used - self._used >= enough:
             await trio.lowlevel.checkpoint()
             self._used = self._accumulator.used
+
+    def _pieces(self) -> Iterator[tuple[int, Any]]:
+        return self._rows.pieces(self._piece_rows, _PIECE_BYTES)
 
     def _extend(self, columns: Columns, group: RowGroup, position: int, admitted: bool = False) -> Taken | None:
         if self._manager.closed:
