@@ -102,6 +102,7 @@ class Troubles:
         code, after = self._rng.choice(
             [
                 (ErrorCode.NOT_LEADER_OR_FOLLOWER, False),
+                (ErrorCode.NOT_LEADER_OR_FOLLOWER, True),
                 (ErrorCode.NOT_ENOUGH_REPLICAS, False),
                 (ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, True),
                 (ErrorCode.REQUEST_TIMED_OUT, True),

@@ -268,13 +268,25 @@ def test_any_mixture_of_tables_and_records(seed: int, memory: int) -> None:
     assert bench.accumulator.used == 0
 
 
+@pytest.mark.parametrize("code", [3, 6, 7, 20])
+def test_a_leader_that_was_deposed_while_it_waited_for_replicas_may_have_written(code: int) -> None:
+    bench = Bench(0, 0, 0)
+    bench.prove(0)
+    (batch,) = bench.fill(1, 0)
+    bench.drain()
+    bench.accumulator.refused(batch, from_code(code), bench.now)
+    bench.now = 10_000
+    bench.accumulator.expire(bench.now)
+    assert batch.unknown
+
+
 def test_what_may_be_in_the_log_is_told_apart() -> None:
     bench = Bench(0, 0, 0, max_request_size=300)
     bench.prove(0), bench.prove(1), bench.prove(2)
     batches = [bench.fill(1, partition)[0] for partition in range(3)]
     assert sorted(batch.partition for batch in bench.drain(limit=10_000)) == [0, 1, 2]
     bench.accumulator.refused(batches[0], from_code(29), bench.now)
-    bench.accumulator.refused(batches[1], from_code(6), bench.now)
+    bench.accumulator.refused(batches[1], from_code(19), bench.now)
     bench.now = 100
     bench.accumulator.expire(bench.now)
     assert [batch.outcome.error is not None for batch in batches] == [True] * 3

@@ -9,6 +9,7 @@ from trio.testing import MockClock as Clock
 
 from trikafka import Producer, UnknownTopicOrPartitionError
 from trikafka._state.unknown_topics import MOST, UnknownTopics
+from trikafka.error_codes import ErrorCode
 
 #: A wait (seconds) between two rounds of calls.
 _PAUSE = 0.5
@@ -67,22 +68,39 @@ async def test_told_and_not_told(autojump_clock: Clock) -> None:
 
 
 def test_seats() -> None:
-    now = 0.0
+    now, version = 0.0, 1
     places = UnknownTopics(lambda: now)
-    assert not places.look_for(("t", 5), 3.0)
-    assert not places.look_for(("t", None), 3.0)
+    assert not places.look_for(("t", 5), 3.0, version)
+    assert not places.look_for(("t", None), 3.0, version)
     assert places.topics == {"t"}
     now = 3.0
-    assert places.look_for(("t", 5), 3.0)
+    assert not places.look_for(("t", 5), 3.0, version), "there was no news"
+    version = 2
+    assert places.look_for(("t", 5), 3.0, version)
     places.found("t", 3)
     assert places.topics == {"t"}, "partition 5 is not there"
     for number in range(MOST - 1):
-        assert not places.look_for((f"u{number}", None), 3.0)
-    assert not places.look_for(("new", None), 3.0)
+        assert not places.look_for((f"u{number}", None), 3.0, version)
+    assert not places.look_for(("new", None), 3.0, version)
     assert places.topics == {"new"} | {f"u{number}" for number in range(MOST - 1)}, "who was told has left"
-    assert not places.look_for(("t", 5), 3.0)
+    assert not places.look_for(("t", 5), 3.0, version)
     assert "t" not in places.topics, "nobody has left"
     places.found("new", 1)
-    assert not places.look_for(("t", 5), 3.0)
-    now = 6.0
-    assert places.look_for(("t", 5), 3.0)
+    assert not places.look_for(("t", 5), 3.0, version)
+    now, version = 6.0, 3
+    assert places.look_for(("t", 5), 3.0, version)
+
+
+@pytest.mark.parametrize("trouble", ["stopped", "frozen", "no leader yet"])
+async def test_who_hears_nothing_is_not_told_that_there_is_no_such_topic(trouble: str, autojump_clock: Clock) -> None:
+    async with ready(close_timeout_ms=100) as (cluster, producer):
+        cluster.create_topic("u")
+        if trouble == "stopped":
+            cluster.stop(0)
+        elif trouble == "frozen":
+            cluster.freeze(0)
+        else:
+            cluster.fail("Metadata", ErrorCode.LEADER_NOT_AVAILABLE, times=None, topic="u")
+        for _ in range(20):
+            assert not refused(producer, "u")
+            await trio.sleep(1)

@@ -156,13 +156,15 @@ class ProduceManager(Generic[Ack]):
 
         Raises what says that it will not be found: it has been looked for without success for some time, or access is refused.
         """
-        info = self._metadata.snapshot.topics.get(topic)
+        snapshot = self._metadata.snapshot
+        info = snapshot.topics.get(topic)
         error = _missing(topic, info, partition)
-        if info is not None and info.error_code:
+        patience = error.patience if info is not None else math.inf  # nobody has said that there is no such topic
+        if info is not None and info.error_code not in (0, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             refused = from_code(info.error_code, f"topic {topic!r}", operation="Describe")
-            error = error if refused.retriable else refused
+            error, patience = (error, math.inf) if refused.retriable else (refused, 0.0)
         before = self._unknown.changes
-        never = self._unknown.look_for((topic, partition), error.patience if error.retriable else 0.0)
+        never = self._unknown.look_for((topic, partition), patience, snapshot.version)
         if self._unknown.changes != before:
             self._metadata.want(self._topics | self._unknown.topics)
         self._metadata.request_update()

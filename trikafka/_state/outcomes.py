@@ -142,8 +142,7 @@ class Outcomes:
             batch.unnumber()
         elif refused_number:
             self._numbers_refused(queue, batch, node, error, now)
-        elif isinstance(error, MessageTooLargeError) and batch.count > 1 and (batch.numbered or not batch.delivery.maybe_written):
-            # One that may be in the log must not come again in other pieces, unless its numbers tell the broker.
+        elif isinstance(error, MessageTooLargeError) and batch.count > 1:
             self._split_in_two(queue, batch)
         elif error.retriable and batch.delivery.attempts <= self._retries:
             if not queue.spares(node):

@@ -21,6 +21,8 @@ from .delivery_time import Timeline
 from .sequences import Identity, on_wire
 
 #: Codes after which the broker may have the batch all the same: unknown, timed out, lost, too few replicas after the append, disk.
+#: With ``acks=all`` a leader says also that it leads no more, or has the partition no more, when it was deposed while it waited for
+#: the replicas: the new leader may have the batch.
 AMBIGUOUS = frozenset(
     (
         ErrorCode.UNKNOWN_SERVER_ERROR,
@@ -28,6 +30,8 @@ AMBIGUOUS = frozenset(
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.KAFKA_STORAGE_ERROR,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     )
 )
 

@@ -24,7 +24,7 @@ class UnknownTopics:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._since: dict[Place, float] = {}  # the oldest first
+        self._since: dict[Place, tuple[float, int]] = {}  # and the metadata's version then; the oldest first
         self._told: dict[Place, None] = {}  # those whose time is up, and somebody knows it
         self._places: dict[str, set[Place]] = {}  # by topic
         #: How often somebody has taken a seat.
@@ -35,16 +35,20 @@ class UnknownTopics:
         """The topics that are looked for, or have partitions that are."""
         return set(self._places)
 
-    def look_for(self, place: Place, patience: float) -> bool:
-        """Look for ``place``, if there is a seat. Returns whether it has been looked for in vain for ``patience`` seconds."""
-        since = self._since.get(place)
-        if since is None:
+    def look_for(self, place: Place, patience: float, version: int) -> bool:
+        """Look for ``place``, if there is a seat. Returns whether it has been looked for in vain for ``patience`` seconds.
+
+        It has not if there was no news meanwhile: ``version`` is that of the metadata.
+        """
+        found = self._since.get(place)
+        if found is None:
             if len(self._since) >= MOST and not self._free_a_seat():
                 return False
-            since = self._since[place] = self._clock()
+            found = self._since[place] = self._clock(), version
             self._places.setdefault(place[0], set()).add(place)
             self.changes += 1
-        if self._clock() - since < patience:
+        since, before = found
+        if self._clock() - since < patience or (patience and version == before):
             return False
         self._told[place] = None
         return True
@@ -56,7 +60,7 @@ class UnknownTopics:
 
     def _free_a_seat(self) -> bool:
         oldest = next(iter(self._told), None) or next(iter(self._since))
-        if oldest not in self._told and self._clock() - self._since[oldest] < _FORGOTTEN_AFTER:
+        if oldest not in self._told and self._clock() - self._since[oldest][0] < _FORGOTTEN_AFTER:
             return False
         self._leave(oldest)
         return True

@@ -109,7 +109,10 @@ _TABLE: dict[int, _Row] = {
     _E.DUPLICATE_SEQUENCE_NUMBER: _Row("the broker has this batch already", DuplicateSequenceError),
     _E.INVALID_PRODUCER_EPOCH: _Row("a newer producer of the same id is at work", ProducerFencedError),
     _E.INVALID_TXN_STATE: _Row("the transaction is in a state that does not allow this"),
-    _E.INVALID_PRODUCER_ID_MAPPING: _Row("the transactional id belongs to another producer id", ProducerFencedError),
+    _E.INVALID_PRODUCER_ID_MAPPING: _Row(
+        "the transactional id has another producer id, or none any more: it expires after transactional.id.expiration.ms",
+        ProducerFencedError,
+    ),
     _E.INVALID_TRANSACTION_TIMEOUT: _Row("transaction_timeout_ms is above the broker's transaction.max.timeout.ms"),
     _E.CONCURRENT_TRANSACTIONS: _Row("the last transaction is still being finished", _B, _R),
     _E.TRANSACTION_COORDINATOR_FENCED: _Row("the transaction coordinator moved"),
