@@ -111,6 +111,25 @@ async def test_room_is_given_in_the_order_of_asking_and_ends_the_lingering(autoj
         assert [value[:3] for value in values(cluster) if value] == numbers(9)
 
 
+async def test_a_small_record_does_not_overtake_a_large_one_that_waits_for_room(autojump_clock: Clock) -> None:
+    async with ready(buffer_memory=1_000, linger_ms=0) as (cluster, producer):
+        cluster.freeze(0)
+        await producer.enqueue("t", b"x" * 600)
+        accepted: list[bytes] = []
+
+        async def enqueue(value: bytes) -> None:
+            await producer.enqueue("t", value)
+            accepted.append(value)
+
+        async with trio.open_nursery() as nursery:
+            for value in (b"l" * 700, b"s"):
+                nursery.start_soon(enqueue, value)
+                await trio.testing.wait_all_tasks_blocked()
+            assert accepted == [], "the small one would fit"
+            cluster.thaw(0)
+        assert accepted == [b"l" * 700, b"s"]
+
+
 async def test_an_unknown_topic_is_an_error_soon(autojump_clock: Clock) -> None:
     async with ready() as (_, producer):
         start = trio.current_time()
