@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from typing import Any
 
 import pytest
@@ -11,7 +13,8 @@ from trio.testing import MockClock
 
 import trikafka
 from trikafka import KafkaTimeoutError, TelemetryNotSupportedError
-from trikafka.testing import ScriptedCluster
+from trikafka.testing import ScriptedCluster, assert_all_awaits_cancellable
+from trikafka.testing._leftovers import assert_nothing_left
 
 CLIENTS = {"consumer": trikafka.open_consumer, "producer": trikafka.open_producer, "admin": trikafka.open_admin}
 
@@ -52,3 +55,23 @@ async def test_it_has_a_limit_of_its_own(autojump_clock: MockClock) -> None:
         async with trikafka.open_consumer(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as consumer:
             with pytest.raises(ValueError, match="timeout"):
                 await consumer.client_instance_id(timeout=-1)
+
+
+@pytest.mark.parametrize("kind", ["consumer", "producer"])
+async def test_cancelled_at_every_await_it_is_asked_for_again(autojump_clock: MockClock, kind: str) -> None:
+    @asynccontextmanager
+    async def setup() -> AsyncIterator[tuple[ScriptedCluster, Any]]:
+        async with ScriptedCluster() as cluster:
+            cluster.offer("GetTelemetrySubscriptions", (0, 0))
+            opening: Any = CLIENTS[kind]
+            async with opening(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as client:
+                yield cluster, client
+
+    async def scenario(given: tuple[ScriptedCluster, Any]) -> None:
+        await given[1].client_instance_id()
+
+    async def check(given: tuple[ScriptedCluster, Any]) -> None:
+        assert (await given[1].client_instance_id()).int
+        await assert_nothing_left(*given)
+
+    assert await assert_all_awaits_cancellable(scenario, check, setup=setup) >= 1
