@@ -135,7 +135,7 @@ class Outcomes:
         if isinstance(error, DuplicateSequenceError) or (refused_number and queue.is_known_written(batch)):
             self.succeeded(batch, None, None)
         elif batch.settled:
-            self._give_up(queue, batch, None)
+            self._fail_batch(queue, batch, None)
         elif outdated and (error.retriable or isinstance(error, _REFUSED_NUMBERS)):
             # It stood behind the gap that ended its epoch, so the broker cannot have taken it.
             batch.wait_again()
@@ -151,7 +151,7 @@ class Outcomes:
         else:
             if isinstance(error, ProducerFencedError):
                 self._fenced(queue, error)
-            self._give_up(queue, batch, error)
+            self._fail_batch(queue, batch, error)
         self._on_work(queue.leader)
 
     def _numbers_refused(
@@ -167,13 +167,13 @@ class Outcomes:
             )
             doubtful = from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, doubt)
             doubtful.__cause__ = queue.sequences.lost_by  # an expiry above all: who waits may count it as one
-            self._give_up(queue, batch, doubtful)
+            self._fail_batch(queue, batch, doubtful)
         elif self._identity.renumbers:
             queue.back_off(now, self._delay)
             batch.wait_again(queue.not_before)
             queue.restart(self._identity)
         else:
-            self._give_up(queue, batch, error)
+            self._fail_batch(queue, batch, error)
 
     def _fenced(self, queue: PartitionQueue, error: TrikafkaError) -> None:
         self._identity.fenced(error)
@@ -209,7 +209,7 @@ class Outcomes:
         parts = self._split(queue, batch, cuts)
         for start, part in zip((0, *cuts), parts, strict=True):
             if start in refused:
-                self._give_up(queue, part, refused[start])
+                self._fail_batch(queue, part, refused[start])
         if first and batch.numbered and queue.batches and self._identity.renumbers:
             queue.restart(self._identity)  # else the numbers of those behind tell the broker of the gap, in time
         self._on_work(queue.leader)
@@ -253,7 +253,7 @@ class Outcomes:
             batch.given_up_in_flight()
             self._settle(batch, None, None, error)
         else:
-            self._give_up(queue, batch, error)
+            self._fail_batch(queue, batch, error)
 
     def _timed_out(self, queue: PartitionQueue, batch: ProducerBatch, now: float, call: str, limit: float) -> DeliveryTimeoutError:
         in_flight = batch.in_flight
@@ -332,7 +332,7 @@ class Outcomes:
         self._close(queue, batch)
         if batch.in_flight:
             batch.given_up_in_flight()
-        self._give_up(queue, batch, error)
+        self._fail_batch(queue, batch, error)
 
     def _close(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
         if batch is queue.open:
@@ -340,7 +340,7 @@ class Outcomes:
 
     # --- the end of a batch ------------------------------------------------------------------------------------------
 
-    def _give_up(self, queue: PartitionQueue, batch: ProducerBatch, error: Exception | None) -> None:
+    def _fail_batch(self, queue: PartitionQueue, batch: ProducerBatch, error: Exception | None) -> None:
         """Remove a batch that the broker may or may not have, or surely has not. ``None``: it has its error already."""
         queue.given_up(batch, batch.outcome.error if error is None else error)
         self._finish(queue, batch, None, None, error)
