@@ -145,7 +145,7 @@ _MAIN_ONLY = ("kafka_python",)
 _PLAIN_ONLY = (("consume", "franz"), ("consume", "java"))
 #: An aim is judged by these in other setups than the main one too, which have half of the rounds: so several turns in each.
 _JUDGED = (("produce", "arrow", "ours"), ("produce", "one", "franz"))
-_JUDGED_SETUPS = ((100, "lz4"), (1000, "none"), (1000, "lz4"))
+JUDGED_SETUPS = ((100, "lz4"), (1000, "none"), (1000, "lz4"))
 _JUDGED_TURNS = 3
 #: Large values are fewer, yet not so few that a case is over before it has begun.
 _LEAST = 10_000
@@ -197,7 +197,7 @@ def _throughput(setups: Iterable[Setup]) -> Iterator[Case]:
         for (kind, way, peer), count in _RECORDS.items():
             if (setup.main or peer not in _MAIN_ONLY) and (setup.compression == "none" or (kind, peer) not in _PLAIN_ONLY):
                 records = max(int(count * setup.share), min(count, _LEAST))
-                judged = (kind, way, peer) in _JUDGED and (setup.size, setup.compression) in _JUDGED_SETUPS
+                judged = (kind, way, peer) in _JUDGED and (setup.size, setup.compression) in JUDGED_SETUPS
                 turns = _JUDGED_TURNS if judged else 1
                 yield Case(kind, way, peer, setup, records, turns=turns)
 

@@ -166,7 +166,7 @@ _AIMS = (
             f"Arrow produce / franz-go Produce(), {size:,} bytes, {codec}",
             *(f"produce/arrow/{size}/{codec}/ours", (f"produce/one/{size}/{codec}/franz",), 1.0),
         )
-        for size, codec in ((100, "none"), (100, "lz4"), (1_000, "none"), (1_000, "lz4"))
+        for size, codec in ((100, "none"), *plan.JUDGED_SETUPS)
     ),
     _Aim("send_nowait() / librdkafka in C", _SEND_NOWAIT, ("produce/one/100/none/librdkafka",), 1.0),
     *(
