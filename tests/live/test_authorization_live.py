@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import trio
+from telling import told
 from trikafka_broker import KafkaCluster
 from trikafka_broker.pytest_plugin import _open
 
@@ -29,6 +30,8 @@ def guarded(request: pytest.FixtureRequest) -> Iterator[KafkaCluster]:
 async def _make_topics(cluster: KafkaCluster) -> None:
     async with trikafka.open_admin(bootstrap_servers=cluster.bootstrap_servers) as admin:
         await admin.create_topics({name: trikafka.NewTopic(1, 1) for name in ("mine", "theirs", "seen")})
+        for name in ("mine", "theirs", "seen"):
+            await told(admin, name, 1)
 
 
 def settings(cluster: KafkaCluster, **more: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from typing import Any
 import confluent_kafka
 import pytest
 import trio
+from telling import told
 from trikafka_broker.cluster import KafkaCluster
 from trikafka_broker.settings import DEFAULT_VERSION, OLDEST_VERSION
 
@@ -204,8 +205,10 @@ async def test_admin(broker: Broker) -> None:
         await admin.create_topics({name: NewTopic(2, 1, {"retention.ms": 3_600_000})})
         with pytest.raises(trikafka.TopicAlreadyExistsError):
             await admin.create_topics({name: NewTopic(2)})
+        await told(admin, name, 2)
         assert await admin.topic_configs([name]) == {name: {"retention.ms": "3600000"}}
         await admin.create_partitions({name: 3})
+        await told(admin, name, 3)
         assert [info.partition for info in (await admin.list_topics())[name]] == [0, 1, 2]
         tp = TopicPartition(name, 2)
         assert await admin.list_offsets({tp: OffsetSpec.LATEST}) == {tp: trikafka.ListedOffset(0, None, 0)}

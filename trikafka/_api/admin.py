@@ -64,7 +64,6 @@ from .context import Context
 from .service import Exit, Service
 
 T = TypeVar("T")
-#: Error codes: there is such a topic already; there is no such group.
 #: What a call has to be allowed, as Kafka's access rules name it.
 _OPERATIONS = {"create_topics": "Create", "delete_topics": "Delete", "create_partitions": "Alter", "delete_groups": "Delete"}
 _EXISTS, _NO_GROUP = ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.GROUP_ID_NOT_FOUND
@@ -135,7 +134,7 @@ class Admin:
         await self._change("delete_topics", chosen, messages.delete_topics, lambda response: response.responses, timeout)
 
     async def create_partitions(self, totals: Mapping[str, int], *, timeout: float | None = None) -> None:
-        """Grow topics to ``totals`` partitions (the number afterwards). Raises errors that name the topic."""
+        """Grow topics to ``totals`` partitions (the number afterwards); brokers hear of it later. Errors name the topic."""
         chosen = messages.names_of("topics", totals)
         for name, total in totals.items():
             if isinstance(total, bool) or not isinstance(total, int) or total < 1:

@@ -8,6 +8,7 @@ from typing import Literal
 import confluent_kafka
 import pytest
 import trio
+from telling import told
 
 import trikafka
 from trikafka import ConsumerSettings, NewTopic, OffsetSpec, TopicPartition
@@ -33,11 +34,11 @@ async def test_topics_and_offsets(kafka_broker: object) -> None:
             await admin.create_topics({"no such name": NewTopic(2)})
         with pytest.raises(trikafka.BrokerResponseError, match="INVALID_REPLICATION_FACTOR"):
             await admin.create_topics({fresh(): NewTopic(1, 7)})
+        await told(admin, name, 2)
         assert await admin.topic_configs([name]) == {name: {"retention.ms": "3600000"}}
         await admin.create_partitions({name: 3})
-        with trio.fail_after(20):  # the broker tells of it a moment after it has been done
-            while [info.partition for info in (await admin.list_topics())[name]] != [0, 1, 2]:  # noqa: ASYNC110
-                await trio.sleep(0.05)
+        await told(admin, name, 3)
+        assert [info.partition for info in (await admin.list_topics())[name]] == [0, 1, 2]
         async with trikafka.open_producer(bootstrap_servers=servers) as producer:
             for n in range(5):
                 await producer.send(name, b"v", partition=0, timestamp=1_000_000_000_000 + n)
