@@ -267,6 +267,39 @@ async def test_two_phases_where_the_broker_does_not_allow_them(place: tuple[str,
             pass
 
 
+async def test_an_id_that_the_coordinator_has_forgotten(make_kafka_cluster: MakeKafkaCluster) -> None:
+    """The transaction that meets it is aborted, the next one begins with a new producer id: unless another has the id since."""
+    expiry = {"transactional.id.expiration.ms": 4_000, "transaction.remove.expired.transaction.cleanup.interval.ms": 200}
+    bootstrap = make_kafka_cluster(properties=expiry).bootstrap_servers
+    with trio.fail_after(120):
+        topic = await make_topic(bootstrap)
+        settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic}
+        async with trikafka.open_producer(**settings) as producer, trikafka.open_admin(bootstrap_servers=bootstrap) as admin:
+
+            async def forgotten() -> None:
+                while await admin.list_transactions():  # noqa: ASYNC110
+                    await trio.sleep(0.1)
+
+            async def send(value: bytes) -> None:
+                async with producer.transaction():
+                    await producer.send(topic, value)
+
+            await send(b"first")
+            await forgotten()
+            with pytest.raises(TransactionAbortableError, match=r"transactional\.id\.expiration\.ms"):
+                await send(b"lost")
+            await send(b"next")
+            await forgotten()
+            async with trikafka.open_producer(**settings) as other:
+                with pytest.raises(TransactionAbortableError):
+                    await send(b"of the older one")
+                with pytest.raises(ProducerFencedError):
+                    await send(b"of the older one")
+                async with other.transaction():
+                    await other.send(topic, b"of the newer one")
+        assert await by_librdkafka(bootstrap, topic) == [b"first", b"next", b"of the newer one"]
+
+
 async def test_version_1(make_kafka_cluster: MakeKafkaCluster) -> None:
     """A cluster whose transaction.version is not 2 (yet), and is raised while the producer works."""
     kafka = make_kafka_cluster()

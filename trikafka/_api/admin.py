@@ -341,8 +341,9 @@ class Admin:
     async def end_transaction(self, transaction: DetachedTransaction, *, commit: bool, timeout: float | None = None) -> None:
         """Commit or abort what :meth:`Transaction.detach` has left open. It may be called again, with the same outcome.
 
-        Raises :exc:`ProducerFencedError` or another :exc:`BrokerResponseError` (INVALID_TXN_STATE) if it is not open any more: it
-        took longer than its ``transaction_timeout_ms``, another producer has its id, or it has been ended the other way;
+        Raises :exc:`ProducerFencedError` or another :exc:`BrokerResponseError` (INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING)
+        if it is not open any more: it took longer than its ``transaction_timeout_ms``, another producer has its id, or it has
+        been ended the other way;
         :exc:`TransactionUndecidedError` past ``timeout`` or ``retries``: call it again. Cancelled, it may have been ended or not.
         """
         if not isinstance(transaction, DetachedTransaction):

@@ -33,6 +33,8 @@ from .batch_watch import Latency
 
 #: Compression that takes longer than this (seconds) goes to a thread.
 _LONG = 0.005
+#: What says no more of a transaction than that it is over at this broker.
+_DOUBTFUL = (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE, ErrorCode.INVALID_PRODUCER_ID_MAPPING)
 _log = logging.getLogger("trikafka.produce")
 
 
@@ -266,7 +268,7 @@ class Senders:
     def _error(self, code: int, detail: str) -> TrikafkaError:
         """What a code means. In a transaction only the coordinator knows whether another producer has come, or its time was up."""
         error = from_code(code, detail, operation="Write")
-        if self._transaction is None or code not in (ErrorCode.INVALID_PRODUCER_EPOCH, ErrorCode.INVALID_TXN_STATE):
+        if self._transaction is None or code not in _DOUBTFUL:
             return error
         doubtful = TransactionAbortableError(f"the transaction is over at the broker: {error}")
         doubtful.__cause__ = error

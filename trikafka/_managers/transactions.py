@@ -44,6 +44,8 @@ from .transaction_signals import TransactionSignals
 T = TypeVar("T")
 #: How long (seconds) to wait for the markers of the last transaction before a look at whether they are written.
 _MARKERS = 0.02
+#: The coordinator knows the transactional id by another producer id, or has forgotten it (transactional.id.expiration.ms).
+_FORGOTTEN = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 _log = logging.getLogger("trikafka.transactions")
 _S = TransactionState
 
@@ -111,10 +113,10 @@ class Transactions:
         identity = Identity(prepared.producer_id, prepared.epoch)
         try:
             await call.step("EndTxn of what was prepared", lambda: self._coordinator.end(identity, 2, commit=True))
-        except ProducerFencedError as error:
-            # Its producer went on to the next one, or another came.
-            _log.warning("transaction %s was completed before: %s", prepared, error)
         except TrikafkaError as error:
+            if isinstance(error, ProducerFencedError) or error.code == _FORGOTTEN:  # its producer went on, or another came
+                _log.warning("transaction %s was completed before: %s", prepared, error)
+                return
             if error.retriable:
                 raise
             raise TransactionFatalError(f"the transaction {prepared}, which was prepared, cannot be committed: {error}") from error
@@ -384,7 +386,7 @@ class Transactions:
         try:
             return await self._coordinator.end(self._identity, version, commit=commit)
         except TrikafkaError as error:
-            if commit or error.code != ErrorCode.INVALID_TXN_STATE:
+            if commit or error.code not in (ErrorCode.INVALID_TXN_STATE, _FORGOTTEN):
                 raise
             return None  # the coordinator has none open: nothing had been added. Whether it is still ours, the next epoch tells
 
@@ -393,16 +395,17 @@ class Transactions:
         if transaction.state is _S.INITIALIZING:  # it has ended, and there is no next one
             transaction.ruined(error)
             _log.error("no next transaction is possible: %s", error)
-        elif ending.commit and not error.fatal:
+        elif ending.commit and not error.fatal and error.code != _FORGOTTEN:
             transaction.not_committed(error)
             late = "; was it open for longer than transaction_timeout_ms?" if error.code == ErrorCode.INVALID_TXN_STATE else ""
             ending.error = TransactionAbortableError(f"the transaction was not committed: {error}{late}")
             ending.error.__cause__ = error
         else:
-            if isinstance(error, ProducerFencedError) and ending.commit:
-                error.add_note("Whether the transaction was committed cannot be told if an earlier attempt got no response.")
             transaction.ruined(error)
             ending.error = transaction.error
+            if ending.error is not None and ending.commit and (isinstance(error, ProducerFencedError) or error.code == _FORGOTTEN):
+                note = "Whether the transaction was committed cannot be told if an earlier attempt got no response."
+                ending.error.add_note(note)
 
     async def _renew(self) -> None:
         """Ask for the next epoch (KIP-360): what is still on its way with this one is nothing to any broker then."""

@@ -46,7 +46,6 @@ class _Row(NamedTuple):
 _FATAL = frozenset(
     (
         ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.INVALID_PRODUCER_ID_MAPPING,
         ErrorCode.PRODUCER_FENCED,
         ErrorCode.INVALID_TRANSACTION_TIMEOUT,
         ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
@@ -110,8 +109,7 @@ _TABLE: dict[int, _Row] = {
     _E.INVALID_PRODUCER_EPOCH: _Row("a newer producer of the same id is at work", ProducerFencedError),
     _E.INVALID_TXN_STATE: _Row("the transaction is in a state that does not allow this"),
     _E.INVALID_PRODUCER_ID_MAPPING: _Row(
-        "the transactional id has another producer id, or none any more: it expires after transactional.id.expiration.ms",
-        ProducerFencedError,
+        "the transactional id has another producer id, or none any more: it expires after transactional.id.expiration.ms"
     ),
     _E.INVALID_TRANSACTION_TIMEOUT: _Row("transaction_timeout_ms is above the broker's transaction.max.timeout.ms"),
     _E.CONCURRENT_TRANSACTIONS: _Row("the last transaction is still being finished", _B, _R),

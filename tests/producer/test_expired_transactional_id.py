@@ -1,0 +1,154 @@
+"""The coordinator forgets a transactional id that nobody has used for long (transactional.id.expiration.ms).
+
+The transaction that meets this is aborted, and the producer goes on with the id that it is given then, unless another has come.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from typing import Any
+
+import pytest
+import trio
+from test_processing import EXPECTED, Copying, all_processed, consumer_settings, input_of
+from transacting import committed, producer_of, transacting, until_closed
+from trio.testing import MockClock as Clock
+
+import trikafka
+from trikafka import GroupMetadata, PreparedTransaction, Producer, TopicPartition, Transaction
+from trikafka.error_codes import ErrorCode
+from trikafka.errors import BrokerResponseError, ProducerFencedError, TransactionAbortableError, TransactionFatalError
+from trikafka.testing import ScriptedCluster
+
+versions = pytest.mark.parametrize("version", [1, 2])
+_FORGOTTEN = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
+
+async def _send(producer: Producer, txn: Transaction) -> None:
+    await producer.send("t", b"lost", partition=0)
+    await txn.commit()
+
+
+async def _enqueue(producer: Producer, txn: Transaction) -> None:
+    for number in range(3_000):
+        await producer.enqueue("t", b"lost %d" % number, partition=number % 2)
+    await txn.commit()
+
+
+async def _send_offsets(producer: Producer, txn: Transaction) -> None:
+    await txn.send_offsets({TopicPartition("t", 1): 1}, GroupMetadata("g"))
+
+
+def forget(cluster: ScriptedCluster, name: str = "x") -> None:
+    """What the coordinator does after the time that is set for it."""
+    del cluster.transactions.by_id[name]
+
+
+@pytest.mark.parametrize("do", [_send, _enqueue, _send_offsets])
+@versions
+async def test_it_goes_on_with_a_new_producer_id(version: int, do: Any, autojump_clock: Clock) -> None:
+    async with transacting(version) as (cluster, producer):
+        async with producer.transaction():
+            await producer.send("t", b"before", partition=0)
+        await until_closed(cluster)
+        old = cluster.transactions.by_id["x"].producer_id
+        forget(cluster)
+        with pytest.raises(TransactionAbortableError, match=r"transactional\.id\.expiration\.ms") as caught:
+            async with producer.transaction() as txn:
+                await do(producer, txn)
+        cause = caught.value.__cause__
+        while isinstance(cause, TransactionAbortableError):
+            cause = cause.__cause__
+        assert isinstance(cause, BrokerResponseError)
+        assert cause.code == _FORGOTTEN
+        for number in range(2):
+            async with producer.transaction():
+                for part in range(2):
+                    await producer.send("t", b"%d" % number, partition=part)
+        await until_closed(cluster)
+        assert cluster.transactions.by_id["x"].producer_id != old
+        assert producer.health().ok
+        assert await committed(cluster) == [b"before", b"0", b"1", b"0", b"1"]
+        assert cluster.committed("g", ("t", 1)) is None
+
+
+@versions
+async def test_a_transaction_that_is_aborted_and_has_met_nobody_yet(version: int, autojump_clock: Clock) -> None:
+    async with transacting(version) as (cluster, producer):
+        forget(cluster)
+        async with producer.transaction() as txn:
+            await txn.abort()
+        async with producer.transaction() as txn:
+            await txn.commit()
+        with pytest.raises(TransactionAbortableError):
+            async with producer.transaction():
+                await producer.send("t", b"lost")
+        async with producer.transaction():
+            await producer.send("t", b"kept", partition=0)
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"kept"]
+
+
+@versions
+async def test_another_producer_has_the_id_since(version: int, autojump_clock: Clock) -> None:
+    """Then, and only then, it is fenced: that is what the coordinator says when it is asked for a new producer id."""
+    async with transacting(version) as (cluster, producer):
+        forget(cluster)
+        async with producer_of(cluster) as other:
+            async with other.transaction():
+                await other.send("t", b"new", partition=0)
+            with pytest.raises(TransactionAbortableError):
+                async with producer.transaction():
+                    await producer.send("t", b"old", partition=0)
+            for _ in range(2):
+                with pytest.raises(ProducerFencedError):
+                    async with producer.transaction():
+                        await producer.send("t", b"older", partition=0)
+            async with other.transaction():
+                await other.send("t", b"newer", partition=0)
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"new", b"newer"]
+
+
+@versions
+async def test_a_commit_whose_outcome_is_forgotten(version: int, autojump_clock: Clock) -> None:
+    """An open transaction is not forgotten, so this one has ended, and how, nobody can tell any more: it is not called aborted."""
+    async with transacting(version) as (cluster, producer):
+        cluster.fail("EndTxn", _FORGOTTEN)
+        with pytest.raises(TransactionFatalError, match=r"transactional\.id\.expiration\.ms") as caught:
+            async with producer.transaction():
+                await producer.send("t", b"x", partition=0)
+        assert any("cannot be told" in note for note in caught.value.__notes__)
+        with pytest.raises(TransactionFatalError):
+            async with producer.transaction():
+                pass
+
+
+@versions
+async def test_read_process_write_goes_on(version: int, autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
+        input_of(cluster)
+        async with (
+            producer_of(cluster) as producer,
+            trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer,
+        ):
+            forget(cluster)
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(trikafka.process, consumer, producer, Copying(producer))
+                await all_processed(cluster)
+                nursery.cancel_scope.cancel()
+        assert Counter(await committed(cluster)) == EXPECTED
+
+
+async def test_what_was_prepared_and_is_forgotten_was_completed(caplog: pytest.LogCaptureFixture, autojump_clock: Clock) -> None:
+    async with ScriptedCluster(topics={"t": 2}) as cluster:
+        cluster.transactions.two_phase = True
+        cluster.offer("InitProducerId", (0, 6))
+        settings = {"two_phase_commit": True, "commit_prepared": str(PreparedTransaction(7, 3))}
+        with caplog.at_level(logging.WARNING):
+            async with producer_of(cluster, **settings) as producer, producer.transaction():
+                await producer.send("t", b"next", partition=0)
+        assert "transaction 7:3 was completed before" in caplog.text
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"next"]
