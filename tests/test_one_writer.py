@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import ast
+import inspect
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from trikafka._state.producer_batch import ProducerBatch
+from trikafka.interfaces import RecordAccumulator
 
 PACKAGE = Path(__file__).parent.parent / "trikafka"
 #: Not looked at: the brokers of tests are scripts, and what is taken from kafka-python and the table of errors is made there.
@@ -174,11 +178,41 @@ def test_only_the_owners_of_a_change_wake_those_who_wait_for_it() -> None:
     assert consumer <= allowed, f"{sorted(consumer - allowed)} notify a signal: does the state not own that change?"
 
 
+#: The modules of the produce manager, which alone changes the accumulator.
+MANAGER = ("_managers/produce.py", "_managers/produce_room.py", "_managers/produce_senders.py")
+#: What a batch has for others than the accumulator.
+READS = {"place", "size", "numbered", "in_flight", "settled", "unknown", "pieces", "to_bytes", "part", "metadata"}
+
+
+def used_of(tree: ast.Module, *names: str) -> Iterator[tuple[str, int]]:
+    """What is used of an object that is called so, and the line."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute):
+            held = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
+            if held in names:
+                yield node.attr, node.lineno
+
+
+@pytest.mark.parametrize("path", FILES, ids=NAMES)
+def test_the_produce_manager_alone_changes_the_accumulator_and_that_alone_its_batches(path: Path) -> None:
+    room, tree = str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
+    if not room.startswith(MANAGER) and not room.startswith("_state/"):
+        views = {name for name in vars(RecordAccumulator) if not name.startswith("_")}
+        foreign = [f"line {line}: .{name}" for name, line in used_of(tree, "accumulator", "_accumulator") if name not in views]
+        assert not foreign, f"{room}: tell the produce manager instead"
+    if not room.startswith("_state/"):
+        changes = {name for name, kind in vars(ProducerBatch).items() if inspect.isfunction(kind) and name not in READS}
+        foreign = [f"line {line}: .{name}" for name, line in used_of(tree, "batch") if name in changes]
+        assert not foreign, f"{room}: tell the accumulator instead"
+
+
 def test_a_write_from_outside_would_be_found() -> None:
     assert [own for _, _, own in written(ast.parse("def f(p, self):\n    p.position = 1\n    self.x = 2"))] == [False, True]
     assert kept(ast.parse("class A:\n    __slots__ = ('a', 'b')\n    c: int\n    def f(self):\n        self.d = 1")) == set("abcd")
     changes = "p.waiting.append(1)\nself.waiting.append(1)\nq.table[2] = 3"
     assert sorted(changed_within(ast.parse(changes))) == [("table", 3), ("waiting", 1)]
+    uses = "self._accumulator.append(1)\nbatch.seal()\nx.batch.close()\nother.append(2)"
+    assert sorted(used_of(ast.parse(uses), "_accumulator", "batch")) == [("append", 1), ("close", 3), ("seal", 2)]
     ways = "setattr(p, 'position', 1)\nobject.__setattr__(p, 'x', 2)\np.__dict__['y'] = 3"
     assert list(set_by_name(ast.parse(ways))) == [1, 2, 3]
     other = "from .a import P\nclass A:\n    position: int\n\ndef f(p: P | None, a: A):\n    p.position = 1\n    a.position = 2"

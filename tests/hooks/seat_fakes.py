@@ -38,6 +38,8 @@ from trikafka.interfaces import (
     ProduceManager,
     ProducerContext,
     RecordAccumulator,
+    RecordAck,
+    TakenRows,
     TopicInfo,
     TransactionManager,
 )
@@ -298,6 +300,24 @@ class Passed:
     @property
     def accumulator(self) -> RecordAccumulator:
         return self._inner.accumulator
+
+    @property
+    def append(self) -> Callable[..., Any]:
+        return self._inner.append
+
+    def append_admitted(
+        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None
+    ) -> RecordAck | None:
+        return self._inner.append_admitted(topic, value, key, headers, timestamp, partition)
+
+    def split_rows(self, topic: str, columns: Any, explicit: Any, keyed: bool) -> Iterable[Any]:
+        return self._inner.split_rows(topic, columns, explicit, keyed)
+
+    def extend(self, topic: str, columns: Any, group: Any, start: int, admitted: bool = False) -> TakenRows | None:
+        return self._inner.extend(topic, columns, group, start, admitted)
+
+    def hurry(self, batches: Iterable[Any]) -> None:
+        self._inner.hurry(batches)
 
     @property
     def requests_in_flight(self) -> int:

@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import trio
 
@@ -124,7 +124,7 @@ class ArrowSending:
         """Let nothing of the table linger; return when each row has its outcome. Raises :exc:`ArrowDeliveryError`."""
         tally = self._tally
         tally.claim()
-        self._accumulator.hurry(tally.waiting)
+        self._manager.hurry(tally.waiting)
         for batch in list(tally.waiting):
             await settled(batch)
             tally.gather()  # one by one, while the brokers work on the next
@@ -161,7 +161,7 @@ class ArrowSending:
             columns = self._rows.columns(piece, time.time_ns() // 1_000_000)
             partitions = self._rows.partition if self._rows.partition is not None else self._rows.partitions(piece)
             await self._know(self._rows.partition)
-            for group in self._accumulator.split_rows(self._topic, columns, partitions, self._rows.keyed):
+            for group in self._manager.split_rows(self._topic, columns, partitions, self._rows.keyed):
                 position = group.start
                 while position < group.stop:
                     await fairness.take()
@@ -188,8 +188,7 @@ class ArrowSending:
         if self._manager.closed:
             raise trio.ClosedResourceError("this producer is closed")
         self._joins()
-        taken: Taken | None = self._accumulator.extend(self._topic, columns, group, position, admitted)
-        return taken
+        return cast("Taken | None", self._manager.extend(self._topic, columns, group, position, admitted))
 
     async def _wait(self, columns: Columns, group: RowGroup, position: int) -> Taken:
         """Wait for room and take rows. Raises :exc:`KafkaTimeoutError` if none could be taken for ``max_block_ms``."""

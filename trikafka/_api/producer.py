@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import trio
 
@@ -88,7 +88,7 @@ class Producer:
         self._telemetry = Telemetry(config, self._metadata)
         self._manager = self._context.produce
         self._transaction, self._transactions = self._context.transaction, self._context.transactions
-        self._take: Callable[..., Ack | None] = self._manager.accumulator.appender.append
+        self._take: Callable[..., Ack | None] = self._manager.append
         self._append = self._take if self._transaction is None else self._append_in_transaction
         self._converting = trio.CapacityLimiter(2)
         self._over = trio.Event()
@@ -324,8 +324,7 @@ class Producer:
 
         def admitted() -> Ack | None:
             joins()
-            ack: Ack | None = self._manager.accumulator.append(*record, admitted=True)
-            return ack
+            return cast("Ack | None", self._manager.append_admitted(*record))
 
         async def attempt(call: Call) -> Ack:
             if not self._manager.knows(topic, partition):

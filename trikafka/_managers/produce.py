@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import trio
 
@@ -23,8 +23,10 @@ from .._state.cluster import ClusterSnapshot
 from .._state.producer_batch import ProducerBatch
 from .._state.producer_identity import IdempotentIdentity, NoIdentity, ProducerIdentity
 from .._state.sequences import Identity
+from .._state.table_rows import RowGroup, Taken
 from .._state.transaction import ProducerTransaction, TransactionalIdentity
 from .._state.unknown_topics import UnknownTopics
+from .._wire.columns import Columns
 from .._wire.records import BatchEncoder
 from ..config import ProducerConfig
 from ..error_codes import ErrorCode
@@ -137,6 +139,36 @@ class ProduceManager(Generic[Ack]):
     def waiting(self) -> int:
         """How many tasks wait for room."""
         return self._accumulator.pool.waiting
+
+    @property
+    def append(self) -> Callable[[str, Any, Any, Any, int | None, int | None], Ack | None]:
+        """The quick way in for one record, as :meth:`.Intake.append`: what the compiled part has, called without a detour."""
+        quick: Callable[[str, Any, Any, Any, int | None, int | None], Ack | None] = self._accumulator.appender.append
+        return quick
+
+    def append_admitted(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None,
+        headers: HeaderPairs,
+        timestamp: int | None,
+        partition: int | None,
+    ) -> Ack | None:
+        """Take a record by whose turn it is among those who wait for room; ``None``: there is no room yet."""
+        return self._accumulator.append(topic, value, key, headers, timestamp, partition, admitted=True)
+
+    def split_rows(self, topic: str, columns: Columns, explicit: memoryview | int | None, keyed: bool) -> list[RowGroup]:
+        """Decide where rows of a table go, see :meth:`PartitionChooser.split_rows`. The topic must be known."""
+        return self._accumulator.split_rows(topic, columns, explicit, keyed)
+
+    def extend(self, topic: str, columns: Columns, group: RowGroup, start: int, admitted: bool = False) -> Taken | None:
+        """Take rows of a table; see :meth:`Intake.extend`."""
+        return self._accumulator.extend(topic, columns, group, start, admitted)
+
+    def hurry(self, batches: Iterable[ProducerBatch]) -> None:
+        """Let these batches linger no more; those that are open go on taking records until they are sent."""
+        self._accumulator.hurry(batches)
 
     async def learn(self, topic: str, partition: int | None) -> None:
         """Look up a topic and take over its partitions. Raises a retriable error if there is no such topic or partition."""

@@ -66,7 +66,7 @@ class Senders:
         self._config, self._brokers, self._metadata, self._start_soon = config, brokers, metadata, start_soon
         self._accumulator, self._transaction = accumulator, transaction
         self._senders: dict[int, _Sender] = {}
-        self._compression = _Compression(config)
+        self._compression = _Compression(config, accumulator)
         self._landed = Signal()
         self._acks, self._timeout_ms = config.acks_code, int(config.request_timeout_ms)
         self.in_flight = 0
@@ -286,7 +286,8 @@ class Senders:
 class _Compression:
     """Compresses batches; in a thread where it is long."""
 
-    def __init__(self, config: ProducerConfig) -> None:
+    def __init__(self, config: ProducerConfig, accumulator: Accumulator[Any]) -> None:
+        self._accumulator = accumulator
         self._off = config.compression_type == "none"
         self._rate = 2e7 if config.compression_type == "gzip" else 2e8  # bytes a second, learned
         self._threads = trio.CapacityLimiter(2)
@@ -294,20 +295,18 @@ class _Compression:
     async def seal(self, batches: list[ProducerBatch]) -> None:
         """Compress what is not compressed yet. A checkpoint only where a thread does it."""
         if self._off:
-            _seal_all(batches)
+            self._accumulator.seal(batches)
             return
         size = sum(batch.size for batch in batches if not batch.sealed)
         if not size:
             return
         if size / self._rate > _LONG:
-            took = await trio.to_thread.run_sync(_seal_all, batches, limiter=self._threads)
+            took = await trio.to_thread.run_sync(self._seal, batches, limiter=self._threads)
         else:
-            took = _seal_all(batches)
+            took = self._seal(batches)
         self._rate += (size / max(took, 1e-6) - self._rate) / 8
 
-
-def _seal_all(batches: list[ProducerBatch]) -> float:
-    start = time.perf_counter()
-    for batch in batches:
-        batch.seal()
-    return time.perf_counter() - start
+    def _seal(self, batches: list[ProducerBatch]) -> float:
+        start = time.perf_counter()
+        self._accumulator.seal(batches)
+        return time.perf_counter() - start

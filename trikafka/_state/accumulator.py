@@ -263,6 +263,11 @@ class Accumulator(Generic[Ack]):
             self._queues.to_the_end(queue)
         return chosen
 
+    def seal(self, batches: Iterable[ProducerBatch]) -> None:
+        """Compress what was drained, each batch once. May run in a thread: a batch that was drained takes no more records."""
+        for batch in batches:
+            batch.seal()
+
     def _sendable(self, queue: PartitionQueue, node: int) -> ProducerBatch | None:
         if self.identity.numbered and not self.identity.admits(queue.place, queue.sequences.identity):
             self._obstacles.met(PRODUCER_ID if self.identity.current is None else not_added(queue.place))

@@ -26,6 +26,8 @@ from .managers import (
     PositionsManager,
     ProduceManager,
     RecordAccumulator,
+    RecordAck,
+    TakenRows,
     TransactionManager,
 )
 from .network import BrokerAccess, BrokerConnection, Call, Purpose, Response
@@ -91,10 +93,12 @@ __all__ = [
     "RangeResult",
     "RebalanceListener",
     "RecordAccumulator",
+    "RecordAck",
     "Response",
     "Sink",
     "SinkBatch",
     "SinkReport",
+    "TakenRows",
     "TopicInfo",
     "TransactionManager",
     "VisitedSink",

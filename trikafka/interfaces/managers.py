@@ -20,6 +20,7 @@ from ..types import (
     OffsetAndMetadata,
     OffsetAndTimestamp,
     PreparedTransaction,
+    RecordMetadata,
     TopicPartition,
     UnsentRecord,
 )
@@ -196,13 +197,6 @@ class MembershipManager(Protocol):
 # --- the producer's ---------------------------------------------------------------------------------------------------
 
 
-class RecordAppender(Protocol):
-    """The quick way in for one record. Called for every record: no checkpoint, no waiting."""
-
-    def append(self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None) -> Any:
-        """Take a record and return its ack, or ``None``: no room, others wait for room, or its partition is not known."""
-
-
 class RecordCounters(Protocol):
     """What has become of records and batches since the producer was opened: for ``statistics()``."""
 
@@ -215,11 +209,7 @@ class RecordCounters(Protocol):
 
 
 class RecordAccumulator(Protocol):
-    """The records that a producer has accepted and that have no outcome yet. Groups of rows and batches are its own kinds."""
-
-    @property
-    def appender(self) -> RecordAppender:
-        """The quick way in."""
+    """The records that a producer has accepted and that have no outcome yet, for others than its manager: to look at."""
 
     @property
     def used(self) -> int:
@@ -232,11 +222,6 @@ class RecordAccumulator(Protocol):
     @property
     def counters(self) -> RecordCounters:
         """What has become of the records."""
-
-    def append(
-        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None, admitted: bool = False
-    ) -> Any:
-        """As :meth:`RecordAppender.append`; ``admitted``: it is the caller's turn among those who wait for room."""
 
     def unsettled(self) -> Sized:
         """The batches without an outcome."""
@@ -254,23 +239,67 @@ class RecordAccumulator(Protocol):
     def too_large(self, topic: str, size: int, what: str = "a record") -> Exception:
         """The error that says so."""
 
-    def hurry(self, batches: Iterable[Any]) -> None:
-        """Let these batches linger no more."""
 
-    def split_rows(self, topic: str, columns: Any, explicit: Any, keyed: bool) -> Iterable[Any]:
-        """Decide to which partitions the rows of a table go: groups of rows."""
+class RecordAck(Protocol):
+    """What a user gets for a record that was taken: a :class:`trikafka.Ack`."""
 
-    def extend(self, topic: str, columns: Any, group: Any, start: int, admitted: bool = False) -> Any:
-        """Take rows of a group, from ``start`` on, into a batch; ``None``: no room."""
+    @property
+    def done(self) -> bool:
+        """Whether the outcome is known."""
+
+    async def wait(self) -> RecordMetadata:
+        """Wait for the outcome."""
+
+
+class TakenRows(Protocol):
+    """Rows of a table that went into one batch."""
+
+    @property
+    def batch(self) -> Any:
+        """The batch."""
+
+    @property
+    def first(self) -> int:
+        """The index of the first of them there."""
+
+    @property
+    def next(self) -> int:
+        """The row to go on from."""
 
 
 @runtime_checkable
 class ProduceManager(Protocol):
-    """Owns the producer's ``accumulator``, sends what waits in it and settles its acks. In producers."""
+    """Owns the producer's ``accumulator``, which it alone changes: takes records in, sends what waits, settles acks. In producers.
+
+    Groups of rows and batches are the manager's own kinds.
+    """
 
     @property
     def accumulator(self) -> RecordAccumulator:
         """The records accepted so far. The same one for the manager's whole life."""
+
+    # Records in: no checkpoint, no waiting.
+
+    @property
+    def append(self) -> Callable[[str, Any, Any, Any, int | None, int | None], Any]:
+        """What takes a record: topic, value, key, headers, timestamp, partition. The same one for the manager's whole life.
+
+        It returns the record's ack, or ``None``: no room, others wait for room, or its partition is not known.
+        """
+
+    def append_admitted(
+        self, topic: str, value: Any, key: Any, headers: Any, timestamp: int | None, partition: int | None
+    ) -> RecordAck | None:
+        """As :attr:`append`, by whose turn it is among those who wait for room."""
+
+    def split_rows(self, topic: str, columns: Any, explicit: Any, keyed: bool) -> Iterable[Any]:
+        """Decide to which partitions the rows of a table go: groups of rows."""
+
+    def extend(self, topic: str, columns: Any, group: Any, start: int, admitted: bool = False) -> TakenRows | None:
+        """Take rows of a group, from ``start`` on, into a batch; ``None``: no room. ``admitted``: it is the caller's turn."""
+
+    def hurry(self, batches: Iterable[Any]) -> None:
+        """Let these batches linger no more."""
 
     @property
     def requests_in_flight(self) -> int:
