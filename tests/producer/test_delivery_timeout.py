@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 import logging
 import math
 import pickle
@@ -105,16 +106,25 @@ async def test_waiting_for_a_producer_id(autojump_clock: Clock) -> None:
 
 
 async def test_waiting_behind_others(autojump_clock: Clock) -> None:
-    async with ready(delivery_timeout_ms=7_000, request_timeout_ms=7_000, max_in_flight_requests_per_connection=1) as (
-        cluster,
-        producer,
-    ):
-        cluster.delay("Produce", 6.999)
+    """Its turn does not come: the first is sent anew when its request has timed out, and expires in flight, keeping its place."""
+    async with ready(**QUICK, max_in_flight_requests_per_connection=1, enable_idempotence=False) as (cluster, producer):
+        cluster.delay("Produce", 6.9)
         await producer.enqueue("t", b"before")
         await trio.sleep(0.5)
         error = await expires(producer)
-        assert error.phase == "waiting" or error.phase == "in flight"
-        assert error.seconds["waiting"] >= 6.4
+        assert (error.phase, error.seconds) == ("waiting", {"waiting": pytest.approx(7)})
+        assert (error.attempts, error.maybe_written, error.last_error) == (0, False, None)
+
+
+async def test_a_turn_that_comes_late(autojump_clock: Clock) -> None:
+    settings = {"request_timeout_ms": 7_000, "delivery_timeout_ms": 7_000, "max_in_flight_requests_per_connection": 1}
+    async with ready(**settings) as (cluster, producer):
+        cluster.delay("Produce", 6.9)
+        await producer.enqueue("t", b"before")
+        await trio.sleep(0.5)
+        error = await expires(producer)
+        assert (error.phase, error.attempts, error.maybe_written) == ("in flight", 1, True)
+        assert error.seconds == {"waiting": pytest.approx(6.4), "in flight": pytest.approx(0.6)}
 
 
 def test_the_error_can_be_copied_and_sent_to_another_process() -> None:
@@ -152,6 +162,21 @@ async def test_with_one_request_in_flight_batches_expire_in_order(autojump_clock
                 nursery.start_soon(one, number)
                 await trio.sleep(0.25)
         assert expired == [(number, pytest.approx(7 + 0.25 * number)) for number in range(5)]
+
+
+async def test_others_run_while_many_batches_expire(autojump_clock: Clock) -> None:
+    count, seen = 20_000, [0]
+    async with ready(**QUICK, batch_size=0, buffer_memory=2**26, close_timeout_ms=0) as (cluster, producer):
+        cluster.freeze(0)
+        began = trio.current_time()
+        acks = [producer.send_nowait("t", b"") for _ in range(count)]
+        await trio.sleep_until(began + 7)
+        for _ in range(100):
+            seen.append(producer.statistics().batches_expired)
+            await trio.lowlevel.checkpoint()
+        assert all(ack.done for ack in acks)
+    assert seen[-1] == count
+    assert max(after - before for before, after in itertools.pairwise(seen)) <= 2_000, "in one step of the loop"
 
 
 async def test_the_request_timeout_expires_no_batch(autojump_clock: Clock) -> None:

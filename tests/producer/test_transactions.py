@@ -387,6 +387,27 @@ async def test_no_permission_for_a_topic_in_version_1(autojump_clock: Clock) -> 
         assert len(cluster.requests("Produce")) == 1
 
 
+async def test_an_abort_in_version_1_waits_for_what_is_in_flight(autojump_clock: Clock) -> None:
+    """Brokers that do not verify would begin a transaction with it, which nobody ends: readers of committed records stand there."""
+    async with transacting(1) as (cluster, producer):
+        cluster.transactions.verification = False
+        with pytest.raises(Own):
+            async with producer.transaction():
+                await producer.send("t", b"first", partition=0)
+                cluster.delay("Produce", 5, times=1)
+                ack = producer.send_nowait("t", b"late", partition=0)
+                await cluster.seen("Produce", 2)
+                raise Own
+        with pytest.raises(TransactionAbortableError):
+            await ack.wait()
+        await trio.sleep(20)
+        async with producer.transaction():
+            await producer.send("t", b"next", partition=0)
+        await until_closed(cluster)
+        assert cluster.partition("t", 0).stable_end == cluster.partition("t", 0).end
+        assert await committed(cluster) == [b"next"]
+
+
 @both
 async def test_the_abort_drops_what_waits(version: int, autojump_clock: Clock) -> None:
     async with transacting(version, linger_ms=10_000, request_timeout_ms=5_000) as (cluster, producer):
