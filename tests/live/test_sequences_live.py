@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import uuid
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import kafka
 import pytest
 import trio
 from kafka.errors import KafkaError
-from trikafka_broker import Cluster, Fault, FaultProxy, Rule
+from kafka.protocol.admin import (
+    AlterPartitionReassignmentsRequest,
+    DescribeLogDirsRequest,
+    DescribeQuorumRequest,
+    ElectLeadersRequest,
+)
+from trikafka_broker import Broker, Cluster, Fault, FaultProxy, Rule
 from trikafka_broker.proxy import PRODUCE
 
 from trikafka import (
@@ -156,14 +162,82 @@ def _place(bootstrap: str, topic: str, replicas: list[int]) -> None:
         admin.close()
 
 
-async def wait_for_leader(bootstrap: str, topic: str, node: int) -> None:
+async def wait_for_leader(bootstrap: str, topic: str, node: int | None, in_sync: int = 2) -> None:
     async with open_admin(bootstrap_servers=bootstrap) as admin:
         with trio.fail_after(60):
             while True:
                 (partition,) = (await admin.list_topics())[topic]
-                if partition.leader == node and len(partition.in_sync_replicas) == 2:
+                if node in (None, partition.leader) and len(partition.in_sync_replicas) == in_sync:
                     return
                 await trio.sleep(0.05)
+
+
+async def elect(asked: Broker, topic: str, replicas: list[int]) -> None:
+    """Have the first of ``replicas`` lead. Only the broker ``asked`` is spoken to: others may be frozen."""
+    topics = AlterPartitionReassignmentsRequest.ReassignableTopic
+    placed = [topics(name=topic, partitions=[topics.ReassignablePartition(partition_index=0, replicas=replicas)])]
+    order = AlterPartitionReassignmentsRequest(timeout_ms=20_000, topics=placed)
+    elected = [ElectLeadersRequest.TopicPartitions(topic=topic, partitions=[0])]
+    election = ElectLeadersRequest(election_type=0, topic_partitions=elected, timeout_ms=20_000)
+    assert (await ask(asked, order)).error_code == 0
+    assert (await ask(asked, election)).error_code == 0
+
+
+async def ask(broker: Broker, request: Any) -> Any:
+    async with open_admin(bootstrap_servers=broker.sync.bootstrap_servers) as admin:
+        (node,) = [node for node in (await admin.describe_cluster()).nodes if node.port == broker.sync.port]
+        return await admin._brokers.request(node, request)
+
+
+async def size_at(broker: Broker, topic: str) -> int:
+    """The bytes of the log of partition 0 that a replica has, whether they are committed or not."""
+    places = [DescribeLogDirsRequest.DescribableLogDirTopic(topic=topic, partitions=[0])]
+    response = await ask(broker, DescribeLogDirsRequest(topics=places))
+    return sum(part.partition_size for found in response.results for each in found.topics for part in each.partitions)
+
+
+async def active_controller(broker: Broker) -> int:
+    metadata = DescribeQuorumRequest.TopicData(
+        topic_name="__cluster_metadata", partitions=[DescribeQuorumRequest.TopicData.PartitionData(partition_index=0)]
+    )
+    response = await ask(broker, DescribeQuorumRequest(topics=[metadata]))
+    leader: int = response.topics[0].partitions[0].leader_id
+    return leader
+
+
+async def test_a_leader_that_is_deposed_while_it_waits_for_a_follower(make_kafka_cluster: MakeKafkaCluster) -> None:
+    """It says NOT_LEADER_OR_FOLLOWER of what it has written and its successor has: so the record may be in the log."""
+    cluster = Cluster(await trio.to_thread.run_sync(lambda: make_kafka_cluster(brokers=3)))
+    number = await active_controller(cluster.brokers[0])  # not to be frozen, for it moves leaders
+    old, new, frozen = cluster.brokers[number], cluster.brokers[number - 1], cluster.brokers[number - 2]
+    replicas = [broker.sync.node_id for broker in (old, new, frozen)]
+    topic = await make_topic(cluster.bootstrap_servers, 3)
+    await wait_for_leader(cluster.bootstrap_servers, topic, None, 3)
+    await elect(old, topic, replicas)
+    await wait_for_leader(cluster.bootstrap_servers, topic, replicas[0], 3)
+    async with FaultProxy.open(cluster.bootstrap_servers.split(",")) as proxy:
+        async with open_producer(
+            bootstrap_servers=old.sync.bootstrap_servers,
+            dial=proxy.dial,
+            request_timeout_ms=14_000,
+            delivery_timeout_ms=15_000,
+            close_timeout_ms=0,
+        ) as producer:
+            await producer.send(topic, b"0")
+            await frozen.freeze()
+            proxy.hold(new.sync.port)
+            before = await size_at(new, topic)
+            ack = await producer.enqueue(topic, b"1")
+            with trio.fail_after(10):
+                while await size_at(new, topic) == before:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+            await elect(old, topic, [replicas[1], replicas[0], replicas[2]])
+            with pytest.raises(DeliveryTimeoutError) as caught, trio.fail_after(60):
+                await ack.wait()
+            await frozen.thaw()
+    assert caught.value.seconds["in flight"] < 13, "the old leader has answered"
+    assert caught.value.maybe_written
+    assert await log_of(cluster.bootstrap_servers, topic) == [0, 1]
 
 
 async def test_a_broker_that_forgets_producers(make_kafka_cluster: MakeKafkaCluster) -> None:
