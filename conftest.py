@@ -7,14 +7,19 @@ It waits for the tests that the other processes have begun, so its file comes wh
 And what is chance in them, in any process: Trio shuffles its tasks, and retries have jitter. A test has the same of both each time,
 by its name, so that a test that passes here passes elsewhere; and Hypothesis has the same examples. ``--chance 7`` gives others, to
 look for what fails then. An example may take its time in any case: that a machine stood still is no failure.
+
+Virtual time stands still while a thread works for the loop: that takes real time, however little, and a clock that jumped meanwhile
+would run through every limit before a busy machine has come to the thread.
 """
 
 from __future__ import annotations
 
 import fcntl
 import functools
+import math
 import random
 import re
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +28,7 @@ from typing import Any
 import hypothesis
 import pytest
 import trio
+from trio.testing import MockClock
 
 hypothesis.settings.register_profile("others", deadline=None, database=None, print_blob=True)
 hypothesis.settings.register_profile("the same each time", hypothesis.settings.get_profile("others"), derandomize=True)
@@ -52,6 +58,30 @@ LONGEST = [
     "plugins/trikafka-spark/tests/test_spark_connect_live.py",
     "tests/wire/test_sanitized.py",
 ]
+
+
+_run_in_thread = trio.to_thread.run_sync
+_thresholds: dict[MockClock, float] = {}  # of the clocks that stand still
+_at_work: Counter[MockClock] = Counter()
+
+
+async def _while_time_stands_still(*args: Any, **settings: Any) -> Any:
+    clock = trio.lowlevel.current_clock()
+    if not isinstance(clock, MockClock):
+        return await _run_in_thread(*args, **settings)
+    if not _at_work[clock]:
+        _thresholds[clock], clock.autojump_threshold = clock.autojump_threshold, math.inf
+    _at_work[clock] += 1
+    try:
+        return await _run_in_thread(*args, **settings)
+    finally:
+        _at_work[clock] -= 1
+        if not _at_work[clock]:
+            del _at_work[clock]
+            clock.autojump_threshold = _thresholds.pop(clock)
+
+
+trio.to_thread.run_sync = _while_time_stands_still
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
