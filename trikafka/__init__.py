@@ -140,6 +140,7 @@ _HOMES = {
         "TransactionAbortableError",
         "TransactionError",
         "TransactionFatalError",
+        "TransactionNotOpenError",
         "TransactionUndecidedError",
         "TrikafkaError",
         "UnknownProducerIdError",

@@ -121,7 +121,7 @@ async def test_what_hangs_is_found_and_aborted_and_nothing_else(autojump_clock: 
         assert cluster.partition("t", 1).stable_end == cluster.partition("t", 1).end == 2
         assert cluster.partition("t", 0).open_transactions == {1000: 0}
         assert cluster.transactions.by_id["x"].state.value == "Ongoing"
-        with pytest.raises(trikafka.BrokerResponseError, match="t-0 has no open transaction that begins at offset 1"):
+        with pytest.raises(trikafka.TransactionNotOpenError, match="t-0 has no open transaction that begins at offset 1"):
             await admin.abort_transaction(T0, 1)
 
 

@@ -332,7 +332,7 @@ class Admin:
         """Write the marker that aborts the transaction that is open in ``partition`` since ``start_offset`` (KIP-664).
 
         It is meant for one that hangs: a transaction that its coordinator knows of is torn by this. Other partitions are left as
-        they are. Raises an error (INVALID_TXN_STATE) if no open transaction begins there.
+        they are. Raises :exc:`TransactionNotOpenError` if no open transaction begins there.
         """
         (tp,) = messages.partitions_of([partition])
         messages.check_offset(start_offset)
@@ -341,9 +341,8 @@ class Admin:
     async def end_transaction(self, transaction: DetachedTransaction, *, commit: bool, timeout: float | None = None) -> None:
         """Commit or abort what :meth:`Transaction.detach` has left open. It may be called again, with the same outcome.
 
-        Raises :exc:`ProducerFencedError` or another :exc:`BrokerResponseError` (INVALID_TXN_STATE, INVALID_PRODUCER_ID_MAPPING)
-        if it is not open any more: it took longer than its ``transaction_timeout_ms``, another producer has its id, or it has
-        been ended the other way;
+        Raises :exc:`TransactionNotOpenError` if it is not open any more: it took longer than its ``transaction_timeout_ms``,
+        another producer has its id, or it has been ended the other way;
         :exc:`TransactionUndecidedError` past ``timeout`` or ``retries``: call it again. Cancelled, it may have been ended or not.
         """
         if not isinstance(transaction, DetachedTransaction):

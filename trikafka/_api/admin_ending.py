@@ -6,15 +6,17 @@ version 1 because an end leaves the epoch as it is, in version 2 (KIP-890) becau
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from .._managers import transaction_messages as messages
 from .._net.deadlines import Call
 from .._state.sequences import Identity
 from ..error_codes import ErrorCode
 from ..errors import (
-    BrokerResponseError,
     KafkaConnectionError,
     KafkaTimeoutError,
     RequestTimedOutError,
+    TransactionNotOpenError,
     TransactionUndecidedError,
     TrikafkaError,
     from_code,
@@ -57,16 +59,17 @@ class TransactionEnd:
             self._unanswered = True
             raise
         if response.error_code:
-            raise self._refused(response.error_code)
+            self._refuse(response.error_code)
 
-    def _refused(self, code: int) -> BrokerResponseError:
+    def _refuse(self, code: int) -> NoReturn:
         what = f"{'committing' if self._commit else 'aborting'} the transaction {self._transaction}"
-        if code in _GONE:
-            what += ": it is not open any more; it was open for longer than its transaction_timeout_ms, another producer was opened"
-            what += " with its transactional id, or it has been ended"
-            if self._unanswered:
-                what += ", perhaps by an earlier attempt of this call, which got no response"
-        return from_code(code, what, operation="Write")
+        error = from_code(code, what, operation="Write")
+        if code not in _GONE:
+            raise error
+        why = "it was open for longer than its transaction_timeout_ms, another producer was opened with its transactional id,"
+        why += " or it has been ended"
+        why += ", perhaps by an earlier attempt of this call, which got no response" if self._unanswered else ""
+        raise TransactionNotOpenError(f"{what}: it is not open any more; {why} ({error.name})") from error
 
     def undecided(self, error: TrikafkaError) -> TransactionUndecidedError:
         """What to raise when the time of the call is up, or it may not ask again."""

@@ -16,8 +16,7 @@ from kafka.protocol.producer import WriteTxnMarkersRequest
 
 from .._net.deadlines import Call
 from .._net.gather import all_of
-from ..error_codes import ErrorCode
-from ..errors import ConfigurationError, DamagedResponseError, TrikafkaError, from_code
+from ..errors import ConfigurationError, DamagedResponseError, TransactionNotOpenError, TrikafkaError, from_code
 from ..interfaces import BrokerAccess, CoordinatorKind, CoordinatorManager, MetadataManager
 from ..types import Node, TopicPartition
 from .admin_places import at_coordinators, at_leaders
@@ -132,7 +131,7 @@ class TransactionLookups:
         if producer is None:
             if call.attempts > 1:
                 return  # an attempt before this one got no response, and did it
-            raise from_code(ErrorCode.INVALID_TXN_STATE, f"{tp} has no open transaction that begins at offset {start_offset}")
+            raise TransactionNotOpenError(f"{tp} has no open transaction that begins at offset {start_offset}")
 
         async def ask(node: Node, parts: list[TopicPartition]) -> None:
             request = _abort_marker(tp, producer)

@@ -134,6 +134,10 @@ class TransactionUndecidedError(TransactionError, KafkaTimeoutError):
         TrikafkaError.__init__(self, text)
 
 
+class TransactionNotOpenError(TransactionError):
+    """The transaction that an admin client was to end is not open (any more). What the broker says is chained as the cause."""
+
+
 class TransactionFatalError(TransactionError):
     """This producer can make no more transactions: close it, and open another. The cause is chained."""
 
