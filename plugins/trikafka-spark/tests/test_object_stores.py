@@ -316,6 +316,18 @@ def test_an_owner_that_is_awake_keeps_its_lock_and_one_that_lost_it_says_so(plac
         place.store().open()
 
 
+def test_a_lock_is_given_back_though_the_response_to_its_last_renewal_was_lost(place: Bucket) -> None:
+    store: Any = place.store(lease="600")
+    store.open()
+    unheard = lock_of(place).replace(b'"beat"', b'"beat": 0, "beat"')
+    obstore.put(place.server.store(place.bucket), "lake/t/_trikafka/lock", unheard)
+    store.close()
+    assert not place_is_locked(place)
+    next_one: Any = place.store()
+    next_one.open()
+    next_one.close()
+
+
 def lock_of(place: Bucket) -> bytes:
     return place.server.objects(place.bucket)["lake/t/_trikafka/lock"]
 

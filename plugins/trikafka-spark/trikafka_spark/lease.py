@@ -128,7 +128,9 @@ class Lease:
         thread.join()
         if not self.lost:
             with suppress(OSError):
-                self._objects.swap(LOCK, self._body(released=True), self._version)
+                done = self._objects.swap(LOCK, self._body(released=True), self._version)
+                if done is None and (version := self._written_before()) is not None:
+                    self._objects.swap(LOCK, self._body(released=True), version)
 
     def give_up(self) -> None:
         """Renew it no more, and take it no more if it is just being taken. Any thread may call; never blocks."""
