@@ -162,11 +162,11 @@ CALLS = [
     Row("admin", "find_hanging_transactions", "DescribeProducers", 6, lambda _, a, k: a.find_hanging_transactions(**k)),
     Row(
         "admin", "abort_transaction", "DescribeProducers", 6, lambda _, a, k: a.abort_transaction(TP, 0, **k),
-        refusals=(trikafka.errors.BrokerResponseError,),
+        refusals=(trikafka.TransactionNotOpenError,),
     ),
     Row(
         "admin", "end_transaction", "EndTxn", 15, lambda _, a, k: a.end_transaction(DETACHED, commit=True, **k),
-        refusals=(trikafka.errors.BrokerResponseError,),
+        refusals=(trikafka.TransactionNotOpenError,),
     ),
 ]  # fmt: skip
 #: These end a client, so each is run once and alone.
