@@ -8,15 +8,14 @@ And what is chance in them, in any process: Trio shuffles its tasks, and retries
 by its name, so that a test that passes here passes elsewhere; and Hypothesis has the same examples. ``--chance 7`` gives others, to
 look for what fails then. An example may take its time in any case: that a machine stood still is no failure.
 
-Virtual time stands still while a thread works for the loop: that takes real time, however little, and a clock that jumped meanwhile
-would run through every limit before a busy machine has come to the thread.
+Virtual time hardly moves while a thread works for the loop: that takes real time, and a clock that jumps as soon as nothing else is
+to do runs through every limit before a busy machine has come to the thread. It jumps only after ten idle seconds then.
 """
 
 from __future__ import annotations
 
 import fcntl
 import functools
-import math
 import random
 import re
 from collections import Counter
@@ -60,17 +59,19 @@ LONGEST = [
 ]
 
 
+#: How long (real seconds) the loop has to be idle before virtual time jumps though a thread is at work.
+_PATIENCE = 10.0
 _run_in_thread = trio.to_thread.run_sync
-_thresholds: dict[MockClock, float] = {}  # of the clocks that stand still
+_thresholds: dict[MockClock, float] = {}  # of the clocks that wait for threads
 _at_work: Counter[MockClock] = Counter()
 
 
-async def _while_time_stands_still(*args: Any, **settings: Any) -> Any:
+async def _without_jumps(*args: Any, **settings: Any) -> Any:
     clock = trio.lowlevel.current_clock()
     if not isinstance(clock, MockClock):
         return await _run_in_thread(*args, **settings)
-    if not _at_work[clock]:
-        _thresholds[clock], clock.autojump_threshold = clock.autojump_threshold, math.inf
+    if not _at_work[clock] and clock.autojump_threshold < _PATIENCE:
+        _thresholds[clock], clock.autojump_threshold = clock.autojump_threshold, _PATIENCE
     _at_work[clock] += 1
     try:
         return await _run_in_thread(*args, **settings)
@@ -78,10 +79,10 @@ async def _while_time_stands_still(*args: Any, **settings: Any) -> Any:
         _at_work[clock] -= 1
         if not _at_work[clock]:
             del _at_work[clock]
-            clock.autojump_threshold = _thresholds.pop(clock)
+            clock.autojump_threshold = _thresholds.pop(clock, clock.autojump_threshold)
 
 
-trio.to_thread.run_sync = _while_time_stands_still
+trio.to_thread.run_sync = _without_jumps
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

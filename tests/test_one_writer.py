@@ -19,7 +19,7 @@ FILES = sorted(path for path in PACKAGE.rglob("*.py") if not str(path.relative_t
 NAMES = [str(path.relative_to(PACKAGE)) for path in FILES]
 #: Attributes that the language, Trio and our errors have: written where they are made or handed on.
 FOREIGN = {
-    "__cause__", "__context__", "__traceback__", "deadline", "shield", "custom_sleep_data",  # Python's and Trio's
+    "__cause__", "__context__", "__traceback__", "__notes__", "deadline", "shield", "custom_sleep_data",  # Python's and Trio's
     "minimum_version", "check_hostname", "verify_flags",  # of an SSLContext that was just made
     "retriable", "args",  # of an error, by who knows better than the table
     "__doc__", "showwarning", "obj",  # a docstring that is made, the module warnings', and click's context

@@ -269,7 +269,7 @@ async def test_transactions_that_another_program_ends(broker: Broker) -> None:
             await admin.end_transaction(kept, commit=True)
             await admin.end_transaction(dropped, commit=False)
         for transaction, commit in ((kept, False), (dropped, True), (fenced, True)):
-            with pytest.raises(trikafka.BrokerResponseError, match="not open any more"):
+            with pytest.raises(trikafka.TransactionNotOpenError, match="not open any more"):
                 await admin.end_transaction(transaction, commit=commit)
         await admin.end_transaction(second, commit=True)
         async with trikafka.open_producer(bootstrap_servers=broker.bootstrap, transactional_id=f"{topic}-own") as producer:
@@ -279,12 +279,12 @@ async def test_transactions_that_another_program_ends(broker: Broker) -> None:
                 await txn.commit()
             async with producer.transaction():
                 await producer.send(topic, b"next", partition=0)
-                with pytest.raises(trikafka.BrokerResponseError, match="not open any more"):
+                with pytest.raises(trikafka.TransactionNotOpenError, match="not open any more"):
                     await admin.end_transaction(ended, commit=True)  # before, this committed the next one in version 1
                 await producer.send(topic, b"and the last", partition=0)
         while (await admin.describe_transactions([late.transactional_id]))[late.transactional_id].state != "CompleteAbort":  # noqa: ASYNC110
             await trio.sleep(0.1)
-        with pytest.raises(trikafka.BrokerResponseError, match="not open any more"):
+        with pytest.raises(trikafka.TransactionNotOpenError, match="not open any more"):
             await admin.end_transaction(late, commit=True)
         while await admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):  # noqa: ASYNC110
             await trio.sleep(0.02)

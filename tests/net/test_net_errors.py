@@ -11,8 +11,9 @@ import pytest
 import trio
 
 from trikafka import errors
-from trikafka._net.singleflight import ClientClosed, again
+from trikafka._net.singleflight import ClientClosed
 from trikafka.errors import ErrorCode, TrikafkaError, from_code
+from trikafka.errors.copies import again
 from trikafka.types import OffsetAndMetadata, TopicPartition
 
 # Printed by Kafka 4.4's org.apache.kafka.common.protocol.Errors: code, name, RetriableException?, InvalidMetadataException?

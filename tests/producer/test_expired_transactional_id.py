@@ -16,7 +16,7 @@ from transacting import committed, producer_of, transacting, until_closed
 from trio.testing import MockClock as Clock
 
 import trikafka
-from trikafka import GroupMetadata, PreparedTransaction, Producer, TopicPartition, Transaction
+from trikafka import GroupMetadata, PreparedTransaction, Producer, RecordBatch, TopicPartition, Transaction
 from trikafka.error_codes import ErrorCode
 from trikafka.errors import BrokerResponseError, ProducerFencedError, TransactionAbortableError, TransactionFatalError
 from trikafka.testing import ScriptedCluster
@@ -112,21 +112,98 @@ async def test_another_producer_has_the_id_since(version: int, autojump_clock: C
 
 
 @versions
-async def test_a_commit_whose_outcome_is_forgotten(version: int, autojump_clock: Clock) -> None:
-    """An open transaction is not forgotten, so this one has ended, and how, nobody can tell any more: it is not called aborted."""
+async def test_the_response_to_the_request_for_a_new_producer_id_is_lost(version: int, autojump_clock: Clock) -> None:
+    """The coordinator has given one, and takes the next attempt for another's: that nobody else need be there is said."""
     async with transacting(version) as (cluster, producer):
-        cluster.fail("EndTxn", _FORGOTTEN)
-        with pytest.raises(TransactionFatalError, match=r"transactional\.id\.expiration\.ms") as caught:
+        forget(cluster)
+        cluster.drop("InitProducerId", after=True)
+        with pytest.raises(TransactionAbortableError):
             async with producer.transaction():
-                await producer.send("t", b"x", partition=0)
-        assert any("cannot be told" in note for note in caught.value.__notes__)
-        with pytest.raises(TransactionFatalError):
-            async with producer.transaction():
-                pass
+                await producer.send("t", b"lost", partition=0)
+        for _ in range(2):
+            with pytest.raises(TransactionFatalError, match="for this producer or for another's cannot be told") as caught:
+                async with producer.transaction():
+                    pass
+            assert isinstance(caught.value.__cause__, ProducerFencedError)
+        assert not producer.health().ok
 
 
 @versions
-async def test_read_process_write_goes_on(version: int, autojump_clock: Clock) -> None:
+async def test_a_request_for_a_new_producer_id_that_did_not_arrive(version: int, autojump_clock: Clock) -> None:
+    async with transacting(version) as (cluster, producer):
+        forget(cluster)
+        cluster.drop("InitProducerId", 2)
+        with pytest.raises(TransactionAbortableError):
+            async with producer.transaction():
+                await producer.send("t", b"lost", partition=0)
+        async with producer.transaction():
+            await producer.send("t", b"kept", partition=0)
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"kept"]
+
+
+@versions
+async def test_a_commit_that_nobody_knows_is_not_committed(version: int, autojump_clock: Clock) -> None:
+    """An open transaction is not forgotten, so this one was aborted for its time: nobody else can have committed it."""
+    async with transacting(version, transaction_timeout_ms=1_000) as (cluster, producer):
+
+        async def late() -> None:
+            await producer.send("t", b"late", partition=0)
+            await trio.sleep(3)
+            forget(cluster)
+
+        with pytest.raises(TransactionAbortableError, match=r"transactional\.id\.expiration\.ms"):
+            async with producer.transaction():
+                await late()
+        async with producer.transaction():
+            await producer.send("t", b"kept", partition=0)
+        await until_closed(cluster)
+        assert await committed(cluster) == [b"kept"]
+
+
+@versions
+@pytest.mark.parametrize("forgets", [True, False])
+async def test_a_commit_whose_outcome_nobody_can_tell(version: int, forgets: bool, autojump_clock: Clock) -> None:
+    """An attempt before got no response: it may have committed."""
+    async with transacting(version) as (cluster, producer):
+        cluster.drop("EndTxn")
+        cluster.fail("EndTxn", _FORGOTTEN if forgets else ErrorCode.PRODUCER_FENCED, times=None)
+        with pytest.raises(TransactionFatalError if forgets else ProducerFencedError) as caught:
+            async with producer.transaction():
+                await producer.send("t", b"x", partition=0)
+        (note,) = caught.value.__notes__
+        assert note == "Whether the transaction was committed cannot be told: an earlier attempt got no response."
+        caught.value.add_note("mine")
+        with pytest.raises(TransactionFatalError if forgets else ProducerFencedError) as again:
+            async with producer.transaction():
+                pass
+        assert "mine" not in again.value.__notes__
+
+
+@versions
+async def test_a_fenced_commit_in_no_doubt_says_nothing_of_doubt(version: int, autojump_clock: Clock) -> None:
+    async with transacting(version) as (cluster, producer):
+        cluster.fail("EndTxn", ErrorCode.PRODUCER_FENCED)
+        with pytest.raises(ProducerFencedError) as caught:
+            async with producer.transaction():
+                await producer.send("t", b"x", partition=0)
+        assert not getattr(caught.value, "__notes__", [])
+
+
+class CopyingTables:
+    """As :class:`Copying`, by tables."""
+
+    def __init__(self, producer: Producer) -> None:
+        self._producer = producer
+
+    async def __call__(self, batch: RecordBatch, txn: Transaction) -> None:
+        table = pytest.importorskip("pyarrow").table({"value": [record.value for record in batch]})
+        await self._producer.send_arrow("t", table, partition=batch.partition % 2)
+
+
+@versions
+@pytest.mark.parametrize("handler", [Copying, CopyingTables])
+async def test_read_process_write_goes_on(version: int, handler: Any, autojump_clock: Clock) -> None:
     async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
         input_of(cluster)
         async with (
@@ -135,7 +212,7 @@ async def test_read_process_write_goes_on(version: int, autojump_clock: Clock) -
         ):
             forget(cluster)
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(trikafka.process, consumer, producer, Copying(producer))
+                nursery.start_soon(trikafka.process, consumer, producer, handler(producer))
                 await all_processed(cluster)
                 nursery.cancel_scope.cancel()
         assert Counter(await committed(cluster)) == EXPECTED

@@ -209,4 +209,5 @@ def test_whatever_goes_wrong_what_is_said_of_a_record_is_true(idempotent: bool) 
             error.add_note(f"Walk({seed}, idempotent={idempotent}).go(60)")
             raise
         seen += walk.seen
-    assert min(seen.values()) > 200, f"what is looked for has hardly come: {seen}"
+    kinds = ("delivered", "failed", "failed, in the log")
+    assert min(seen[kind] for kind in kinds) > 200, f"what is looked for has hardly come: {seen}"

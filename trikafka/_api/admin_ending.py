@@ -33,6 +33,8 @@ _GONE = (
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 )  # fmt: skip
 
+_UNKNOWN = ErrorCode.INVALID_PRODUCER_ID_MAPPING
+
 
 class TransactionEnd:
     """The end of one transaction, over all attempts of a call."""
@@ -67,7 +69,7 @@ class TransactionEnd:
         if code not in _GONE:
             raise error
         why = "it was open for longer than its transaction_timeout_ms, another producer was opened with its transactional id,"
-        why += " or it has been ended"
+        why += " this cluster never had it, or it has been ended" if code == _UNKNOWN else " or it has been ended"
         why += ", perhaps by an earlier attempt of this call, which got no response" if self._unanswered else ""
         raise TransactionNotOpenError(f"{what}: it is not open any more; {why} ({error.name})") from error
 

@@ -17,6 +17,7 @@ from .._net.retry import backoff
 from .._state.task_timer import timeout_in
 from .._wire.columns import RecordBatch
 from ..errors import (
+    ArrowDeliveryError,
     ClientFailedError,
     ConfigurationError,
     ErrorCode,
@@ -178,6 +179,8 @@ def failed_transaction(error: BaseException) -> TransactionError | None:
     if isinstance(error, BaseExceptionGroup):
         found = [failed_transaction(inner) for inner in error.exceptions]
         return found[0] if all(found) else None
+    if isinstance(error, ArrowDeliveryError):
+        return failed_transaction(error.error)
     return error if isinstance(error, TransactionError) and not error.fatal else None
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 import trio
 
 from .._net.deadlines import Call, check_timeout, run_call
-from .._net.singleflight import again
 from .._state.arguments import checked_partition
 from ..errors import ConfigurationError, RequestTimedOutError
+from ..errors.copies import again
 from ..types import OffsetAndTimestamp, OffsetSpec, PartitionInfo, TopicPartition
 from .consumer_base import ConsumerBase
 

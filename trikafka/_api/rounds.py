@@ -15,6 +15,7 @@ import trio
 from .._wire.columns import RecordBatch
 from ..error_codes import ErrorCode
 from ..errors import (
+    ArrowDeliveryError,
     AuthorizationError,
     CommitFailedError,
     CorruptRecordError,
@@ -45,6 +46,8 @@ def may_be_done_again(error: BaseException) -> bool:
     """Whether a round that ended so was surely not committed, and may succeed when it is done again. Of a group: each of it."""
     if isinstance(error, BaseExceptionGroup):  # of a nursery in the handler, whose tasks are all told of the same failure
         return all(may_be_done_again(inner) for inner in error.exceptions)
+    if isinstance(error, ArrowDeliveryError):
+        return may_be_done_again(error.error)
     return isinstance(error, _AGAIN) and not isinstance(error, TransactionUndecidedError) and not refused_for_good(error)
 
 

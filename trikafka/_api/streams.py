@@ -19,10 +19,10 @@ import trio
 
 from .._managers.listener_invoker import RebalanceListenerInvoker
 from .._net.signal import Signal
-from .._net.singleflight import again
 from .._state.assignment import AssignedPartition
 from ..config import ConsumerConfig
 from ..errors import PartitionNotOwnedError, TrikafkaError
+from ..errors.copies import again
 from ..types import OffsetAndMetadata, TopicPartition
 from .consumer_core import ConsumerCore
 from .partition_stream import PartitionStream

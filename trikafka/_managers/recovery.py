@@ -14,10 +14,10 @@ import trio
 
 from .._net.addresses import parse_bootstrap
 from .._net.brokers import Brokers
-from .._net.singleflight import again
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import TrikafkaError
+from ..errors.copies import again
 from ..types import Node
 
 _log = logging.getLogger("trikafka.metadata")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import trio
 
-from .._net.singleflight import again
 from .._state.transaction import ProducerTransaction, TransactionState
 from ..errors import KafkaTimeoutError, TransactionAbortableError, TransactionUndecidedError, TrikafkaError
+from ..errors.copies import again
 from ..interfaces import ProduceManager
 from .transaction_signals import TransactionSignals
 

@@ -8,20 +8,17 @@ What the calls may do when stands in :mod:`trikafka._state.transaction`; this ma
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TypeVar
+from collections.abc import Callable, Mapping
 
 import trio
 
-from .._net import reasons
 from .._net.deadlines import Call, run_call
 from .._net.gather import with_background
 from .._net.retry import Retry
-from .._net.singleflight import SingleFlight, StartSoon, again
+from .._net.singleflight import SingleFlight, StartSoon
 from .._state.sequences import Identity
 from .._state.transaction import ProducerTransaction, TransactionState
 from ..config import ProducerConfig
-from ..error_codes import ErrorCode
 from ..errors import (
     CommitFailedError,
     IllegalStateError,
@@ -31,42 +28,19 @@ from ..errors import (
     TransactionAbortableError,
     TransactionError,
     TransactionFatalError,
-    TransactionUndecidedError,
     TrikafkaError,
 )
+from ..errors.copies import again
 from ..interfaces import ProduceManager
 from ..types import GroupMetadata, OffsetAndMetadata, PreparedTransaction, TopicPartition
 from .offsets_under_way import OffsetsUnderWay
 from .transaction_coordinator import TransactionCoordinator
+from .transaction_ends import FORGOTTEN, Ending, TransactionEnds, back_off
 from .transaction_failures import TransactionFailures, undecided
 from .transaction_signals import TransactionSignals
 
-T = TypeVar("T")
-#: How long (seconds) to wait for the markers of the last transaction before a look at whether they are written.
-_MARKERS = 0.02
-#: The coordinator knows the transactional id by another producer id, or has forgotten it (transactional.id.expiration.ms).
-_FORGOTTEN = ErrorCode.INVALID_PRODUCER_ID_MAPPING
 _log = logging.getLogger("trikafka.transactions")
 _S = TransactionState
-
-
-class _Ending:
-    """The end of one transaction, and how it came out."""
-
-    __slots__ = ("commit", "done", "error", "named", "number", "reason", "told")
-
-    def __init__(self, number: int, commit: bool, named: bool) -> None:
-        self.number, self.commit = number, commit
-        self.named = named  # others may end it late, and without a new epoch would end the next one
-        self.done = trio.Event()
-        self.error: Exception | None = None  # why it did not end as was wanted
-        self.told = True  # whoever asked for it will learn how it came out
-        self.reason = reasons.Reason()
-
-    async def settled(self) -> None:
-        """Wait for it."""
-        with reasons.waiting_behind(self.reason):
-            await self.done.wait()
 
 
 class Transactions:
@@ -84,8 +58,9 @@ class Transactions:
         self._config, self._coordinator, self._produce, self._start_soon = config, coordinator, produce, start_soon
         self._transaction, self._signals = transaction, signals
         self._failures = TransactionFailures(produce, transaction, signals)
-        self._ending: _Ending | None = None  # the last
         self._offsets = OffsetsUnderWay()
+        self._ends = TransactionEnds(config, coordinator, produce, transaction, self._failures, self._offsets)
+        self._ending: Ending | None = None  # the last
         self._finished = False
 
     # --- the calls ---------------------------------------------------------------------------------------------------
@@ -114,7 +89,7 @@ class Transactions:
         try:
             await call.step("EndTxn of what was prepared", lambda: self._coordinator.end(identity, 2, commit=True))
         except TrikafkaError as error:
-            if isinstance(error, ProducerFencedError) or error.code == _FORGOTTEN:  # its producer went on, or another came
+            if isinstance(error, ProducerFencedError) or error.code == FORGOTTEN:  # its producer went on, or another came
                 _log.warning("transaction %s was completed before: %s", prepared, error)
                 return
             if error.retriable:
@@ -134,7 +109,7 @@ class Transactions:
             if last is not None:
                 await self._await(call, last)
             if last is not None and not last.told:
-                last.told = True
+                last.will_be_told()
                 if self._transaction.state is _S.ABORTABLE_ERROR:
                     refused = self._transaction.error
                     await self._await(call, self._start_end(commit=False))
@@ -241,7 +216,7 @@ class Transactions:
         """
         if (over := self._over(number)) is not None and over.commit:
             await trio.lowlevel.checkpoint()
-            over.told = True
+            over.will_be_told()
             if over.error is not None:
                 raise again(over.error)
             return
@@ -333,98 +308,26 @@ class Transactions:
                 self._failures.broken("AddPartitionsToTxn", error)
             else:
                 self._produce.delayed(error)
-                await _back_off(retry, error)
+                await back_off(retry, error)
 
-    def _start_end(self, *, commit: bool) -> _Ending:
+    def _start_end(self, *, commit: bool) -> Ending:
         """End the open transaction in the background, unless that is under way; returns the end."""
         transaction, ending = self._transaction, self._ending
         if ending is not None and ending.number == transaction.number and not ending.done.is_set():
             if commit and transaction.state is _S.UNDECIDED:
                 transaction.committing()
             return ending
-        ending = self._ending = _Ending(transaction.number, commit, named=transaction.state is _S.PREPARED)
+        ending = self._ending = Ending(transaction.number, commit, named=transaction.state is _S.PREPARED)
         if commit:
             transaction.committing()
         else:
             transaction.aborting()
         if (not commit and self._failures.begin_to_abort()) or transaction.started:
-            self._start_soon(self._end, ending)
+            self._start_soon(self._ends.carry_out, ending)
         else:
             transaction.ended()
             ending.done.set()
         return ending
-
-    async def _end(self, ending: _Ending) -> None:
-        reasons.adopt(ending.reason)
-        ending.error = TransactionUndecidedError("the producer was closed before the outcome of the transaction was known")
-        transaction, version = self._transaction, self._transaction.version
-        try:
-            if not ending.commit:
-                await self._failures.abort_all()
-            if not transaction.started:
-                transaction.ended()
-                ending.error = None
-                return
-            if not ending.commit and version < 2:
-                await self._produce.landed()  # what comes after the abort would begin a transaction that nobody ends
-                await self._offsets.ended()
-            following = await self._persist(lambda: self._end_once(ending.commit, version))
-            upgraded = self._coordinator.version > version
-            renew = following is None and (upgraded or not ending.commit or ending.named)
-            transaction.ended(following, renew=renew)
-            ending.error = None
-            if following is not None:
-                self._produce.identify(following)
-            if renew:
-                await self._renew()
-        except TrikafkaError as error:
-            self._not_ended(ending, error)
-        finally:
-            ending.done.set()
-
-    async def _end_once(self, commit: bool, version: int) -> Identity | None:
-        try:
-            return await self._coordinator.end(self._identity, version, commit=commit)
-        except TrikafkaError as error:
-            if commit or error.code not in (ErrorCode.INVALID_TXN_STATE, _FORGOTTEN):
-                raise
-            return None  # the coordinator has none open: nothing had been added. Whether it is still ours, the next epoch tells
-
-    def _not_ended(self, ending: _Ending, error: TrikafkaError) -> None:
-        transaction = self._transaction
-        if transaction.state is _S.INITIALIZING:  # it has ended, and there is no next one
-            transaction.ruined(error)
-            _log.error("no next transaction is possible: %s", error)
-        elif ending.commit and not error.fatal and error.code != _FORGOTTEN:
-            transaction.not_committed(error)
-            late = "; was it open for longer than transaction_timeout_ms?" if error.code == ErrorCode.INVALID_TXN_STATE else ""
-            ending.error = TransactionAbortableError(f"the transaction was not committed: {error}{late}")
-            ending.error.__cause__ = error
-        else:
-            transaction.ruined(error)
-            ending.error = transaction.error
-            if ending.error is not None and ending.commit and (isinstance(error, ProducerFencedError) or error.code == _FORGOTTEN):
-                note = "Whether the transaction was committed cannot be told if an earlier attempt got no response."
-                ending.error.add_note(note)
-
-    async def _renew(self) -> None:
-        """Ask for the next epoch (KIP-360): what is still on its way with this one is nothing to any broker then."""
-        identity = await self._persist(lambda: self._coordinator.initialize(self._identity))
-        self._transaction.initialized(identity)
-        self._produce.identify(identity)
-
-    async def _persist(self, attempt: Callable[[], Awaitable[T]]) -> T:
-        """Try until it works or is refused for good."""
-        retry = Retry(self._config)
-        while True:
-            try:
-                return await attempt()
-            except TrikafkaError as error:
-                if not error.retriable:
-                    raise
-                reasons.failed(error)
-                _log.debug("%s (%d failures before)", error, retry.failures)
-                await _back_off(retry, error)
 
     # --- parts -------------------------------------------------------------------------------------------------------
 
@@ -445,7 +348,7 @@ class Transactions:
         if self._transaction.state is not _S.IN_TRANSACTION:  # a commit that waits for these offsets is no hindrance
             self._transaction.check("send_offsets")
 
-    def _over(self, number: int) -> _Ending | None:
+    def _over(self, number: int) -> Ending | None:
         """How transaction ``number`` ended, if it has and nothing came after it. The next epoch may still be missing."""
         ending = self._ending
         if ending is None or ending.number != number:
@@ -472,7 +375,7 @@ class Transactions:
         await call.wait(lambda: with_background([watch], deliver))
         check()
 
-    async def _await(self, call: Call, ending: _Ending, *, raises: bool = False) -> None:
+    async def _await(self, call: Call, ending: Ending, *, raises: bool = False) -> None:
         await call.wait(ending.settled)
         if raises and ending.error is not None:
             raise again(ending.error)
@@ -482,12 +385,6 @@ class Transactions:
         ending = self._ending
         if ending is None or ending.number != number:
             return False
-        ending.told = False
+        ending.will_not_be_told()
         self._transaction.undecided(why)
         return True
-
-
-async def _back_off(retry: Retry, error: TrikafkaError) -> None:
-    """Wait before another attempt: not long while the last transaction's markers are being written, which takes a moment."""
-    delay = retry.delay()
-    await trio.sleep(min(delay, _MARKERS) if error.code == ErrorCode.CONCURRENT_TRANSACTIONS else delay)

@@ -19,6 +19,7 @@ from .._wire.messages import ApiMessage
 from ..config import ClientConfig
 from ..error_codes import ErrorCode
 from ..errors import AuthenticationError, DamagedResponseError, KafkaConnectionError, ProtocolError, TrikafkaError
+from ..errors.copies import again
 from ..types import Node
 from .connection_state import SASL_REQUESTS, ConnectionState, StateClock
 from .decoding import decoded
@@ -27,7 +28,6 @@ from .frames import FrameReader
 from .in_flight import InFlightRequest, RequestQueue
 from .reasons import waiting_for
 from .session import Authenticate, Session
-from .singleflight import again
 from .throttles import Pause
 from .transport import STREAM_ERRORS, Transport
 from .versions import BrokerVersions

@@ -6,8 +6,8 @@ import trio
 
 from ..config import ClientConfig
 from ..errors import AuthenticationError
+from ..errors.copies import again
 from ..types import Node
-from .singleflight import again
 
 #: How long (seconds) a broker that has refused this client is not dialled again.
 REFUSED_FOR = 30.0

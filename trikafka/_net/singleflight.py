@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Awaitable, Callable
 from typing import Generic, Protocol, TypeVar
 
 import trio
 
 from ..errors import ClientFailedError, TrikafkaError
+from ..errors.copies import again
 from .reasons import Reason, adopt, waiting_behind
 
 T = TypeVar("T")
-Failure = TypeVar("Failure", bound=Exception)
 
 
 class ClientClosed(trio.ClosedResourceError):
     """The client was closed: in a task of the user the error, in a task of the client its end."""
-
-
-def again(error: Failure) -> Failure:
-    """A copy of an error that several tasks raise, so that each has its own traceback and context."""
-    twin = copy.copy(error)
-    twin.__cause__ = error.__cause__
-    return twin
 
 
 class StartSoon(Protocol):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from ..errors import KafkaTimeoutError, OutOfOrderSequenceError, TransactionAbortableError
+from ..errors import ArrowDeliveryError, KafkaTimeoutError, OutOfOrderSequenceError, TransactionAbortableError
 
 
 class TaskTimer:
@@ -46,11 +46,12 @@ class TaskTimer:
 def timeout_in(error: BaseException) -> KafkaTimeoutError | None:
     """The time-out that ``error`` is: a call's, those of a nursery's tasks and nothing else, or what made a transaction fail.
 
-    Or what became of a record: one that had to be given up since it stands behind one that expired is late as that one is.
+    Or what became of a record, or of the first of a table that failed: one that had to be given up since it stands behind one that
+    expired is late as that one is.
     """
     if isinstance(error, KafkaTimeoutError):
         return error
-    if isinstance(error, TransactionAbortableError | OutOfOrderSequenceError):
+    if isinstance(error, TransactionAbortableError | OutOfOrderSequenceError | ArrowDeliveryError):
         return next((cause for cause in _causes(error) if isinstance(cause, KafkaTimeoutError)), None)
     if isinstance(error, BaseExceptionGroup):
         found = [timeout_in(inner) for inner in error.exceptions]

@@ -41,10 +41,9 @@ its epoch from one transaction to the next. In version 2 (KIP-890) the first rec
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterable
 from enum import Enum
-from typing import Literal, TypeVar
+from typing import Literal
 
 from ..errors import (
     IllegalStateError,
@@ -54,10 +53,10 @@ from ..errors import (
     TransactionUndecidedError,
     TrikafkaError,
 )
+from ..errors.copies import again
 from ..types import TopicPartition
 from .sequences import Identity
 
-Error = TypeVar("Error", bound=Exception)
 Call = Literal["begin", "send", "send_offsets", "prepare", "commit", "abort"]
 
 
@@ -344,10 +343,3 @@ class TransactionalIdentity:
 
     def batch_failed(self, error: Exception) -> None:
         self._transaction.failed(error)
-
-
-def again(error: Error) -> Error:
-    """A copy of an error that is raised more than once, so that each has its own traceback."""
-    twin = copy.copy(error)
-    twin.__cause__ = error.__cause__
-    return twin

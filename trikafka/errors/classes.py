@@ -135,7 +135,7 @@ class TransactionUndecidedError(TransactionError, KafkaTimeoutError):
 
 
 class TransactionNotOpenError(TransactionError):
-    """The transaction that an admin client was to end is not open (any more). What the broker says is chained as the cause."""
+    """The transaction that an admin client was to end is not open (any more). If its coordinator said so, that is the cause."""
 
 
 class TransactionFatalError(TransactionError):

@@ -1,0 +1,34 @@
+"""What the root's conftest does to virtual time: a thread has its real time, and a limit around it is not met meanwhile."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+
+async def test_time_does_not_jump_while_a_thread_works(autojump_clock: MockClock) -> None:
+    async def work(seconds: float) -> None:
+        with trio.fail_after(1):
+            await trio.to_thread.run_sync(time.sleep, seconds)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(work, 0.05)
+        nursery.start_soon(work, 0.2)
+    assert trio.current_time() < 1
+    began = time.perf_counter()
+    await trio.sleep(10_000)
+    assert time.perf_counter() - began < 5, "it jumps again"
+
+
+async def test_also_after_one_that_fails_and_one_that_is_abandoned(autojump_clock: MockClock) -> None:
+    with pytest.raises(ZeroDivisionError):
+        await trio.to_thread.run_sync(lambda: 1 / 0)
+    with trio.CancelScope() as scope:
+        scope.cancel()
+        await trio.to_thread.run_sync(time.sleep, 0.1, abandon_on_cancel=True)
+    began = time.perf_counter()
+    await trio.sleep(10_000)
+    assert time.perf_counter() - began < 5
