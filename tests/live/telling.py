@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import trio
 
-from trikafka import Admin
+from trikafka import Admin, open_admin
 
 
 async def told(admin: Admin, topic: str, partitions: int, limit: float = 20) -> None:
@@ -12,3 +12,11 @@ async def told(admin: Admin, topic: str, partitions: int, limit: float = 20) -> 
     with trio.fail_after(limit):
         while len((await admin.list_topics()).get(topic, ())) != partitions:  # noqa: ASYNC110
             await trio.sleep(0.05)
+
+
+async def settled(bootstrap: str, limit: float = 60) -> None:
+    """Wait until no transaction is being ended: a commit is done once it is decided, and readers see it once it is marked."""
+    async with open_admin(bootstrap_servers=bootstrap) as admin:
+        with trio.fail_after(limit):
+            while await admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):  # noqa: ASYNC110
+                await trio.sleep(0.02)

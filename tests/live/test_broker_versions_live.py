@@ -261,7 +261,7 @@ async def test_transactions_that_another_program_ends(broker: Broker) -> None:
                 return await txn.detach()
 
     async with trikafka.open_admin(bootstrap_servers=broker.bootstrap) as admin:
-        late = await detach(b"late", 2_000)
+        late = await detach(b"late", 5_000)
         kept, dropped, fenced = [await detach(value) for value in (b"kept", b"dropped", b"fenced")]
         assert kept.version == (2 if broker.version >= (4, 0) else 1)
         second = await detach(b"fenced")

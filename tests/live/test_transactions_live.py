@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import trio
 from kafka.protocol.producer import InitProducerIdRequest
+from telling import settled
 from trikafka_broker.trio_api import Cluster
 
 import trikafka
@@ -46,6 +47,7 @@ async def make_topic(bootstrap: str, partitions: int = 3) -> str:
 
 
 async def by_librdkafka(bootstrap: str, topic: str, isolation: str = "read_committed") -> list[bytes]:
+    await settled(bootstrap)
     messages = await trio.to_thread.run_sync(read_topic, bootstrap, topic, isolation)
     return sorted(message.value() or b"" for message in messages)
 
@@ -116,13 +118,13 @@ async def test_the_newer_producer_wins(place: tuple[str, str]) -> None:
 
 async def test_open_for_too_long(place: tuple[str, str]) -> None:
     bootstrap, topic = place
-    settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic, "transaction_timeout_ms": 300}
+    settings: dict[str, Any] = {"bootstrap_servers": bootstrap, "transactional_id": topic, "transaction_timeout_ms": 4_000}
     async with trikafka.open_producer(**settings) as producer:
         with pytest.raises(TransactionAbortableError):
             async with producer.transaction():
                 await producer.send(topic, b"late")
-                while True:  # the coordinator looks every ten seconds
-                    await trio.sleep(1)
+                while True:
+                    await trio.sleep(0.5)
                     await producer.send(topic, b"later")
         async with producer.transaction():
             await producer.send(topic, b"in time")
