@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from trikafka._state.producer_batch import ProducerBatch
+from trikafka._state.producer_batch import Delivery, Outcome, ProducerBatch
 from trikafka.interfaces import RecordAccumulator
 
 PACKAGE = Path(__file__).parent.parent / "trikafka"
@@ -180,29 +180,48 @@ def test_only_the_owners_of_a_change_wake_those_who_wait_for_it() -> None:
 
 #: The modules of the produce manager, which alone changes the accumulator.
 MANAGER = ("_managers/produce.py", "_managers/produce_room.py", "_managers/produce_senders.py")
-#: What a batch has for others than the accumulator.
-READS = {"place", "size", "numbered", "in_flight", "settled", "unknown", "pieces", "to_bytes", "part", "metadata"}
+#: What a batch, how it fares and its outcome have for others than the accumulator: to look at, and to wait.
+READS = {
+    "place", "size", "numbered", "in_flight", "settled", "unknown", "pieces", "to_bytes", "part", "metadata",
+    "told", "report", "claim", "signal_for",
+}  # fmt: skip
+CHANGES = {
+    name
+    for kind in (ProducerBatch, Delivery, Outcome)
+    for name, what in vars(kind).items()
+    if inspect.isfunction(what) and not name.startswith("__") and name not in READS
+}
+#: Of these, those that other objects have, too: looked for only where what has them is called as a batch is.
+COMMON = {"close", "delayed", "done", "hurry", "number", "seal", "sent", "split", "tell"}
 
 
 def used_of(tree: ast.Module, *names: str) -> Iterator[tuple[str, int]]:
-    """What is used of an object that is called so, and the line."""
+    """What is used of an object that is called so, also under a variable that it was given to, and the line."""
+    known = set(names)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute):
-            held = node.value.attr if isinstance(node.value, ast.Attribute) else getattr(node.value, "id", "")
-            if held in names:
-                yield node.attr, node.lineno
+        if isinstance(node, ast.Assign) and _called(node.value) in names:
+            known |= {_called(target) for target in node.targets}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and _called(node.value) in known:
+            yield node.attr, node.lineno
+
+
+def _called(node: ast.expr) -> str:
+    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
 
 
 @pytest.mark.parametrize("path", FILES, ids=NAMES)
 def test_the_produce_manager_alone_changes_the_accumulator_and_that_alone_its_batches(path: Path) -> None:
     room, tree = str(path.relative_to(PACKAGE)), ast.parse(path.read_text())
-    if not room.startswith(MANAGER) and not room.startswith("_state/"):
+    if not room.startswith((*MANAGER, "_state/")):
         views = {name for name in vars(RecordAccumulator) if not name.startswith("_")}
         foreign = [f"line {line}: .{name}" for name, line in used_of(tree, "accumulator", "_accumulator") if name not in views]
         assert not foreign, f"{room}: tell the produce manager instead"
-    if not room.startswith("_state/"):
-        changes = {name for name, kind in vars(ProducerBatch).items() if inspect.isfunction(kind) and name not in READS}
-        foreign = [f"line {line}: .{name}" for name, line in used_of(tree, "batch") if name in changes]
+    if not room.startswith("_state/") and "ProducerBatch" in path.read_text():
+        called = ("batch", "_batch", "each", "leaf", "part", "ProducerBatch", "outcome", "delivery")
+        foreign = [f"line {line}: .{name}" for name, line in used_of(tree, *called) if name in CHANGES]
+        everywhere = ((node.attr, node.lineno) for node in ast.walk(tree) if isinstance(node, ast.Attribute))
+        foreign += [f"line {line}: .{name}" for name, line in everywhere if name in CHANGES - COMMON]
         assert not foreign, f"{room}: tell the accumulator instead"
 
 
@@ -212,7 +231,9 @@ def test_a_write_from_outside_would_be_found() -> None:
     changes = "p.waiting.append(1)\nself.waiting.append(1)\nq.table[2] = 3"
     assert sorted(changed_within(ast.parse(changes))) == [("table", 3), ("waiting", 1)]
     uses = "self._accumulator.append(1)\nbatch.seal()\nx.batch.close()\nother.append(2)"
-    assert sorted(used_of(ast.parse(uses), "_accumulator", "batch")) == [("append", 1), ("close", 3), ("seal", 2)]
+    uses += "\nknown = self._accumulator\nknown.abort(3)"
+    found = [("abort", 6), ("append", 1), ("close", 3), ("seal", 2)]
+    assert sorted(used_of(ast.parse(uses), "_accumulator", "batch")) == found
     ways = "setattr(p, 'position', 1)\nobject.__setattr__(p, 'x', 2)\np.__dict__['y'] = 3"
     assert list(set_by_name(ast.parse(ways))) == [1, 2, 3]
     other = "from .a import P\nclass A:\n    position: int\n\ndef f(p: P | None, a: A):\n    p.position = 1\n    a.position = 2"
