@@ -88,7 +88,7 @@ class Producer:
         self._telemetry = Telemetry(config, self._metadata)
         self._manager = self._context.produce
         self._transaction, self._transactions = self._context.transaction, self._context.transactions
-        self._take: Callable[..., Ack | None] = self._manager.append
+        self._take = cast("Callable[..., Ack | None]", self._manager.append)
         self._append = self._take if self._transaction is None else self._append_in_transaction
         self._converting = trio.CapacityLimiter(2)
         self._over = trio.Event()

@@ -241,7 +241,7 @@ class RecordAccumulator(Protocol):
 
 
 class RecordAck(Protocol):
-    """What a user gets for a record that was taken: a :class:`trikafka.Ack`."""
+    """What a user gets for a record that was taken: a :class:`trikafka.Ack`, which is more than this."""
 
     @property
     def done(self) -> bool:
@@ -271,7 +271,8 @@ class TakenRows(Protocol):
 class ProduceManager(Protocol):
     """Owns the producer's ``accumulator``, which it alone changes: takes records in, sends what waits, settles acks. In producers.
 
-    Groups of rows and batches are the manager's own kinds.
+    Acks, groups of rows and batches are those of trikafka's accumulator: a manager that does not hand on the built-in one's makes
+    them by it.
     """
 
     @property
@@ -281,10 +282,11 @@ class ProduceManager(Protocol):
     # Records in: no checkpoint, no waiting.
 
     @property
-    def append(self) -> Callable[[str, Any, Any, Any, int | None, int | None], Any]:
+    def append(self) -> Callable[[str, Any, Any, Any, int | None, int | None], RecordAck | None]:
         """What takes a record: topic, value, key, headers, timestamp, partition. The same one for the manager's whole life.
 
-        It returns the record's ack, or ``None``: no room, others wait for room, or its partition is not known.
+        It returns the record's ack, or ``None``: no room, others wait for room, or its partition is not known. Called for every
+        record, and so the one member that nothing watches: what it raises reaches the user as it is.
         """
 
     def append_admitted(
