@@ -1,10 +1,10 @@
-"""Waiting until a broker tells of what has been done: the controller has it first, and a broker hears of it."""
+"""Waiting until a broker tells of what has been done: its controller or its coordinator has it first, and a broker hears of it."""
 
 from __future__ import annotations
 
 import trio
 
-from trikafka import Admin
+from trikafka import Admin, open_admin
 
 
 async def told(admin: Admin, topic: str, partitions: int, limit: float = 20) -> None:
@@ -12,3 +12,11 @@ async def told(admin: Admin, topic: str, partitions: int, limit: float = 20) -> 
     with trio.fail_after(limit):
         while len((await admin.list_topics()).get(topic, ())) != partitions:  # noqa: ASYNC110
             await trio.sleep(0.05)
+
+
+async def settled(bootstrap: str, limit: float = 60) -> None:
+    """Wait until each transaction that is being ended has ended: a commit is answered before its markers are in the logs."""
+    async with open_admin(bootstrap_servers=bootstrap) as admin:
+        with trio.fail_after(limit):
+            while await admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):  # noqa: ASYNC110
+                await trio.sleep(0.02)
