@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,14 @@ def written(tmp_path: Path, command: Command, topic: str, records: list[dict[str
     file.write_text("".join(json.dumps(record) + "\n" for record in records))
     ended = command("produce", "-t", topic, str(file))
     assert (ended.code, ended.out, ended.err) == (0, b"", "")
+
+
+def until(true: Callable[[], bool], limit: float = 20) -> None:
+    """Wait: the controller has a topic first, and brokers hear of it."""
+    deadline = time.monotonic() + limit
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 def numbered(count: int) -> list[dict[str, object]]:
@@ -122,14 +132,21 @@ def test_a_group_goes_on_where_it_was(command: Command, topic: str, tmp_path: Pa
 
 def test_topics_from_creation_to_deletion(command: Command, broker: str) -> None:
     name = fresh()
+
+    def partitions() -> int | None:
+        listed = json.loads(command("topics", "--output", "json").out)
+        return next((topic["partitions"] for topic in listed if topic["topic"] == name), None)
+
     assert command("topics", "--create", "--topic", name, "--partitions", "2", "--config", "retention.ms=5000").code == 0
     again = command("topics", "create", name)
     assert again.code == 1
     assert name in again.err
     assert command("topics", "create", name, "--if-not-exists").code == 0
+    until(lambda: partitions() == 2)
     assert name in command("topics").out.decode()
     assert {"topic": name, "partitions": 2, "replication_factor": 1} in json.loads(command("topics", "--output", "json").out)
     assert command("topics", "alter", name, "-p", "3").code == 0
+    until(lambda: partitions() == 3)
     described = json.loads(command("topics", "describe", name, "--output", "json").out)[0]
     assert (described["config"], len(described["partitions"])) == ({"retention.ms": "5000"}, 3)
     assert command("topics", "--describe", "--topic", name).out.decode().startswith(f"{name}  (retention.ms=5000)\n")
@@ -137,5 +154,6 @@ def test_topics_from_creation_to_deletion(command: Command, broker: str) -> None
     gone = command("topics", "delete", name)
     assert gone.code == 1
     assert name in gone.err
-    assert command("topics", "delete", name, "--if-exists").code == 0
+    assert command("topics", "delete", name, "--if-exists").code == 0  # also while a broker still tells of it
+    until(lambda: partitions() is None)
     assert command("topics", "describe", name).err.startswith(f"Error: topic {name!r} does not exist; ")

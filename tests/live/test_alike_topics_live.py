@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import trio
+from telling import told
 
 import trikafka
 from trikafka import NewTopic, UnknownTopicOrPartitionError
@@ -18,21 +19,23 @@ async def test_the_first_error_of_a_fresh_producer_names_the_nearest_topic(kafka
     async with trikafka.open_admin(bootstrap_servers=servers) as admin:
         await admin.create_topics(topics)
         try:
+            for name, topic in topics.items():
+                await told(admin, name, topic.partitions)
             async with trikafka.open_producer(bootstrap_servers=servers) as producer:
-                told: dict[str, str] = {}
+                said: dict[str, str] = {}
 
                 async def miss(topic: str) -> None:
                     with pytest.raises(UnknownTopicOrPartitionError) as caught:
                         await producer.send(topic, b"x")
-                    told[topic] = str(caught.value)
+                    said[topic] = str(caught.value)
 
                 with trio.fail_after(20):
                     async with trio.open_nursery() as nursery:
                         for topic in ("greetngs", "invoces", "zebras"):
                             nursery.start_soon(miss, topic)
-                assert "did you mean 'greetings'?" in told["greetngs"]
-                assert "did you mean 'invoices'?" in told["invoces"]
-                assert "did you mean" not in told["zebras"]
+                assert "did you mean 'greetings'?" in said["greetngs"]
+                assert "did you mean 'invoices'?" in said["invoces"]
+                assert "did you mean" not in said["zebras"]
                 place = await producer.send("greetings", b"x")  # what was only heard of is looked up as any other
                 assert place.topic == "greetings"
         finally:

@@ -299,6 +299,7 @@ _VICTIM = """
 
     async def main(bootstrap, topic, *instance):
         settings = dict(bootstrap_servers=bootstrap, group_id=topic, auto_offset_reset="earliest", group_protocol="consumer")
+        settings["enable_auto_commit"] = False  # of what it has printed the test sees only a part
         if instance:
             settings["group_instance_id"] = instance[0]
         async with trikafka.open_consumer(topic, **settings) as consumer:

@@ -248,7 +248,7 @@ async def test_a_broker_that_is_killed(secured: KafkaCluster, caplog: pytest.Log
             await admin.create_topics({"marked": trikafka.NewTopic(1, 1)})
         async with (
             trikafka.open_consumer("marked", group_id="marked", auto_offset_reset="earliest", **common) as consumer,
-            trikafka.open_producer(linger_ms=0, **common, delivery_timeout_ms=2_000, request_timeout_ms=1_500) as producer,
+            trikafka.open_producer(linger_ms=0, **common, delivery_timeout_ms=8_000, request_timeout_ms=1_500) as producer,
             trikafka.open_admin(**common) as admin,
         ):
             clients = consumer, producer, admin

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import trio
+from telling import settled
 from trikafka_broker import Cluster
 from trikafka_broker.cluster import KafkaCluster
 
@@ -107,6 +108,7 @@ async def test_a_frozen_leader_holds_back_its_own_partition_alone(cluster: Clust
 
 
 async def read_committed(cluster: Cluster, topic: str) -> list[Record]:
+    await settled(cluster.bootstrap_servers)
     settings: dict[str, Any] = {"bootstrap_servers": cluster.bootstrap_servers, "isolation_level": "read_committed"}
     async with trikafka.open_consumer(**settings, auto_offset_reset="earliest") as consumer:
         tps = [TopicPartition(topic, info.partition) for info in await consumer.partitions_for(topic)]

@@ -116,12 +116,19 @@ def create(
 @common_options
 def delete(common: Common, names: tuple[str, ...], more: tuple[str, ...], if_exists: bool, output: str) -> None:
     """Delete topics and their records."""
+    from ..errors import UnknownTopicOrPartitionError
+
     todo = chosen("topic", names, more)
 
     async def work(admin: Admin) -> list[str]:
         known = await admin.list_topics(include_internal=True) if if_exists else todo
         there = [name for name in todo if name in known]
-        await admin.delete_topics(there)
+        try:
+            await admin.delete_topics(there)
+        except UnknownTopicOrPartitionError:
+            if not if_exists or len(there) > 1:
+                raise
+            return []
         return there
 
     gone = ask(common, work)

@@ -36,7 +36,7 @@ def nothing_left(temporary: Path) -> bool:
 def test_parent_killed(temporary: Path) -> None:
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
         host, port = first_line(parent).split(":")
-        assert registered_brokers(host, int(port)) == {0}
+        assert eventually(lambda: registered_brokers(host, int(port)) == {0})
         assert processes_naming(str(temporary))
         parent.kill()
         assert eventually(lambda: nothing_left(temporary))
@@ -64,7 +64,7 @@ def test_guardian_terminated(temporary: Path) -> None:
     rest = "import os; os.waitpid(cluster.brokers[0].pid, 0)\ninput()"
     with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
         assert first_line(parent)
-        (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}")
+        (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}\0")
         os.kill(guardian, signal.SIGTERM)
         assert eventually(lambda: nothing_left(temporary))
 
@@ -73,11 +73,11 @@ def test_guardian_killed_and_then_its_parent(temporary: Path) -> None:
     """The first guardian cannot clean up then, nor can the parent: the second guardian does."""
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
         assert first_line(parent)
-        (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}")
+        (guardian,) = processes_naming(f"_guardian_main.py\0{parent.pid}\0")
         os.kill(guardian, signal.SIGKILL)
         parent.kill()
         assert eventually(lambda: nothing_left(temporary))
-        assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{guardian}"))
+        assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{guardian}\0"))
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing can be done about it")
@@ -85,11 +85,11 @@ def test_both_guardians_killed_and_then_their_parent(temporary: Path) -> None:
     """Nobody is left who could remove the directory; but no broker goes on."""
     with running([sys.executable, "-c", PROGRAM.format(rest="input()")]) as parent:
         assert first_line(parent)
-        (first,) = processes_naming(f"_guardian_main.py\0{parent.pid}")
-        (second,) = processes_naming(f"_guardian_main.py\0{first}")
+        (first,) = processes_naming(f"_guardian_main.py\0{parent.pid}\0")
+        (second,) = processes_naming(f"_guardian_main.py\0{first}\0")
         for guardian in (second, first):  # the second would do the first's work
             os.kill(guardian, signal.SIGKILL)
-        assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{parent.pid}"))
+        assert eventually(lambda: not processes_naming(f"_guardian_main.py\0{parent.pid}\0"))
         assert processes_naming(str(temporary))
         parent.kill()
         assert eventually(lambda: not processes_naming(str(temporary)))
@@ -104,7 +104,7 @@ def test_a_broker_outlives_the_thread_that_started_it(temporary: Path) -> None:
     with running([sys.executable, "-c", PROGRAM.format(rest=rest)]) as parent:
         host, port = first_line(parent).split(":")
         assert first_line(parent) == "again"
-        assert registered_brokers(host, int(port)) == {0}
+        assert eventually(lambda: registered_brokers(host, int(port)) == {0})
 
 
 @pytest.mark.parametrize("numbers", [[signal.SIGTERM], [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]])
@@ -169,7 +169,7 @@ def test_parent_that_forgets_to_close(temporary: Path) -> None:
 def test_command_prints_the_address_and_ends_on_signals(number: signal.Signals, code: int, temporary: Path) -> None:
     with running([*COMMAND, "--property", "num.partitions=2"]) as process:
         host, port = first_line(process).split(":")
-        assert registered_brokers(host, int(port)) == {0}
+        assert eventually(lambda: registered_brokers(host, int(port)) == {0})
         process.send_signal(number)
         stdout, stderr = process.communicate(timeout=180)
     assert process.returncode == code

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import trio
-from broker_waiting import processes_naming
+from broker_waiting import eventually, processes_naming
 
 from trikafka_broker import Broker, BrokerError, BrokerStartError, Cluster, KafkaBroker, KafkaCluster
 from trikafka_broker.probe import answers, registered_brokers
@@ -38,7 +38,7 @@ async def test_one_broker_serves_and_leaves_nothing(temporary: Path) -> None:
     async with Cluster.open() as cluster:
         (broker,) = cluster.brokers
         assert broker.alive
-        assert answers(broker.host, broker.port)
+        assert eventually(lambda: answers(broker.host, broker.port))
         assert cluster.bootstrap_servers == f"127.0.0.1:{broker.port}"
         assert cluster.directory.parent == temporary
         pid = broker.pid
@@ -77,18 +77,18 @@ async def test_a_frozen_broker_accepts_and_does_not_answer(kafka_broker: KafkaBr
     await stream.aclose()
     assert not answers(broker.host, broker.port, timeout=0.5)
     await broker.thaw()
-    assert answers(broker.host, broker.port)
+    assert eventually(lambda: answers(broker.host, broker.port))
     await broker.freeze()
     await broker.restart()
     assert broker.pid != pid
     assert not broker.frozen
-    assert registered_brokers(broker.host, broker.port) == {0}
+    assert eventually(lambda: registered_brokers(broker.host, broker.port) == {0})
 
 
 def test_three_brokers_know_each_other(kafka_cluster: KafkaCluster) -> None:
     assert len(kafka_cluster.bootstrap_servers.split(",")) == 3
     for broker in kafka_cluster.brokers:
-        assert registered_brokers(broker.host, broker.port) == {0, 1, 2}
+        assert eventually(lambda broker=broker: registered_brokers(broker.host, broker.port) == {0, 1, 2})
         assert broker.log_file.exists()
 
 
@@ -99,7 +99,7 @@ def test_brokers_of_a_cluster_come_back_together(kafka_cluster: KafkaCluster) ->
     kafka_cluster.start()
     assert kafka_cluster.bootstrap_servers == before
     for broker in kafka_cluster.brokers:
-        assert registered_brokers(broker.host, broker.port) == {0, 1, 2}
+        assert eventually(lambda broker=broker: registered_brokers(broker.host, broker.port) == {0, 1, 2})
 
 
 def test_brokers_of_a_cluster_stop_together_without_waiting_for_each_other_in_vain(kafka_cluster: KafkaCluster) -> None:
@@ -112,7 +112,7 @@ def test_brokers_of_a_cluster_stop_together_without_waiting_for_each_other_in_va
 
 
 def test_fixture_in_a_synchronous_test(kafka_broker: KafkaBroker) -> None:
-    assert answers(kafka_broker.host, kafka_broker.port)
+    assert eventually(lambda: answers(kafka_broker.host, kafka_broker.port))
 
 
 def test_fixture_in_an_asyncio_program(kafka_broker: KafkaBroker) -> None:
@@ -155,7 +155,7 @@ def test_properties_win_and_listeners_get_ports(make_kafka_cluster: MakeKafkaClu
     assert "offsets.topic.num.partitions = 3" in log
     host, port = cluster.bootstrap_servers_of("SECOND").split(":")
     assert int(port) != cluster.brokers[0].port
-    assert registered_brokers(host, int(port)) == {0}
+    assert eventually(lambda: registered_brokers(host, int(port)) == {0})
 
 
 def test_a_broker_that_does_not_start_says_why(temporary: Path) -> None:

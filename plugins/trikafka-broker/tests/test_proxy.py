@@ -155,13 +155,15 @@ async def test_cuts_end_both_sides() -> None:
 
 async def test_the_bytes_of_a_closed_connection_arrive_late() -> None:
     async with opened() as (server, proxy, stream, port):
-        proxy.add(Rule(Fault.LATE_REQUEST, seconds=0.1))
+        arrive = trio.Event()
+        proxy.add(Rule(Fault.LATE_REQUEST, until=arrive))
         await stream.send_all(request(1) + request(2))
         assert await ended(stream) == b""
         other = await proxy.dial("127.0.0.1", port)
         await other.send_all(request(3))
         await read(other, len(response(3)))
         assert server.seen == [request(3)]
+        arrive.set()
         await server.has(request(3), request(1), request(2))
         await other.aclose()
 

@@ -46,15 +46,20 @@ async def add_records(bootstrap_servers: str, name: str, first: int, count: int,
         await producer.flush()
 
 
+async def settled(bootstrap_servers: str) -> None:
+    """Wait until each transaction that is being ended has ended: a commit is answered before its markers are in the logs."""
+    async with trikafka.open_admin(bootstrap_servers=bootstrap_servers) as admin:
+        with trio.fail_after(90):
+            while await admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):  # noqa: ASYNC110
+                await trio.sleep(0.02)
+
+
 async def committed(bootstrap_servers: str, topic: str) -> Counter[bytes]:
     """The values that librdkafka finds and how often, once each transaction that is being ended has ended.
 
     One that is open stays so: librdkafka reads up to it.
     """
-    async with trikafka.open_admin(bootstrap_servers=bootstrap_servers) as admin:
-        with trio.fail_after(90):
-            while await admin.list_transactions(states=["PrepareCommit", "PrepareAbort"]):  # noqa: ASYNC110
-                await trio.sleep(0.02)
+    await settled(bootstrap_servers)
     messages = await trio.to_thread.run_sync(read_topic, bootstrap_servers, topic, "read_committed")
     return Counter(message.value() for message in messages)
 

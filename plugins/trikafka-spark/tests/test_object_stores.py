@@ -222,7 +222,7 @@ def test_an_upload_of_many_parts_appears_whole_and_keeps_its_mark_when_it_is_cop
 
 def taken_over(place: Bucket) -> tuple[ObjectStore, ObjectStore]:
     """Two exports in their work: one that slept while its lock ran out, and the one that has it now."""
-    first: Any = place.store(lease="1")
+    first: Any = place.store(lease="5")  # or it may run out before the second asks
     first.open()
     plan = planned(first, 12)
     assert plan is not None

@@ -134,12 +134,16 @@ async def test_a_topic_created_anew_is_refused_also_when_a_plan_waits(kafka_brok
 
     with pytest.raises(Stop):
         await trikafka.export(topic, tmp_path, bootstrap_servers=servers, on_progress=stop, sink_options=SPARK)
-    async with trikafka.open_admin(bootstrap_servers=servers) as admin:
+    async with (
+        trikafka.open_admin(bootstrap_servers=servers) as admin,
+        trikafka.open_consumer(bootstrap_servers=servers) as consumer,
+    ):
+        old = (await consumer.topic_ids([topic]))[topic]
         await admin.delete_topics([topic])
         await admin.create_topics({topic: trikafka.NewTopic(1, 1, {})})
-    async with trikafka.open_consumer(bootstrap_servers=servers) as consumer:
-        while not await consumer.partitions_for(topic):  # noqa: ASYNC110  (Kafka does not tell when it knows)
-            await trio.sleep(0.05)
+        with trio.fail_after(60):
+            while (await consumer.topic_ids([topic])).get(topic, old) == old:  # noqa: ASYNC110  (Kafka does not tell when it knows)
+                await trio.sleep(0.05)
     with pytest.raises(ExportError, match="was deleted and created anew"):
         await trikafka.export(topic, tmp_path, bootstrap_servers=servers, sink_options=SPARK)
 

@@ -94,7 +94,7 @@ async def test_an_export_that_loses_its_broker(
             "marked",
             tmp_path / "out",
             on_progress=progress,
-            default_api_timeout_ms=1_000,
+            default_api_timeout_ms=5_000,
             close_timeout_ms=500,
             task_timeout_ms=1_000,  # for so long the broker is hoped for
             **settings,

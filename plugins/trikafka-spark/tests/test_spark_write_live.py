@@ -11,7 +11,7 @@ import pytest
 import trio
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
-from spark_kafka import committed
+from spark_kafka import committed, settled
 from trikafka_spark import active, run_query
 
 import trikafka
@@ -24,7 +24,8 @@ async def blocking(function: Any, *args: Any) -> Any:
 
 
 async def records(broker: Any, topic: str) -> list[Record]:
-    """What is committed of a topic, by partition and offset."""
+    """What is committed of a topic, by partition and offset, once each transaction that is being ended has ended."""
+    await settled(broker.bootstrap_servers)
     settings = {"bootstrap_servers": broker.bootstrap_servers, "isolation_level": "read_committed", "auto_offset_reset": "earliest"}
     async with trikafka.open_consumer(**settings) as consumer:
         tps = [TopicPartition(topic, info.partition) for info in await consumer.partitions_for(topic)]

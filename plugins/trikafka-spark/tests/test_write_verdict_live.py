@@ -156,11 +156,12 @@ async def test_a_driver_that_died_is_followed_by_one_that_writes_what_is_missing
 
 
 async def test_a_driver_that_was_dead_for_longer_than_the_time_out(kafka_broker: Any, new_topic: Any) -> None:
-    job = Job(kafka_broker.bootstrap_servers, await new_topic(0, partitions=2), transaction_timeout_ms=1_000)
-    messages = await job.tasks()
-    await job.commit(messages[:1])
+    job = Job(kafka_broker.bootstrap_servers, await new_topic(0, partitions=2), transaction_timeout_ms=4_000)
+    messages = [await job.task(0)]
+    await job.commit(messages)
+    messages += [await job.task(number) for number in range(1, 4)]
     await job.until("CompleteAbort", 1, 2, 3)
-    with pytest.raises(TransactionAbortableError, match=r"no part of this write.*kafka.transaction.timeout.ms \(1000 ms\)"):
+    with pytest.raises(TransactionAbortableError, match=r"no part of this write.*kafka.transaction.timeout.ms \(4000 ms\)"):
         await job.commit(messages[1:])
     await job.abort(messages)
     patient = Job(kafka_broker.bootstrap_servers, job.topic)
