@@ -240,6 +240,13 @@ async def test_no_response_and_no_retries(version: int, autojump_clock: Clock) -
 
 
 @both
+async def test_of_another_cluster(version: int, autojump_clock: Clock) -> None:
+    async with detached(version) as (_, admin, _transaction):
+        with pytest.raises(TransactionNotOpenError, match="this cluster never had it, or it has been ended"):
+            await admin.end_transaction(DetachedTransaction("nobody's", 7, 0, version), commit=True)
+
+
+@both
 async def test_without_permission(version: int, autojump_clock: Clock) -> None:
     async with detached(version) as (cluster, admin, transaction):
         cluster.fail("EndTxn", ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

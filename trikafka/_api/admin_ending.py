@@ -33,8 +33,6 @@ _GONE = (
     ErrorCode.INVALID_PRODUCER_ID_MAPPING,
 )  # fmt: skip
 
-_UNKNOWN = ErrorCode.INVALID_PRODUCER_ID_MAPPING
-
 
 class TransactionEnd:
     """The end of one transaction, over all attempts of a call."""
@@ -69,7 +67,8 @@ class TransactionEnd:
         if code not in _GONE:
             raise error
         why = "it was open for longer than its transaction_timeout_ms, another producer was opened with its transactional id,"
-        why += " this cluster never had it, or it has been ended" if code == _UNKNOWN else " or it has been ended"
+        why += " this cluster never had it," if code == ErrorCode.INVALID_PRODUCER_ID_MAPPING else ""
+        why += " or it has been ended"
         why += ", perhaps by an earlier attempt of this call, which got no response" if self._unanswered else ""
         raise TransactionNotOpenError(f"{what}: it is not open any more; {why} ({error.name})") from error
 
