@@ -83,11 +83,6 @@ class TransactionEnds:
         self._config, self._coordinator, self._produce = config, coordinator, produce
         self._transaction, self._failures, self._offsets = transaction, failures, offsets
 
-    @property
-    def _identity(self) -> Identity:
-        assert self._transaction.identity is not None
-        return self._transaction.identity
-
     async def carry_out(self, ending: Ending) -> None:
         """End the transaction, and get what the next one begins with."""
         reasons.adopt(ending.reason)
@@ -119,7 +114,7 @@ class TransactionEnds:
 
     async def _end_once(self, ending: Ending, version: int) -> Identity | None:
         try:
-            return await self._coordinator.end(self._identity, version, commit=ending.commit)
+            return await self._coordinator.end(self._transaction.given, version, commit=ending.commit)
         except TrikafkaError as error:
             ending.failures += error.retriable and error.code not in _NOTHING_DONE
             ending.forgotten = error.code == FORGOTTEN
@@ -156,7 +151,7 @@ class TransactionEnds:
         async def initialize() -> Identity:
             nonlocal failures
             try:
-                return await self._coordinator.initialize(self._identity)
+                return await self._coordinator.initialize(self._transaction.given)
             except ProducerFencedError as error:
                 if not (forgotten and failures):
                     raise

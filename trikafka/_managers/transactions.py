@@ -166,7 +166,7 @@ class Transactions:
         self, call: Call, number: int, offsets: Mapping[TopicPartition, OffsetAndMetadata], group: Callable[[], GroupMetadata]
     ) -> None:
         self._still(number)
-        transaction, identity, member = self._transaction, self._identity, group()
+        transaction, identity, member = self._transaction, self._transaction.given, group()
         transaction.adding()
         if transaction.version < 2 and not transaction.knows_group(member.group_id):
             await call.step("AddOffsetsToTxn", lambda: self._coordinator.add_offsets(identity, member.group_id))
@@ -199,7 +199,7 @@ class Transactions:
         async def attempt(call: Call) -> PreparedTransaction:
             await self._flush(call, number)
             self._transaction.prepared()
-            return PreparedTransaction(*self._identity)
+            return PreparedTransaction(*self._transaction.given)
 
         try:
             return await run_call("prepare", attempt, config=self._config, timeout=timeout)
@@ -292,7 +292,7 @@ class Transactions:
             number = self._transaction.number
             self._transaction.adding()
             try:
-                added, error = await self._coordinator.add_partitions(self._identity, missing)
+                added, error = await self._coordinator.add_partitions(self._transaction.given, missing)
             except TrikafkaError as failure:
                 added, error = [], failure
             if not self._is_open(number):
@@ -330,11 +330,6 @@ class Transactions:
         return ending
 
     # --- parts -------------------------------------------------------------------------------------------------------
-
-    @property
-    def _identity(self) -> Identity:
-        assert self._transaction.identity is not None
-        return self._transaction.identity
 
     def _same(self, number: int) -> None:
         if number != self._transaction.number:

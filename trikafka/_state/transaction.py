@@ -137,6 +137,12 @@ class ProducerTransaction:
     # --- questions ---------------------------------------------------------------------------------------------------
 
     @property
+    def given(self) -> Identity:
+        """The identity, of a producer that has been initialized."""
+        assert self.identity is not None
+        return self.identity
+
+    @property
     def partitions(self) -> frozenset[TopicPartition]:
         """Those that are part of the open transaction."""
         return frozenset(tp for tp, added in self._partitions.items() if added)
