@@ -207,6 +207,7 @@ async def produce_tables(job: Job) -> Outcome:
 def _table(job: Job) -> Any:
     import pyarrow as pa
 
+    trikafka.RecordBatch.empty().to_arrow()  # as in consume_arrow
     rows = min(job.records, _ROWS, 2**25 // job.size)
     data = b"".join(islice(cycle(make_values(job.size)), rows))
     ends = array("i", range(0, (rows + 1) * job.size, job.size))

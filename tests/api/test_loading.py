@@ -102,3 +102,26 @@ def test_packages_of_messages_are_whole_for_others_who_use_them() -> None:
     )
     done = subprocess.run([sys.executable, "-W", "error", "-c", program], capture_output=True, text=True, timeout=180)
     assert done.returncode == 0, done.stderr
+
+
+def test_the_first_table_is_sent_without_an_import_in_the_loop() -> None:
+    """It imports ``pyarrow.compute``, which takes 30 ms."""
+    program = (
+        "import sys, threading, pyarrow, trio\n"
+        "from trikafka import open_producer\n"
+        "from trikafka.testing import ScriptedCluster\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name == 'trikafka._wire.arrow':\n"
+        "            print('in the loop' if threading.current_thread() is threading.main_thread() else 'in a thread')\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "async def main():\n"
+        "    async with ScriptedCluster(topics={'t': 1}) as cluster:\n"
+        "        async with open_producer(bootstrap_servers=cluster.bootstrap_servers, dial=cluster.dial) as producer:\n"
+        "            for _ in range(2):\n"
+        "                await producer.send_arrow('t', pyarrow.table({'value': ['x']}))\n"
+        "trio.run(main)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=180)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["in a thread"]

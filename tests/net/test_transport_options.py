@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import socket
+import sys
 
 import pytest
 import trio
+import trio.testing
 
 from trikafka._net.transport import transport_of
 
@@ -20,3 +22,27 @@ async def test_the_system_takes_as_much_as_its_buffer_holds() -> None:
             transport = transport_of(stream)
             assert int.from_bytes(stream.getsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, 4), "little") == 0
             await transport.aclose()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems do not tell")
+async def test_the_backlog_is_what_nobody_takes() -> None:
+    [listener] = await trio.open_tcp_listeners(0, host="127.0.0.1")
+    async with listener, await trio.open_tcp_stream("127.0.0.1", listener.socket.getsockname()[1]) as stream:
+        transport = transport_of(stream)
+        async with await listener.accept() as peer:
+            assert transport.backlog == 0
+            sent = 0
+            while count := transport.send_now([memoryview(bytes(65_536))]):
+                sent += count
+            assert 0 < transport.backlog <= sent
+            while sent:
+                sent -= len(await peer.receive_some(65_536))
+            with trio.fail_after(10):
+                while transport.backlog:  # noqa: ASYNC110
+                    await trio.sleep(0.01)
+        await transport.aclose()
+
+
+async def test_a_stream_that_is_no_socket_has_no_backlog() -> None:
+    left, _ = trio.testing.memory_stream_pair()
+    assert transport_of(left).backlog == 0

@@ -19,7 +19,7 @@ from .._net.deadlines import Call, run_call
 from .._state.producer_batch import ProducerBatch
 from .._state.table_rows import RowGroup, Taken
 from .._wire import _implementation
-from .._wire.columns import Columns
+from .._wire.columns import ARROW, Columns
 from ..config import ProducerConfig
 from ..errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
 from ..interfaces import ProduceManager
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 #: A piece of a table: what is worked on between two checkpoints. Its bytes are copied in a millisecond or so.
 _PIECE_BYTES = 1 << 20
+#: No bound: of what is only looked at, the bytes do not count.
+_MOST_BYTES = sys.maxsize
 #: So many requests in flight keep the brokers busy while so many bytes are encoded; with fewer, what is there is sent sooner.
 _BUSY, _WHEN_BUSY, _WHEN_IDLE = 2, 1 << 20, 1 << 18
 #: Its rows, where all of them pass through compiled code, and where Python looks at each.
@@ -58,10 +60,11 @@ class ArrowDelivery:
 async def open_rows(data: Any, limiter: trio.CapacityLimiter, **names: Any) -> Rows:
     """The table as rows to send. What is no pyarrow object is converted in a thread: a query may run for its results.
 
-    Raises :exc:`ConfigurationError`, ``ImportError`` without pyarrow, and what the conversion raises. Cancellation waits for it.
+    So is the first table: what is imported for it takes 30 ms and more. Raises :exc:`ConfigurationError`, ``ImportError`` without
+    pyarrow, and what the conversion raises. Cancellation waits for it.
     """
     arrow = sys.modules.get("pyarrow")
-    if arrow is not None and isinstance(data, arrow.Table | arrow.RecordBatch):
+    if arrow is not None and ARROW in sys.modules and isinstance(data, arrow.Table | arrow.RecordBatch):
         return _make_rows(data, names)
     return await trio.to_thread.run_sync(_make_rows, data, names, limiter=limiter)
 
@@ -141,7 +144,7 @@ class ArrowSending:
     async def _check(self) -> None:
         """Look at every row before the first is sent. Raises :exc:`ConfigurationError`, :exc:`RecordTooLargeError`."""
         most = -1
-        for first, piece in self._pieces():
+        for first, piece in self._rows.pieces(self._piece_rows, _MOST_BYTES if self._rows.shared else _PIECE_BYTES):
             await fairness.take()
             unfit = _implementation.current.find_unfit(self._rows.columns(piece, 0), self._accumulator.largest)
             if unfit is not None:
@@ -156,7 +159,7 @@ class ArrowSending:
 
     async def _put(self) -> None:
         """Put every row into a batch, or as many as can be until one fails."""
-        for _, piece in self._pieces():
+        for _, piece in self._rows.pieces(self._piece_rows, _PIECE_BYTES):
             await fairness.take()
             columns = self._rows.columns(piece, time.time_ns() // 1_000_000)
             partitions = self._rows.partition if self._rows.partition is not None else self._rows.partitions(piece)
@@ -180,9 +183,6 @@ class ArrowSending:
         if self._accumulator.used - self._used >= enough:
             await trio.lowlevel.checkpoint()
             self._used = self._accumulator.used
-
-    def _pieces(self) -> Iterator[tuple[int, Any]]:
-        return self._rows.pieces(self._piece_rows, _PIECE_BYTES)
 
     def _extend(self, columns: Columns, group: RowGroup, position: int, admitted: bool = False) -> Taken | None:
         if self._manager.closed:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import trio
 
 from .._state.arguments import checked_partition
-from .._wire.columns import RecordBatch
+from .._wire.columns import ARROW, RecordBatch
 from ..errors import ConfigurationError
 from ..types import TopicPartition
 
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from .._state.assignment import Assignment
     from .receiving import Receiver
 
-_ARROW = "trikafka._wire.arrow"
 #: A table of chunks smaller than this (rows, on average) is joined into one chunk: readers of columns pay by the chunk.
 _SMALL_CHUNK = 1024
 #: So many chunks become a table within a millisecond, and so in the event loop.
@@ -92,7 +91,7 @@ class ArrowBatches:
 
 async def arrow_loaded() -> None:
     """Whoever makes the first table imports pyarrow, which takes a while: in a thread."""
-    if _ARROW not in sys.modules:
+    if ARROW not in sys.modules:
         await trio.to_thread.run_sync(RecordBatch.empty().to_arrow)
 
 

@@ -83,6 +83,11 @@ class Connection:
         return len(self._requests.in_flight)
 
     @property
+    def backlog(self) -> int:
+        """How many bytes the system has taken and not sent: nobody takes more just now. 0 where it does not tell."""
+        return 0 if self.broken else self._transport.backlog
+
+    @property
     def heard_at(self) -> float:
         """When the last response came (Trio's clock)."""
         return self._expiry.heard_at

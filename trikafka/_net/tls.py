@@ -45,6 +45,11 @@ class TlsTransport:
         """See :class:`Transport`."""
         return bool(self._unsent) or self._inner.pending
 
+    @property
+    def backlog(self) -> int:
+        """See :class:`Transport`."""
+        return self._inner.backlog
+
     def peer_names(self) -> str | None:
         """The names that the peer's certificate is for."""
         certificate = self._tls.getpeercert() or {}

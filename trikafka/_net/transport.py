@@ -9,11 +9,17 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import sys
 from collections.abc import Sequence
 from typing import Protocol
 
 import trio
 from trio.abc import Stream
+
+if sys.platform == "linux":
+    import fcntl
+
+    _SIOCOUTQNSD = 0x894B  # see tcp(7): what is in the send buffer and not on the wire
 
 _FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 _MOST_VIEWS = 512  # POSIX systems take 1,024 at a time
@@ -50,6 +56,10 @@ class Transport(Protocol):
     @property
     def pending(self) -> bool:
         """Whether bytes that count as sent wait for the next :meth:`send_all`."""
+
+    @property
+    def backlog(self) -> int:
+        """How many bytes the system has taken and not sent: nobody takes more just now. 0 where it does not tell."""
 
     async def aclose(self) -> None:
         """Close the stream at once. Raises nothing that a stream raises."""
@@ -91,6 +101,16 @@ class SocketTransport:
         except BlockingIOError:
             return 0
 
+    @property
+    def backlog(self) -> int:
+        """See :class:`Transport`."""
+        if sys.platform != "linux":
+            return 0
+        count = bytearray(4)
+        with contextlib.suppress(OSError):  # it is closed
+            fcntl.ioctl(self._socket, _SIOCOUTQNSD, count)
+        return int.from_bytes(count, sys.byteorder)
+
     async def aclose(self) -> None:
         """See :class:`Transport`. The descriptor is the stream's."""
         self._socket.detach()
@@ -100,7 +120,7 @@ class SocketTransport:
 class StreamTransport:
     """Over any stream, by its own calls."""
 
-    prompt, pending = False, False
+    prompt, pending, backlog = False, False, 0
 
     def __init__(self, stream: Stream) -> None:
         self._stream = stream

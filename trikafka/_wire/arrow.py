@@ -144,6 +144,12 @@ class Rows:
         """Whether there is a column of keys."""
         return "key" in self._names
 
+    @property
+    def shared(self) -> bool:
+        """Whether all columns are read where they are: then a look at a piece takes as long as it has rows, whatever its bytes."""
+        simple = (pa.types.is_binary, pa.types.is_string, pa.types.is_primitive)
+        return all(any(fits(column.type) for fits in simple) for column in self._table.schema)
+
     def pieces(self, max_rows: int, max_bytes: int) -> Iterator[tuple[int, pa.RecordBatch]]:
         """The rows in pieces of about these sizes, each with the number of its first row. Copies nothing."""
         first = 0

@@ -18,6 +18,9 @@ from trikafka.types import Record
 if TYPE_CHECKING:
     import pyarrow
 
+#: The module behind :meth:`RecordBatch.to_arrow` and tables that are sent. Its import takes 30 ms and more, most of it pyarrow's.
+ARROW = "trikafka._wire.arrow"
+
 
 class RecordBatch(Sequence[Record]):
     """Records of one partition, in the order of their offsets.

@@ -1,0 +1,88 @@
+"""How many requests go out ahead of their responses: as the setting says, but no more than the network takes."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+from producing import numbers, ready, values
+from trio.testing import MockClock as Clock
+
+from trikafka._net.transport import StreamTransport
+
+_SETTINGS = {"batch_size": 0, "enable_idempotence": False}
+
+
+class Backlog:
+    """What the system says that it has not sent yet."""
+
+    bytes = 0
+
+
+@pytest.fixture
+def backlog(monkeypatch: pytest.MonkeyPatch) -> Backlog:
+    told = Backlog()
+    monkeypatch.setattr(StreamTransport, "backlog", property(lambda _: told.bytes))
+    return told
+
+
+@pytest.mark.parametrize(("waiting", "in_flight"), [(0, 5), (1 << 19, 5), ((1 << 19) + 1, 2)])
+async def test_no_more_than_the_network_takes(waiting: int, in_flight: int, backlog: Backlog, autojump_clock: Clock) -> None:
+    async with ready(**_SETTINGS) as (cluster, producer):
+        backlog.bytes = waiting
+        cluster.freeze(0)
+        for value in numbers(8):
+            producer.send_nowait("t", value)
+        await trio.sleep(1)
+        assert producer.statistics().requests_in_flight == in_flight
+        cluster.thaw(0)
+        await producer.flush()
+        assert values(cluster) == numbers(8), "each response lets the next one go"
+
+
+async def test_what_the_network_takes_again_is_made_use_of_soon(backlog: Backlog, autojump_clock: Clock) -> None:
+    async with ready(**_SETTINGS) as (cluster, producer):
+        backlog.bytes = 1 << 20
+        cluster.freeze(0)
+        for value in numbers(8):
+            producer.send_nowait("t", value)
+        await trio.sleep(1)
+        backlog.bytes = 0
+        start = trio.current_time()
+        while producer.statistics().requests_in_flight < 5:  # noqa: ASYNC110
+            await trio.sleep(0.001)
+        assert trio.current_time() - start <= 0.006
+        cluster.thaw(0)
+        await producer.flush()
+        assert values(cluster) == numbers(8)
+
+
+@pytest.mark.parametrize("patience", [0, 2_000])
+async def test_a_broker_that_takes_nothing_counts_as_out_of_reach(patience: int, backlog: Backlog, autojump_clock: Clock) -> None:
+    """As one that has as many requests as it may have."""
+    settings = {"partitioner_availability_timeout_ms": patience, "partitioner_adaptive_partitioning_enable": False}
+    async with ready(nodes=2, partitions=4, **settings, **_SETTINGS) as (cluster, producer):
+        backlog.bytes = 1 << 20
+        cluster.freeze(1)
+        far = next(n for n in range(4) if cluster.partition("t", n).leader == 1)
+        for _ in range(3):
+            await producer.enqueue("t", b"x", partition=far)
+        await trio.sleep(3)
+        acks = [await producer.enqueue("t", b"x") for _ in range(40)]
+        await trio.sleep(1)
+        assert all(ack.done for ack in acks) == (patience > 0)
+        cluster.thaw(1)
+        await producer.flush()
+
+
+async def test_what_is_held_back_expires_and_closes_as_ever(backlog: Backlog, autojump_clock: Clock) -> None:
+    settings = {"delivery_timeout_ms": 4_000, "request_timeout_ms": 3_000}
+    async with ready(**_SETTINGS, **settings) as (cluster, producer):
+        backlog.bytes = 1 << 20
+        cluster.freeze(0)
+        start = trio.current_time()
+        acks = [producer.send_nowait("t", value) for value in numbers(8)]
+        while not all(ack.done for ack in acks):  # noqa: ASYNC110
+            await trio.sleep(0.01)
+        assert trio.current_time() - start == pytest.approx(4, abs=0.02)
+        await producer.aclose()
+        assert producer.statistics().buffer_used == 0
