@@ -7,7 +7,7 @@ from typing import Any
 
 from trikafka._state.accumulator import Accumulator, Limits
 from trikafka._state.producer_batch import ProducerBatch
-from trikafka._state.producer_identity import IdempotentIdentity, NoIdentity
+from trikafka._state.producer_state import Idempotent, Plain
 from trikafka._state.sequences import Identity
 from trikafka._wire import _implementation
 from trikafka._wire.records import decode_records
@@ -49,7 +49,7 @@ class Bench:
         made: Any = type("Made", (_implementation.current.DeliveryHandle,), {"__slots__": (), "parts": _parts})
         self.accumulator: Accumulator[Any] = Accumulator(
             self.limits,
-            IdempotentIdentity() if idempotent else NoIdentity(),
+            Idempotent() if idempotent else Plain(),
             make_encoder=_implementation.current.BatchEncoder,
             handle=made,
             clock=lambda: self.now,

@@ -284,7 +284,7 @@ def test_a_fenced_producer_fails_its_batch_and_needs_a_new_id() -> None:
     bench.drain()
     bench.accumulator.refused(one, from_code(47), bench.now)
     assert isinstance(one.outcome.error, type(from_code(47)))
-    assert bench.accumulator.identity.current is None
+    assert bench.accumulator.producer.current is None
     assert bench.drain() == []
     bench.accumulator.identified(Identity(2000, 0))
     assert bench.drain() == [two]
@@ -297,7 +297,7 @@ def test_the_last_epoch_used_up_needs_a_new_id() -> None:
     (batch,) = bench.fill(1)
     bench.drain()
     bench.accumulator.refused(batch, OUT_OF_ORDER, bench.now)
-    assert bench.accumulator.identity.current is None
+    assert bench.accumulator.producer.current is None
     bench.now = 1
     assert bench.drain() == []
     bench.accumulator.identified(Identity(2000, 0))

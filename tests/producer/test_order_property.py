@@ -91,7 +91,7 @@ class Walk:
                     self.bench.accumulator.refused(batch, result, self.bench.now)
 
     def get_id(self) -> None:
-        if self.idempotent and self.bench.accumulator.identity.current is None and self.dice.random() < 0.5:
+        if self.idempotent and self.bench.accumulator.producer.current is None and self.dice.random() < 0.5:
             self.bench.accumulator.identified(Identity(2000 + len(self.tickets), 0))
 
     def look_at_metadata(self) -> None:

@@ -21,10 +21,10 @@ from .._state.accumulator import Accumulator, Limits, Partitioner
 from .._state.arguments import HeaderPairs
 from .._state.cluster import ClusterSnapshot
 from .._state.producer_batch import ProducerBatch
-from .._state.producer_identity import IdempotentIdentity, NoIdentity, ProducerIdentity
+from .._state.producer_state import Idempotent, Plain, ProducerState, Transactional
 from .._state.sequences import Identity
 from .._state.table_rows import RowGroup, Taken
-from .._state.transaction import ProducerTransaction, TransactionalIdentity
+from .._state.transaction import ProducerTransaction
 from .._state.unknown_topics import UnknownTopics
 from .._wire.columns import Columns
 from .._wire.records import BatchEncoder
@@ -70,12 +70,12 @@ class ProduceManager(Generic[Ack]):
         self._unknown = UnknownTopics(trio.current_time)
         self._failures = FailureLog()
         self._ids: ProducerIds | None = None
-        identity: ProducerIdentity = NoIdentity()
+        producer: ProducerState = Plain()
         if transaction is not None:
-            identity = TransactionalIdentity(transaction)
+            producer = Transactional(transaction)
         elif config.enable_idempotence:
             self._ids = ProducerIds(config, metadata)
-            identity = IdempotentIdentity(self._ids.need)
+            producer = Idempotent(self._ids.need)
         level = _level(config)
         self._accumulator: Accumulator[Ack] = Accumulator(
             Limits(
@@ -87,7 +87,7 @@ class ProduceManager(Generic[Ack]):
                 retries=math.inf if config.retries is None else config.retries,
                 availability_timeout=config.partitioner_availability_timeout_ms / 1000,
             ),
-            identity,
+            producer,
             make_encoder=lambda: BatchEncoder(config.compression_type, level),
             handle=handle,
             clock=trio.current_time,
@@ -307,7 +307,7 @@ class ProduceManager(Generic[Ack]):
     # --- why things take long ----------------------------------------------------------------------------------------
 
     def _waits_for_id(self) -> bool:
-        return self._ids is not None and self._accumulator.identity.current is None
+        return self._ids is not None and self._accumulator.producer.current is None
 
     def _explain_delays(self) -> None:
         """What waits for a connection that has neither failed nor come says so, or for a broker's quota, should it expire now."""

@@ -1,7 +1,7 @@
 """The records that a producer has accepted and not yet settled: batched, bounded, in order. No I/O, no awaits.
 
 Made of parts: the buffer pool (``buffer_memory`` and who waits for it), the queues (a partition's batches each, under their topics,
-which choose partitions), the intake (records in), the outcomes (what responses mean), and the producer's identity. The produce
+which choose partitions), the intake (records in), the outcomes (what responses mean), and the producer's state. The produce
 manager alone calls what changes it; ``append`` is called by the producer's ``send`` and its kin, ``extend`` by its ``send_arrow``.
 """
 
@@ -24,7 +24,7 @@ from .outcomes import Counters, Outcomes
 from .partition_chooser import Partitioner, Partitioning
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
-from .producer_identity import ProducerIdentity
+from .producer_state import ProducerState
 from .sequences import Identity
 from .table_rows import RowGroup, Taken
 from .topic_queues import Queues
@@ -42,7 +42,7 @@ class Accumulator(Generic[Ack]):
     def __init__(
         self,
         limits: Limits,
-        identity: ProducerIdentity,
+        producer: ProducerState,
         *,
         make_encoder: Callable[[], BatchEncoder],
         handle: type[Ack],
@@ -60,15 +60,15 @@ class Accumulator(Generic[Ack]):
         self._largest, self._clock = limits.largest, clock
         self._obstacles = Obstacles(clock)
         #: Who the producer is to the brokers.
-        self.identity = identity
+        self.producer = producer
         self.pool = BufferPool(limits.buffer_memory)
         self._patience = limits.availability_timeout
         how = Partitioning(limits.batch_size, partitioner, ignore_keys, adaptive, self._is_out_of_reach, choose or random.Random())
-        self._queues = Queues(how, limits.table_batch, self._obstacles, on_work=on_work, on_closed=self._closed)
+        self._queues = Queues(how, limits.table_batch, producer, self._obstacles, on_work=on_work, on_closed=self._closed)
         self._outcomes = Outcomes(
             self._queues,
             self.pool,
-            identity,
+            producer,
             self._obstacles,
             delivery_timeout=limits.delivery_timeout,
             retries=limits.retries,
@@ -168,7 +168,7 @@ class Accumulator(Generic[Ack]):
 
         With ``anew`` all sequence numbers begin anew under it; otherwise those of partitions that have none.
         """
-        self.identity.initialized(identity)
+        self.producer.initialized(identity)
         self._obstacles.overcome(PRODUCER_ID)
         if anew:
             for queue in self._queues.every():
@@ -257,7 +257,7 @@ class Accumulator(Generic[Ack]):
             if batch is queue.open:
                 self._queues.close(queue)
             self._outcomes.counters.sent(batch)
-            queue.send(batch, node, self.identity, now)
+            queue.send(batch, node, self.producer, now)
             total += batch.size
             chosen.append(batch)
             self._queues.to_the_end(queue)
@@ -269,10 +269,10 @@ class Accumulator(Generic[Ack]):
             batch.seal()
 
     def _sendable(self, queue: PartitionQueue, node: int) -> ProducerBatch | None:
-        if self.identity.numbered and not self.identity.admits(queue.place, queue.sequences.identity):
-            self._obstacles.met(PRODUCER_ID if self.identity.current is None else not_added(queue.place))
+        if self.producer.numbered and not self.producer.admits(queue.sequences):
+            self._obstacles.met(PRODUCER_ID if self.producer.current is None else not_added(queue.place))
             return None
-        if self.identity.transactional:
+        if self.producer.transactional:
             self._obstacles.overcome(not_added(queue.place))
         return queue.sendable(node)
 

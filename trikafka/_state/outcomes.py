@@ -27,7 +27,7 @@ from .buffer_pool import BufferPool
 from .delivery_time import PRODUCER_ID, Obstacles, not_added
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
-from .producer_identity import ProducerIdentity
+from .producer_state import ProducerState
 from .topic_queues import Queues
 
 _REFUSED_NUMBERS = (OutOfOrderSequenceError, UnknownProducerIdError, ProducerFencedError)
@@ -73,12 +73,12 @@ class Outcomes:
 
     __slots__ = (
         "_delay",
-        "_identity",
         "_make_encoder",
         "_obstacles",
         "_on_failed",
         "_on_work",
         "_pool",
+        "_producer",
         "_queues",
         "_retries",
         "_timeout",
@@ -90,7 +90,7 @@ class Outcomes:
         self,
         queues: Queues,
         pool: BufferPool,
-        identity: ProducerIdentity,
+        producer: ProducerState,
         obstacles: Obstacles,
         *,
         delivery_timeout: float,
@@ -101,7 +101,7 @@ class Outcomes:
         on_failed: Callable[[ProducerBatch], object],
         counters: Counters | None = None,
     ) -> None:
-        self._queues, self._pool, self._identity, self._obstacles = queues, pool, identity, obstacles
+        self._queues, self._pool, self._producer, self._obstacles = queues, pool, producer, obstacles
         self._retries = retries
         self._timeout, self._make_encoder, self._delay = delivery_timeout, make_encoder, delay
         self._on_work, self._on_failed = on_work, on_failed
@@ -168,16 +168,16 @@ class Outcomes:
             doubtful = from_code(ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, doubt)
             doubtful.__cause__ = queue.sequences.lost_by  # an expiry above all: who waits may count it as one
             self._fail_batch(queue, batch, doubtful)
-        elif self._identity.renumbers:
+        elif self._producer.renumbers:
             queue.back_off(now, self._delay)
             batch.wait_again(queue.not_before)
-            queue.restart(self._identity)
+            queue.restart()
         else:
             self._fail_batch(queue, batch, error)
 
     def _fenced(self, queue: PartitionQueue, error: TrikafkaError) -> None:
-        self._identity.fenced(error)
-        if self._identity.renumbers:
+        self._producer.fenced(error)
+        if self._producer.renumbers:
             queue.renounce()
 
     def _split_in_two(self, queue: PartitionQueue, batch: ProducerBatch) -> None:
@@ -210,8 +210,8 @@ class Outcomes:
         for start, part in zip((0, *cuts), parts, strict=True):
             if start in refused:
                 self._fail_batch(queue, part, refused[start])
-        if first and batch.numbered and queue.batches and self._identity.renumbers:
-            queue.restart(self._identity)  # else the numbers of those behind tell the broker of the gap, in time
+        if first and batch.numbered and queue.batches and self._producer.renumbers:
+            queue.restart()  # else the numbers of those behind tell the broker of the gap, in time
         self._on_work(queue.leader)
 
     # --- no response -------------------------------------------------------------------------------------------------
@@ -351,7 +351,7 @@ class Outcomes:
         batch.done()
         if not batch.settled:
             self._settle(batch, base_offset, append_time, error)
-        queue.remove(batch, self._identity)
+        queue.remove(batch)
         self._queues.removed_from(queue)
         self._pool.give(batch.size)
 
@@ -360,5 +360,5 @@ class Outcomes:
         self.counters.settled(batch)
         if error is not None:
             self.last_error = error
-            self._identity.batch_failed(error)
+            self._producer.batch_failed(error)
             self._on_failed(batch)

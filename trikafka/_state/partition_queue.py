@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from ..types import TopicPartition
 from .producer_batch import ProducerBatch
-from .producer_identity import ProducerIdentity
+from .producer_state import ProducerState
 from .sequences import PartitionSequences
 
 if TYPE_CHECKING:
@@ -20,17 +19,16 @@ if TYPE_CHECKING:
 
 
 class PartitionQueue:
-    """A partition's batches, its sequence numbers and its backoff."""
+    """A partition's batches and its backoff. Its epoch and its numbers are ``sequences``, its row in the producer's state."""
 
     __slots__ = ("batches", "failures", "leader", "not_before", "place", "sequences", "spared", "topic")
 
-    def __init__(self, place: TopicPartition) -> None:
-        self.place = place
+    def __init__(self, sequences: PartitionSequences) -> None:
+        self.place, self.sequences = sequences.place, sequences
         #: Its topic, as long as records may come in: ``None`` when the cluster does not know the partition (any more).
         self.topic: TopicQueues | None = None
         self.leader: int | None = None
         self.batches: deque[ProducerBatch] = deque()
-        self.sequences = PartitionSequences()
         #: Nothing is sent before this time, after ``failures`` failures in a row.
         self.not_before = 0.0
         self.failures = 0
@@ -95,9 +93,7 @@ class PartitionQueue:
 
         * A batch that was sent before goes only when all before it are done: until then the broker would refuse it. While
           a partition is in trouble it therefore has one batch in flight.
-        * While a number is lost, no new one is given.
-        * Until the broker has taken the first batch of an epoch, or the first after a silence, nothing is sent behind that: a
-          broker that knows nothing of a producer takes any number, so the second would be taken though the first was refused.
+        * What the numbers forbid is not sent: see :meth:`PartitionSequences.admits`.
         * While batches are in flight to another broker, or with an epoch that has ended, nothing is sent behind them.
         """
         sequences = self.sequences
@@ -106,9 +102,9 @@ class PartitionQueue:
                 if batch.delivery.node != node or (batch.sequence is not None and batch.identity != sequences.identity):
                     return None
                 continue
-            after_lost = sequences.lost is not None and (place or batch.sequence is None)
-            behind_trouble = place and (batch.delivery.attempts or sequences.unproven)
-            return None if after_lost or behind_trouble else batch
+            overtakes = place and batch.delivery.attempts
+            fits = not overtakes and sequences.admits(first=not place, numbered=batch.sequence is not None)
+            return batch if fits else None
         return None
 
     def ready_at(self, batch: ProducerBatch, linger: float) -> float:
@@ -117,13 +113,11 @@ class PartitionQueue:
             return max(self.not_before, batch.created + linger)
         return self.not_before
 
-    def send(self, batch: ProducerBatch, node: int, identity: ProducerIdentity, now: float) -> None:
+    def send(self, batch: ProducerBatch, node: int, producer: ProducerState, now: float) -> None:
         """``batch`` becomes part of a request to ``node``, with its numbers, which it keeps, or the next ones."""
-        if identity.numbered and batch.sequence is None:
-            current = self.sequences.identity or identity.current
-            assert current is not None
-            sequence = self.sequences.assign(batch.count, current, batch.created)
-            batch.number(sequence, self.sequences.identity, transactional=identity.transactional)
+        if producer.numbered and batch.sequence is None:
+            sequence = self.sequences.assign(batch.count, batch.created)
+            batch.number(sequence, self.sequences.identity, transactional=producer.transactional)
         batch.sent(node, now)
 
     # --- what became of it -------------------------------------------------------------------------------------------
@@ -151,16 +145,14 @@ class PartitionQueue:
             self.failures += 1
             self.not_before = now + delay(self.failures)
 
-    def remove(self, batch: ProducerBatch, identity: ProducerIdentity) -> None:
+    def remove(self, batch: ProducerBatch) -> None:
         """``batch`` has its outcome, and all that there is to know of it is known."""
         if self.batches[0] is batch:
             self.batches.popleft()
         else:
             self.batches.remove(batch)
-        # A lost number is left behind once no batch is left whose response would tell what became of it.
-        lost = self.sequences.lost is not None and all(other.sequence is None for other in self.batches)
-        if lost and identity.renumbers:
-            self.sequences.restart(identity.successor(self.sequences.identity))
+        if self.sequences.lost is not None and all(other.sequence is None for other in self.batches):
+            self.sequences.leave_behind()
 
     def is_known_written(self, batch: ProducerBatch) -> bool:
         """Whether the broker has the batch, for it has taken a later one."""
@@ -170,17 +162,17 @@ class PartitionQueue:
             and batch.sequence + batch.count <= self.sequences.acknowledged
         )
 
-    def restart(self, identity: ProducerIdentity) -> None:
+    def restart(self) -> None:
         """The broker cannot have the lost numbers: go on in a new epoch, and number all that is not in flight anew.
 
         What is in flight with the old epoch is refused when it arrives, and numbered anew then.
         """
-        self.sequences.restart(identity.successor(self.sequences.identity))
+        self.sequences.restart()
         self._unnumber()
 
     def renounce(self) -> None:
         """The numbers so far are worth nothing: begin under the producer's next identity, with all that is not in flight."""
-        self.sequences.restart(None)
+        self.sequences.renounce()
         self._unnumber()
 
     def _unnumber(self) -> None:

@@ -1,7 +1,7 @@
 """Sequence numbers of an idempotent producer, one partition at a time. No I/O.
 
-Told by the queue of its partition alone. A broker keeps, for each partition, the last sequence number of each
-producer id and epoch, and takes only the batch that follows. From that come the rules here:
+A row of :mod:`.producer_state`, told by the queue of its partition alone. A broker keeps, for each partition, the last sequence
+number of each producer id and epoch, and takes only the batch that follows. From that come the rules here:
 
 * A batch that has a number keeps it through all its retries, so that the broker can tell a second copy from new records.
 * A batch that had a number and was given up (expired, refused) leaves a number of which we do not know whether the broker
@@ -16,13 +16,18 @@ producer id and epoch, and takes only the batch that follows. From that come the
   (``producer.id.expiration.ms``). Were the first batch refused then, and the second taken, order would be lost. So a batch that
   may meet a broker that knows nothing is *proving*: nothing is sent behind it until it has been acknowledged.
 
-What begins anew, and under which epoch, is decided in :mod:`.producer_identity`.
+Under which epoch a partition begins anew is decided in :mod:`.producer_state`.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..types import TopicPartition
+
+if TYPE_CHECKING:
+    from .producer_state import ProducerState
 
 #: The highest epoch a broker takes; above it a producer needs a new id.
 MAX_EPOCH = 32_767
@@ -41,9 +46,10 @@ class Identity(NamedTuple):
 class PartitionSequences:
     """The numbers of one partition. They never wrap in here; :func:`on_wire` gives the 31 bits that brokers see."""
 
-    __slots__ = ("acknowledged", "heard", "identity", "lost", "lost_by", "next", "proving", "strays")
+    __slots__ = ("_producer", "acknowledged", "heard", "identity", "lost", "lost_by", "next", "place", "proving", "strays")
 
-    def __init__(self) -> None:
+    def __init__(self, producer: ProducerState, place: TopicPartition) -> None:
+        self._producer, self.place = producer, place
         #: ``None`` until the first number is given, and after the last epoch was used up.
         self.identity: Identity | None = None
         self.next = 0
@@ -65,10 +71,20 @@ class PartitionSequences:
         """Whether it is open whether the broker knows this producer: nothing goes behind the batch that will tell."""
         return self.acknowledged < self.proving
 
-    def assign(self, count: int, current: Identity, created: float) -> int:
-        """Give out ``count`` numbers to a batch made at ``created``; return the first. ``current`` is for a first use."""
+    def admits(self, *, first: bool, numbered: bool) -> bool:
+        """Whether a batch may be sent, as far as the numbers are concerned: the ``first`` that is not done, ``numbered`` already?
+
+        * While a number is lost, no new one is given.
+        * Until the broker has taken the first batch of an epoch, or the first after a silence, nothing is sent behind that: a
+          broker that knows nothing of a producer takes any number, so the second would be taken though the first was refused.
+        """
+        return (self.lost is None or (first and numbered)) and (first or not self.unproven)
+
+    def assign(self, count: int, created: float) -> int:
+        """Give out ``count`` numbers to a batch made at ``created``; return the first. The first ever give the row its identity."""
         if self.identity is None:
-            self.identity = current
+            self.identity = self._producer.current
+            assert self.identity is not None
         base = self.next
         self.next = base + count
         if created - self.heard > FORGOTTEN_AFTER:
@@ -89,8 +105,20 @@ class PartitionSequences:
             self.lost = max(self.lost or 0, base + count)
             self.strays |= strays
 
-    def restart(self, identity: Identity | None) -> None:
-        """Go on under ``identity`` (``None``: numbers need a new one to begin with), from 0."""
+    def leave_behind(self) -> None:
+        """No batch with a number is left whose response would tell what became of a lost one: then it is not to be found out."""
+        if self.lost is not None and self._producer.renumbers:
+            self.restart()
+
+    def restart(self) -> None:
+        """The broker cannot have the lost numbers: go on in a new epoch, from 0."""
+        self._begin(self._producer.successor(self.identity))
+
+    def renounce(self) -> None:
+        """The numbers so far are worth nothing: begin under the producer's next identity."""
+        self._begin(None)
+
+    def _begin(self, identity: Identity | None) -> None:
         self.identity = identity
         self.next = self.acknowledged = self.proving = 0
         self.heard = -math.inf

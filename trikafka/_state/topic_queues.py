@@ -13,6 +13,7 @@ from .delivery_time import Obstacles
 from .partition_chooser import PartitionChooser, Partitioning
 from .partition_queue import PartitionQueue
 from .producer_batch import ProducerBatch
+from .producer_state import ProducerState
 
 
 class TopicQueues:
@@ -55,12 +56,13 @@ class Queues:
         self,
         how: Partitioning,
         table_batch: int,
+        producer: ProducerState,
         obstacles: Obstacles,
         *,
         on_work: Callable[[int | None], object],
         on_closed: Callable[[ProducerBatch], object],
     ) -> None:
-        self._how, self._table_batch, self._obstacles = how, table_batch, obstacles
+        self._how, self._table_batch, self._producer, self._obstacles = how, table_batch, producer, obstacles
         self._on_work, self._on_closed = on_work, on_closed
         self._topics: dict[str, TopicQueues] = {}
         self._queues: dict[TopicPartition, PartitionQueue] = {}
@@ -121,7 +123,7 @@ class Queues:
         place = TopicPartition(topic.name, number)
         queue = self._queues.get(place)
         if queue is None:
-            queue = self._queues[place] = PartitionQueue(place)
+            queue = self._queues[place] = PartitionQueue(self._producer.partition(place))
         queue.attach(topic)
         return queue
 

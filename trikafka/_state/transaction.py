@@ -319,33 +319,3 @@ class ProducerTransaction:
             raise AssertionError(f"a transaction cannot go from {self.state.value} to {state.value}")
         self.state = state
         self._changed()
-
-
-class TransactionalIdentity:
-    """A transaction as the :class:`~.producer_identity.ProducerIdentity` of the accumulator."""
-
-    numbered = True
-    transactional = True
-    renumbers = False
-
-    def __init__(self, transaction: ProducerTransaction) -> None:
-        self._transaction = transaction
-
-    @property
-    def current(self) -> Identity | None:
-        return self._transaction.identity
-
-    def admits(self, place: TopicPartition, own: Identity | None) -> bool:
-        return self._transaction.admits(place)
-
-    def initialized(self, identity: Identity) -> None:
-        """The transaction manager has told the transaction."""
-
-    def successor(self, own: Identity | None) -> Identity | None:
-        return own  # the coordinator's business
-
-    def fenced(self, error: Exception) -> None:
-        """That the batch has failed says it."""
-
-    def batch_failed(self, error: Exception) -> None:
-        self._transaction.failed(error)
