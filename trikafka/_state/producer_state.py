@@ -1,4 +1,4 @@
-"""What the brokers know a producer by, in one table: its id and epoch, the epoch and the numbers of each partition, its transaction.
+"""What the brokers know a producer by, in one table: its id and epoch, each partition's epoch and numbers, its transaction.
 
 No I/O. The accumulator tells it what happens to batches and that an id was given; who drives the transaction tells what becomes of
 that. Nobody else keeps any of it: a queue asks its partition's row, and decides nothing about epochs and numbers itself.
