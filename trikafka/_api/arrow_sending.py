@@ -282,6 +282,8 @@ class _Tally:
         """Take the outcomes of the oldest batches, as far as they are there."""
         while self.waiting:
             batch = next(iter(self.waiting))
+            if not batch.settled and not batch.outcome.parts:
+                return
             spans = self.waiting[batch]
             leaves = [leaf for start, stop in spans for leaf in _leaves(batch, start, stop)]
             if not all(leaf.settled for leaf, _, _ in leaves):

@@ -197,7 +197,7 @@ class Senders:
         def ended(request: InFlightRequest) -> None:
             self._end(sender)
             if self._settle(batches, connection, request):
-                sender.latency.took(trio.current_time() - began, connection.throttled - before)
+                sender.latency.took(connection.heard_at - began, connection.throttled - before)
 
         sender.in_flight += 1
         self.in_flight += 1

@@ -80,7 +80,7 @@ class Pause:
     @property
     def spent(self) -> float:
         """The seconds so far, of all of them."""
-        return self._total - max(0.0, self.until - trio.current_time())
+        return self._total - max(0.0, self.until - trio.current_time()) if self._total else 0.0
 
 
 class Throttles:
