@@ -75,7 +75,9 @@ class Senders:
         self._config, self._brokers, self._metadata, self._start_soon = config, brokers, metadata, start_soon
         self._accumulator, self._transaction = accumulator, transaction
         self._senders: dict[int, _Sender] = {}
-        self._compression = _Compression(config, accumulator)
+        self._compression = None if config.compression_type == "none" else _Compression(config, accumulator)
+        # Below so many in flight what is due is sent first thing. Where batches linger, that would look through them once too often.
+        self._few = min(_BUSY, config.max_in_flight_requests_per_connection) if config.linger_ms == 0 else 0
         self._landed = Signal()
         self._acks, self._timeout_ms = config.acks_code, int(config.request_timeout_ms)
         self.in_flight = 0
@@ -122,6 +124,10 @@ class Senders:
         sent = False
         while True:
             now = trio.current_time()
+            if not sent and sender.in_flight < self._few and (connection := self._ready(sender)) is not None:
+                sent = await self._send_due(sender, connection, now)
+                if sent:
+                    continue
             due = self._accumulator.due_at(sender.node_id, now)
             if due == math.inf:
                 self._accumulator.connected(sender.node_id)  # or not: nothing waits for it, and the next batch will see
@@ -137,14 +143,20 @@ class Senders:
                 await trio.lowlevel.checkpoint()  # compressing and writing are work
             # Dialled before anything is taken: so batches that expire meanwhile were surely never sent.
             elif (connection := self._ready(sender) or await self._connect(sender)) is not None:
-                batches = self._accumulator.drain(sender.node_id, trio.current_time(), self._config.max_request_size)
-                await self._compression.seal(batches)
-                batches = [batch for batch in batches if batch.in_flight]
-                if batches:
-                    self._send(sender, connection, batches)
-                    sent = True
+                sent = await self._send_due(sender, connection, trio.current_time())
+                if sent:
                     continue
             sent = False
+
+    async def _send_due(self, sender: _Sender, connection: Connection, now: float) -> bool:
+        """Send a request with what is due; returns whether there was anything. A checkpoint only where a thread compresses."""
+        batches = self._accumulator.drain(sender.node_id, now, self._config.max_request_size)
+        if self._compression is not None and batches:
+            await self._compression.seal(batches)
+            batches = [batch for batch in batches if batch.in_flight]
+        if batches:
+            self._send(sender, connection, batches)
+        return bool(batches)
 
     def _held_until(self, sender: _Sender, now: float) -> float:
         """When to see whether another request may follow those in flight; ``now``: it may, ``inf``: not before a response."""
@@ -309,15 +321,11 @@ class _Compression:
 
     def __init__(self, config: ProducerConfig, accumulator: Accumulator[Any]) -> None:
         self._accumulator = accumulator
-        self._off = config.compression_type == "none"
         self._rate = 2e7 if config.compression_type == "gzip" else 2e8  # bytes a second, learned
         self._threads = trio.CapacityLimiter(2)
 
     async def seal(self, batches: list[ProducerBatch]) -> None:
         """Compress what is not compressed yet. A checkpoint only where a thread does it."""
-        if self._off:
-            self._accumulator.seal(batches)
-            return
         size = sum(batch.size for batch in batches if not batch.sealed)
         if not size:
             return
