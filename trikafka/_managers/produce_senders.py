@@ -76,7 +76,7 @@ class Senders:
         self._accumulator, self._transaction = accumulator, transaction
         self._senders: dict[int, _Sender] = {}
         self._compression = None if config.compression_type == "none" else _Compression(config, accumulator)
-        # Below so many in flight what is due is sent first thing. Where batches linger, that would look through them once too often.
+        # Below so many in flight what is due is sent first thing. Where batches linger, that would be one look at them too many.
         self._few = min(_BUSY, config.max_in_flight_requests_per_connection) if config.linger_ms == 0 else 0
         self._landed = Signal()
         self._acks, self._timeout_ms = config.acks_code, int(config.request_timeout_ms)
