@@ -41,6 +41,7 @@ async def test_the_backlog_is_what_nobody_takes() -> None:
                 while transport.backlog:  # noqa: ASYNC110
                     await trio.sleep(0.01)
         await transport.aclose()
+        assert transport.backlog == 0
 
 
 async def test_a_stream_that_is_no_socket_has_no_backlog() -> None:

@@ -202,3 +202,24 @@ async def test_a_second_instance_with_the_same_id_ends_the_first(autojump_clock:
             assert len(ends) == 1
         assert cluster.committed("g", ("in", 0)) is None
         assert await committed(cluster) == []
+
+
+@versions
+@pytest.mark.parametrize("call", ["commit", "abort", "prepare", "detach"])
+async def test_a_handler_that_ends_its_transaction_itself_is_refused(call: str, version: int, autojump_clock: Clock) -> None:
+    """Else its records were committed without the offsets of what they were made of, and made once more by the next call."""
+
+    async def handler(batch: trikafka.RecordBatch, txn: trikafka.Transaction) -> None:
+        await producer.send("t", b"made")
+        await getattr(txn, call)()
+
+    async with ScriptedCluster(topics={"t": 2}, transaction_version=version) as cluster:
+        input_of(cluster)
+        async with producer_of(cluster) as producer, trikafka.open_consumer("in", **consumer_settings(cluster)) as consumer:
+            with pytest.raises(trikafka.IllegalStateError, match=rf"^{call}\(\): a handler does not end its transaction"):
+                await trikafka.process(consumer, producer, handler)
+            assert not any((await consumer.committed(consumer.assignment())).values())
+            async with producer.transaction() as txn:
+                await txn.commit()
+        await until_closed(cluster)
+        assert not await committed(cluster)

@@ -56,6 +56,22 @@ async def test_what_the_network_takes_again_is_made_use_of_soon(backlog: Backlog
         assert values(cluster) == numbers(8)
 
 
+@pytest.mark.parametrize("linger_ms", [0, 5])
+async def test_a_broker_whose_records_have_all_expired_is_in_reach_again(linger_ms: int, autojump_clock: Clock) -> None:
+    settings = {"partitioner_availability_timeout_ms": 2_000, "partitioner_adaptive_partitioning_enable": False}
+    settings |= {"delivery_timeout_ms": 4_000 + linger_ms, "request_timeout_ms": 4_000, "linger_ms": linger_ms}
+    settings |= {"max_in_flight_requests_per_connection": 1}
+    async with ready(nodes=2, partitions=4, **settings, **_SETTINGS) as (cluster, producer):
+        cluster.freeze(1)
+        far = next(n for n in range(4) if cluster.partition("t", n).leader == 1)
+        acks = [await producer.enqueue("t", b"x", partition=far) for _ in range(3)]
+        while not all(ack.done for ack in acks):  # noqa: ASYNC110
+            await trio.sleep(0.1)
+        cluster.thaw(1)
+        await trio.sleep(60)
+        assert {(await producer.send("t", b"x")).partition % 2 for _ in range(40)} == {0, 1}
+
+
 @pytest.mark.parametrize("patience", [0, 2_000])
 async def test_a_broker_that_takes_nothing_counts_as_out_of_reach(patience: int, backlog: Backlog, autojump_clock: Clock) -> None:
     """As one that has as many requests as it may have."""
@@ -81,6 +97,8 @@ async def test_what_is_held_back_expires_and_closes_as_ever(backlog: Backlog, au
         cluster.freeze(0)
         start = trio.current_time()
         acks = [producer.send_nowait("t", value) for value in numbers(8)]
+        await trio.sleep(1)
+        assert producer.statistics().requests_in_flight == 2
         while not all(ack.done for ack in acks):  # noqa: ASYNC110
             await trio.sleep(0.01)
         assert trio.current_time() - start == pytest.approx(4, abs=0.02)

@@ -151,6 +151,25 @@ def test_rows_go_where_single_records_go(rows: list[tuple[bytes | None, int | No
     assert sorted(seen) == list(range(len(rows)))
 
 
+@pytest.mark.parametrize(
+    ("kind", "shared"),
+    [
+        (pa.binary(), True),
+        (pa.string(), True),
+        (pa.large_binary(), False),
+        (pa.large_string(), False),
+        (pa.binary(4), False),
+        (pa.string_view(), False),
+        (pa.dictionary(pa.int32(), pa.string()), False),
+    ],
+)
+def test_which_columns_are_read_where_they_are(kind: pa.DataType, shared: bool) -> None:
+    others = {"partition": pa.nulls(3, pa.int32()), "timestamp": pa.nulls(3, pa.timestamp("ms"))}
+    rows = Rows(pa.table({"value": pa.nulls(3, kind), **others}))
+    assert rows.shared is shared
+    assert len(list(rows.pieces(8, 1))) == 1
+
+
 def test_explicit_partitions() -> None:
     bench = Bench(0, 0)
     found = columns(numbered(3))

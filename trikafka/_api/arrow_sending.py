@@ -19,7 +19,7 @@ from .._net.deadlines import Call, run_call
 from .._state.producer_batch import ProducerBatch
 from .._state.table_rows import RowGroup, Taken
 from .._wire import _implementation
-from .._wire.columns import ARROW, Columns
+from .._wire.columns import Columns, arrow_is_loaded
 from ..config import ProducerConfig
 from ..errors import ArrowDeliveryError, ConfigurationError, TrikafkaError
 from ..interfaces import ProduceManager
@@ -63,9 +63,11 @@ async def open_rows(data: Any, limiter: trio.CapacityLimiter, **names: Any) -> R
     So is the first table: what is imported for it takes 30 ms and more. Raises :exc:`ConfigurationError`, ``ImportError`` without
     pyarrow, and what the conversion raises. Cancellation waits for it.
     """
-    arrow = sys.modules.get("pyarrow")
-    if arrow is not None and ARROW in sys.modules and isinstance(data, arrow.Table | arrow.RecordBatch):
-        return _make_rows(data, names)
+    if arrow_is_loaded():
+        import pyarrow
+
+        if isinstance(data, pyarrow.Table | pyarrow.RecordBatch):
+            return _make_rows(data, names)
     return await trio.to_thread.run_sync(_make_rows, data, names, limiter=limiter)
 
 
@@ -101,6 +103,7 @@ class ArrowSending:
         self._used = self._accumulator.used  # when the senders were let run
         slowly = _implementation.name_in_use != "native" or config.partitioner != "default"
         self._piece_rows = _PIECE_ROWS_PURE if slowly else _PIECE_ROWS
+        self._looked_at = _PIECE_BYTES if slowly or not rows.shared else _MOST_BYTES
 
     @property
     def accepted(self) -> int:
@@ -144,7 +147,7 @@ class ArrowSending:
     async def _check(self) -> None:
         """Look at every row before the first is sent. Raises :exc:`ConfigurationError`, :exc:`RecordTooLargeError`."""
         most = -1
-        for first, piece in self._rows.pieces(self._piece_rows, _MOST_BYTES if self._rows.shared else _PIECE_BYTES):
+        for first, piece in self._rows.pieces(self._piece_rows, self._looked_at):
             await fairness.take()
             unfit = _implementation.current.find_unfit(self._rows.columns(piece, 0), self._accumulator.largest)
             if unfit is not None:

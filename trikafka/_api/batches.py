@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Protocol, Self
 
 import trio
 
 from .._state.arguments import checked_partition
-from .._wire.columns import ARROW, RecordBatch
+from .._wire.columns import RecordBatch, arrow_is_loaded
 from ..errors import ConfigurationError
 from ..types import TopicPartition
 
@@ -91,7 +90,7 @@ class ArrowBatches:
 
 async def arrow_loaded() -> None:
     """Whoever makes the first table imports pyarrow, which takes a while: in a thread."""
-    if ARROW not in sys.modules:
+    if not arrow_is_loaded():
         await trio.to_thread.run_sync(RecordBatch.empty().to_arrow)
 
 

@@ -104,7 +104,8 @@ class Round:
         again, or raises.
         """
         async with producer.transaction() as txn:
-            done = await handle(txn)
+            with txn._lend():
+                done = await handle(txn)
             await txn.send_offsets(done, self._consumer)
             self._committing = True
             while True:

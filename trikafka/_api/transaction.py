@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
@@ -51,6 +52,7 @@ class Transaction:
         self._manager, self._state, self._config, self._timeout = manager, state, config, timeout
         self._check_open = check_open
         self._number = 0  # not begun
+        self._lent = False  # to somebody who must not end it
         self._over = False  # there is nothing to do for this one any more, or nothing that can be done here
 
     def __repr__(self) -> str:
@@ -146,9 +148,9 @@ class Transaction:
         as :meth:`commit`; :exc:`ConfigurationError` without ``two_phase_commit=True``.
         """
         check_timeout(timeout, 0.0)
+        self._begun("prepare")
         if not self._config.two_phase_commit:
             raise ConfigurationError("prepare() needs a producer that was opened with two_phase_commit=True")
-        self._begun("prepare")
         prepared = await self._manager.prepare(self._number, timeout=timeout)
         self._over = True
         return prepared
@@ -174,6 +176,15 @@ class Transaction:
         assert self._config.transactional_id is not None
         return DetachedTransaction(self._config.transactional_id, prepared.producer_id, prepared.epoch, self._state.version)
 
+    @contextmanager
+    def _lend(self) -> Iterator[None]:
+        """Until the end of this block more may become part of it, but it is not to be ended: who lends it does that."""
+        self._lent = True
+        try:
+            yield
+        finally:
+            self._lent = False
+
     async def _leave(self, error: BaseException) -> None:
         """The block ends with ``error``: abort, however much is being cancelled around. What goes wrong is logged."""
         if self._over or self._state.state not in _OPEN or self._state.number != self._number:
@@ -190,6 +201,8 @@ class Transaction:
             _log.warning("the transaction was not aborted: %s", failed)
 
     def _begun(self, call: str) -> None:
+        if self._lent and call != "send_offsets":
+            raise IllegalStateError(f"{call}(): a handler does not end its transaction; return from it to go on, raise to abort")
         if not self._number:
             raise IllegalStateError(
                 f"{call}(): the transaction has not begun; use it as `async with producer.transaction() as txn`"

@@ -107,7 +107,7 @@ class SocketTransport:
         if sys.platform != "linux":
             return 0
         count = bytearray(4)
-        with contextlib.suppress(OSError):  # it is closed
+        with contextlib.suppress(OSError, ValueError):  # it is closed
             fcntl.ioctl(self._socket, _SIOCOUTQNSD, count)
         return int.from_bytes(count, sys.byteorder)
 

@@ -299,8 +299,9 @@ class Accumulator(Generic[Ack]):
         self._obstacles.met(node)
 
     def connected(self, node: int) -> None:
-        """There is one, or nothing waits for it any more."""
+        """There is one, or nothing waits for it any more: what was held up may have expired."""
         self._obstacles.overcome(node)
+        self._obstacles.overcome(_full(node))
 
     def unreachable(self, node: int, error: Exception) -> None:
         """There is no connection to ``node``: what waits for it knows why, should its time be up."""

@@ -1,7 +1,7 @@
 """A transactional producer's life as a table: its states, which may follow which, and which call is legal when. No I/O.
 
 It holds what the coordinator knows the producer by (producer id, epoch), what is part of the transaction, and why it failed. The
-transaction manager and the produce manager *tell* it what happened; nobody else does, and nobody assigns to what it holds.
+transaction manager and, through :mod:`.producer_state`, the accumulator *tell* it what happened; nobody assigns to what it holds.
 
 ================  =====================================================  ==================================================
 state             meaning                                                next

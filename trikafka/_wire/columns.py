@@ -5,6 +5,7 @@ Nobody writes to a ``RecordBatch`` after it was made; slices share the bytes of 
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, overload
@@ -18,8 +19,10 @@ from trikafka.types import Record
 if TYPE_CHECKING:
     import pyarrow
 
-#: The module behind :meth:`RecordBatch.to_arrow` and tables that are sent. Its import takes 30 ms and more, most of it pyarrow's.
-ARROW = "trikafka._wire.arrow"
+
+def arrow_is_loaded() -> bool:
+    """Whether what is behind :meth:`RecordBatch.to_arrow` and tables that are sent is there. Its import takes 30 ms and more."""
+    return hasattr(sys.modules.get("trikafka._wire.arrow"), "LOADED")
 
 
 class RecordBatch(Sequence[Record]):

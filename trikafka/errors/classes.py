@@ -200,7 +200,7 @@ class CorruptRecordError(TrikafkaError):
 
 
 class UnsupportedCompressionError(ConfigurationError):
-    """A compression codec is unknown, or the plugin for it is missing."""
+    """A compression codec is unknown. (All of Kafka's come with trikafka.)"""
 
 
 class NoOffsetForPartitionError(TrikafkaError):
