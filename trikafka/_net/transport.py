@@ -19,7 +19,7 @@ from trio.abc import Stream
 if sys.platform == "linux":
     import fcntl
 
-    _SIOCOUTQNSD = 0x894B  # see tcp(7): what is in the send buffer and not on the wire
+    _SIOCOUTQNSD = 0x894B  # linux/sockios.h: how much of the send buffer is not on the wire yet
 
 _FLAGS = getattr(socket, "MSG_NOSIGNAL", 0)
 _MOST_VIEWS = 512  # POSIX systems take 1,024 at a time
