@@ -43,5 +43,16 @@ def fill(producer: Producer) -> int:
     raise AssertionError("there is no end to the room")
 
 
+async def keyless_are_delivered(cluster: ScriptedCluster, producer: Producer, node: int, waiting: int) -> bool:
+    """Whether records without a key are, three seconds after ``waiting`` records for a broker that takes none were accepted."""
+    theirs = next(number for number in range(4) if cluster.partition("t", number).leader == node)
+    for _ in range(waiting):
+        await producer.enqueue("t", b"x", partition=theirs)
+    await trio.sleep(3)
+    acks = [await producer.enqueue("t", b"x") for _ in range(40)]
+    await trio.sleep(1)
+    return all(ack.done for ack in acks)
+
+
 def numbers(count: int) -> list[bytes]:
     return [b"%03d" % number for number in range(count)]

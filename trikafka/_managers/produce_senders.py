@@ -54,7 +54,7 @@ class _Sender:
     def __init__(self, node_id: int) -> None:
         self.node_id = node_id
         self.in_flight = 0
-        self.held = False  # whether something is due, and there are enough of them
+        self.held = False  # something is due that waits for a response
         self.latency = Latency()
         self.awake = Signal()  # there may be something to do
         self.reason = reasons.Reason()  # what its task waits for
@@ -234,6 +234,7 @@ class Senders:
     def _end(self, sender: _Sender) -> None:
         """A request has its response, or will have none."""
         if sender.held:
+            sender.held = False
             sender.awake.notify()
         sender.in_flight -= 1
         self.in_flight -= 1
